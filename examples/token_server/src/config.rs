@@ -34,6 +34,9 @@ pub(crate) struct Descriptor {
     /// This has no effect: values in the labels of a metric would need memory without end.
     #[serde(default, rename = "detailed_metric")]
     pub(crate) _detailed_metric: bool,
+    /// This has no effect, for the same reason.
+    #[serde(default, rename = "value_to_metric")]
+    pub(crate) _value_to_metric: bool,
     /// The entries that may follow this one.
     #[serde(default)]
     pub(crate) descriptors: Vec<Descriptor>,
@@ -62,7 +65,7 @@ pub(crate) struct Replaced {
 
 /// A unit of time. A month has 30 days, and a year 365, as in envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String")]
 pub(crate) enum Unit {
     Second,
     Minute,
@@ -71,6 +74,27 @@ pub(crate) enum Unit {
     Week,
     Month,
     Year,
+}
+
+impl TryFrom<String> for Unit {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Ok(match name.to_ascii_lowercase().as_str() {
+            "second" => Self::Second,
+            "minute" => Self::Minute,
+            "hour" => Self::Hour,
+            "day" => Self::Day,
+            "week" => Self::Week,
+            "month" => Self::Month,
+            "year" => Self::Year,
+            _ => {
+                return Err(format!(
+                    "{name:?} is no unit: give second, minute, hour, day, week, month or year"
+                ));
+            }
+        })
+    }
 }
 
 impl Unit {

@@ -40,12 +40,28 @@ impl Backend {
 }
 
 impl Limiter {
-    /// Counts `hits` requests if all of them are within the limit.
+    /// Counts `hits` requests. If not all of them are within the limit, those that are use it up. With 0 hits, nothing
+    /// is counted, and the decision says whether one request would be admitted.
     ///
     /// # Errors
     ///
     /// Returns an error if Redis does not decide in time.
     pub(crate) async fn check(&self, key: &str, hits: u64) -> Result<Decision, RedisError> {
+        if hits == 0 {
+            return match self {
+                Self::Memory(limiter) => Ok(limiter.peek(key)),
+                Self::Redis(limiter) => limiter.peek(key).await,
+            };
+        }
+        let decision = self.check_n(key, hits).await?;
+        if !decision.is_allowed() && decision.remaining() > 0 {
+            // If another request was faster, the limit is used up as well.
+            let _ = self.check_n(key, decision.remaining()).await?;
+        }
+        Ok(decision)
+    }
+
+    async fn check_n(&self, key: &str, hits: u64) -> Result<Decision, RedisError> {
         match self {
             Self::Memory(limiter) => Ok(limiter.check_n(key, hits)),
             Self::Redis(limiter) => limiter.check_n(key, hits).await,

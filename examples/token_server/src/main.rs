@@ -8,8 +8,9 @@
 //! `/metrics` and `/healthcheck` are. `cargo run -p token_server -- --help` lists the options. Changed files are read
 //! again within a second. Ctrl-C ends the server.
 //!
-//! What differs from envoyproxy/ratelimit: a request over the limit counts nothing, `retry-after` is added to rejected
-//! responses, wildcards work at each level of the descriptors, and `detailed_metric` has no effect.
+//! What differs from envoyproxy/ratelimit: `retry-after` is added to rejected responses; `detailed_metric` and
+//! `value_to_metric` have no effect; `share_threshold` is an error; a limit that a request brings along counts by
+//! itself for each rate.
 //!
 //! A request passes through these modules in this order: `service` receives it, `rules` finds the limit of each
 //! descriptor, and `limiter` counts.
@@ -28,11 +29,18 @@ use std::error::Error;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tower_throttle::store::KeySecret;
 use tower_throttle::store::redis::RedisStore;
 
 use limiter::Backend;
@@ -46,7 +54,13 @@ usage: token_server [--limits PATH] [--grpc ADDRESS] [--http ADDRESS] [--redis U
   --limits PATH    a file of limits, or a directory of them [examples/token_server/limits.yaml]
   --grpc ADDRESS   where Envoy calls [127.0.0.1:8081]
   --http ADDRESS   where /metrics and /healthcheck are [127.0.0.1:8080]
-  --redis URL      keeps the counts in Redis, for several servers; otherwise they are kept in memory";
+  --redis URL      keeps the counts in Redis, for several servers; otherwise they are kept in memory
+
+With Redis, set the environment variable RATE_LIMIT_SECRET to at least 16 bytes that are hard to guess, the same for all
+servers: descriptors above 100 bytes are then kept as fingerprints.";
+
+/// How long connections may stay open after the signal to shut down.
+const DRAIN: Duration = Duration::from_secs(10);
 
 struct Options {
     limits: String,
@@ -113,7 +127,13 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, String> {
 async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     let recorder = PrometheusBuilder::new().install_recorder()?;
     let backend = match &options.redis {
-        Some(url) => Backend::Redis(RedisStore::connect(url).await?),
+        Some(url) => {
+            let mut store = RedisStore::builder(url);
+            if let Ok(secret) = std::env::var("RATE_LIMIT_SECRET") {
+                store = store.key_secret(KeySecret::new(secret)?);
+            }
+            Backend::Redis(store.connect().await?)
+        }
         None => Backend::Memory,
     };
     let service = Service::new(backend);
@@ -127,35 +147,68 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         http.local_addr()?
     );
     let watch = source.watch(service.clone());
-    let ctrl_c = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
+    let server = Listeners { grpc, http, recorder, drain: DRAIN };
     tokio::select! {
-        result = serve(service, grpc, http, recorder, ctrl_c) => result,
+        result = server.serve(service, shutdown()) => result,
         () = watch => Ok(()),
     }
 }
 
-/// Serves until `shutdown` is ready and the last call has ended. From then on, the health service reports that the
-/// server does not serve.
-async fn serve(
-    service: Service,
+/// Waits for Ctrl-C, or for SIGTERM.
+async fn shutdown() {
+    let ctrl_c = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    if let Ok(mut terminate) = signal(SignalKind::terminate()) {
+        tokio::select! {
+            _ = ctrl_c => {}
+            _ = terminate.recv() => {}
+        }
+        return;
+    }
+    let _ = ctrl_c.await;
+}
+
+/// The sockets of the server.
+struct Listeners {
     grpc: TcpListener,
     http: TcpListener,
     recorder: PrometheusHandle,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), Box<dyn Error>> {
-    let (health_reporter, health) = tonic_health::server::health_reporter();
-    health_reporter.set_serving::<RateLimitServiceServer<Service>>().await;
-    let server = Server::builder()
-        .add_service(health)
-        .add_service(RateLimitServiceServer::new(service))
-        .serve_with_incoming_shutdown(TcpIncoming::from(grpc), async {
-            shutdown.await;
-            health_reporter.set_not_serving::<RateLimitServiceServer<Service>>().await;
-        });
-    tokio::select! {
-        result = server => Ok(result?),
-        result = axum::serve(http, pages::pages(recorder)) => Ok(result?),
+    /// How long connections may stay open after the signal to shut down.
+    drain: Duration,
+}
+
+impl Listeners {
+    /// Serves until `shutdown` is ready and the last connection has ended. From then on, the health checks report that
+    /// the server does not serve.
+    async fn serve(self, service: Service, shutdown: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
+        let (health_reporter, health) = tonic_health::server::health_reporter();
+        // An empty name stands for all services; envoyproxy/ratelimit is checked by the third.
+        let names = ["", RateLimitServiceServer::<Service>::NAME, "ratelimit"];
+        for name in names {
+            health_reporter.set_service_status(name, ServingStatus::Serving).await;
+        }
+        let (serving, is_serving) = watch::channel(true);
+        let mut stopped = is_serving.clone();
+        let server = Server::builder()
+            .add_service(health)
+            .add_service(RateLimitServiceServer::new(service))
+            // A small response does not wait for the next one.
+            .serve_with_incoming_shutdown(TcpIncoming::from(self.grpc).with_nodelay(Some(true)), async {
+                shutdown.await;
+                for name in names {
+                    health_reporter.set_service_status(name, ServingStatus::NotServing).await;
+                }
+                serving.send_replace(false);
+            });
+        // A client that watches the health keeps its connection for ever.
+        let overdue = async {
+            let _ = stopped.wait_for(|is_serving| !is_serving).await;
+            tokio::time::sleep(self.drain).await;
+        };
+        tokio::select! {
+            result = server => Ok(result?),
+            result = axum::serve(self.http, pages::pages(self.recorder, is_serving)) => Ok(result?),
+            () = overdue => Ok(()),
+        }
     }
 }

@@ -17,8 +17,11 @@ const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Source {
     path: PathBuf,
-    loaded: Option<Vec<(String, String)>>,
+    loaded: Option<Texts>,
 }
+
+/// The names and the texts of the files, in the order of their names; or why they cannot be read.
+type Texts = Result<Vec<(String, String)>, String>;
 
 impl Source {
     /// Creates a source. Nothing is read yet.
@@ -33,12 +36,19 @@ impl Source {
     /// Returns an error if there is no file, or if a file contains a mistake. The service then keeps its limits. The
     /// same mistake is reported once.
     pub(crate) fn load(&mut self, service: &Service) -> Result<bool, ConfigError> {
-        let name = self.path.display().to_string();
-        let texts = texts(&self.path).map_err(|error| ConfigError::new(&name, error))?;
+        let texts = texts(&self.path);
+        self.apply(texts, service)
+    }
+
+    fn apply(&mut self, texts: Texts, service: &Service) -> Result<bool, ConfigError> {
         if self.loaded.as_ref() == Some(&texts) {
             return Ok(false);
         }
-        let rules = parse(&name, &texts, service);
+        let name = self.path.display().to_string();
+        let rules = match &texts {
+            Ok(texts) => parse(&name, texts, service),
+            Err(error) => Err(ConfigError::new(&name, error)),
+        };
         self.loaded = Some(texts);
         let result = if rules.is_ok() { "success" } else { "error" };
         counter!("ratelimit_config_loads_total", "result" => result).increment(1);
@@ -48,9 +58,18 @@ impl Source {
 
     /// Loads the files whenever they change, for ever. Mistakes are printed.
     pub(crate) async fn watch(mut self, service: Service) {
+        let mut before = None;
         loop {
             tokio::time::sleep(INTERVAL).await;
-            match self.load(&service) {
+            let path = self.path.clone();
+            // A file system may block.
+            let Ok(read) = tokio::task::spawn_blocking(move || texts(&path)).await else { continue };
+            // A file that is still being written is not the same when it is read again.
+            if before.as_ref() != Some(&read) {
+                before = Some(read);
+                continue;
+            }
+            match self.apply(read, &service) {
                 Ok(false) => {}
                 Ok(true) => println!("{} limits loaded", service.rules().count()),
                 Err(error) => eprintln!("token_server: the limits stay as they are: {error}"),
@@ -68,8 +87,11 @@ fn parse(name: &str, texts: &[(String, String)], service: &Service) -> Result<Ru
     Rules::new(&files, service.backend(), &service.rules())
 }
 
-/// Returns the names and the texts of the files, in the order of their names.
-fn texts(path: &Path) -> io::Result<Vec<(String, String)>> {
+fn texts(path: &Path) -> Texts {
+    read(path).map_err(|error| error.to_string())
+}
+
+fn read(path: &Path) -> io::Result<Vec<(String, String)>> {
     let mut files = Vec::new();
     if path.is_dir() {
         for entry in fs::read_dir(path)? {

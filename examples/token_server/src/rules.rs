@@ -11,8 +11,8 @@ use crate::protocol::common::rate_limit_descriptor::Entry;
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     domains: HashMap<String, Level>,
-    /// The same limits by their paths.
-    by_path: HashMap<String, Arc<Rule>>,
+    /// The same limits by their identities.
+    by_id: HashMap<String, Arc<Rule>>,
 }
 
 /// The entries that may stand at one place of a descriptor.
@@ -33,7 +33,7 @@ struct Node {
 /// One limit.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// The domain, and the keys and values that lead to the limit in the file.
+    /// The domain, and the keys and values that lead to the limit in the file, for people.
     pub(crate) path: String,
     pub(crate) name: String,
     pub(crate) replaces: Vec<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Limit {
 }
 
 impl Rules {
-    /// Builds the limits of these files. Limits that `previous` has under the same path keep their counts.
+    /// Builds the limits of these files. Limits that `previous` has at the same place keep their counts.
     ///
     /// # Errors
     ///
@@ -69,13 +69,14 @@ impl Rules {
                     format_args!("another file has the domain {:?} as well", domain.domain),
                 ));
             }
-            let mut builder = Build { file, backend, previous, by_path: &mut rules.by_path };
-            let level = builder.level(&domain.domain, &domain.descriptors)?;
+            let mut builder = Build { file, backend, previous, by_id: &mut rules.by_id };
+            let place = Place { id: part(&domain.domain), path: domain.domain.clone() };
+            let level = builder.level(&place, &domain.descriptors)?;
             rules.domains.insert(domain.domain.clone(), level);
         }
         // Quotas are replaced only now, when no file can contain a mistake any more.
-        for (path, rule) in &rules.by_path {
-            let Some(former) = previous.limit(path) else { continue };
+        for (id, rule) in &rules.by_id {
+            let Some(former) = previous.limit(id) else { continue };
             if let Some(Limit { rate, limiter: Some(limiter) }) = &rule.limit
                 && *rate != former.rate
                 && let Some(quota) = rate.quota()
@@ -86,8 +87,8 @@ impl Rules {
         Ok(rules)
     }
 
-    fn limit(&self, path: &str) -> Option<&Limit> {
-        self.by_path.get(path)?.limit.as_ref()
+    fn limit(&self, id: &str) -> Option<&Limit> {
+        self.by_id.get(id)?.limit.as_ref()
     }
 
     /// Returns whether a file has this domain.
@@ -97,7 +98,7 @@ impl Rules {
 
     /// Returns how many limits there are.
     pub(crate) fn count(&self) -> usize {
-        self.by_path.len()
+        self.by_id.len()
     }
 
     /// Returns the limit of a descriptor: that of its last entry. An entry with the value comes before an entry with
@@ -130,11 +131,22 @@ struct Build<'a> {
     file: &'a str,
     backend: &'a Backend,
     previous: &'a Rules,
-    by_path: &'a mut HashMap<String, Arc<Rule>>,
+    by_id: &'a mut HashMap<String, Arc<Rule>>,
+}
+
+/// A place in a file.
+struct Place {
+    /// Different places have different identities.
+    id: String,
+    path: String,
+}
+
+fn part(text: &str) -> String {
+    format!("{}:{text}", text.len())
 }
 
 impl Build<'_> {
-    fn level(&mut self, path: &str, descriptors: &[Descriptor]) -> Result<Level, ConfigError> {
+    fn level(&mut self, place: &Place, descriptors: &[Descriptor]) -> Result<Level, ConfigError> {
         let mut level = Level::default();
         let mut seen = HashSet::new();
         for descriptor in descriptors {
@@ -142,18 +154,19 @@ impl Build<'_> {
             if key.is_empty() {
                 return Err(ConfigError::new(
                     self.file,
-                    format_args!("{path}: a descriptor has an empty key"),
+                    format_args!("{}: a descriptor has an empty key", place.path),
                 ));
             }
             let path = match value.is_empty() {
-                true => format!("{path}.{key}"),
-                false => format!("{path}.{key}_{value}"),
+                true => format!("{}.{key}", place.path),
+                false => format!("{}.{key}_{value}", place.path),
             };
+            let place = Place { id: format!("{} {} {}", place.id, part(key), part(value)), path };
             if !seen.insert((key, value)) {
-                return Err(ConfigError::new(self.file, format_args!("{path} is there twice")));
+                return Err(ConfigError::new(self.file, format_args!("{} is configured twice", place.path)));
             }
-            let rule = self.rule(&path, descriptor)?;
-            let node = Node { rule, next: self.level(&path, &descriptor.descriptors)? };
+            let rule = self.rule(&place, descriptor)?;
+            let node = Node { rule, next: self.level(&place, &descriptor.descriptors)? };
             match value.strip_suffix('*') {
                 Some(prefix) => level.by_prefix.push((key.clone(), prefix.to_owned(), node)),
                 None if value.is_empty() => _ = level.by_key.insert(key.clone(), node),
@@ -163,7 +176,11 @@ impl Build<'_> {
         Ok(level)
     }
 
-    fn rule(&mut self, path: &str, descriptor: &Descriptor) -> Result<Option<Arc<Rule>>, ConfigError> {
+    fn rule(
+        &mut self,
+        Place { id, path }: &Place,
+        descriptor: &Descriptor,
+    ) -> Result<Option<Arc<Rule>>, ConfigError> {
         let error =
             |what: &dyn std::fmt::Display| ConfigError::new(self.file, format_args!("{path}: {what}"));
         let Some(config) = &descriptor.rate_limit else { return Ok(None) };
@@ -171,27 +188,22 @@ impl Build<'_> {
             None => None,
             Some(rate) => {
                 let limiter =
-                    match (self.previous.limit(path).and_then(|limit| limit.limiter.clone()), rate.quota()) {
+                    match (self.previous.limit(id).and_then(|limit| limit.limiter.clone()), rate.quota()) {
                         (_, None) => None,
                         (Some(limiter), Some(_)) => Some(limiter),
-                        (None, Some(quota)) => {
-                            Some(self.backend.limiter(path, quota).map_err(|e| error(&e))?)
-                        }
+                        (None, Some(quota)) => Some(self.backend.limiter(id, quota).map_err(|e| error(&e))?),
                     };
                 Some(Limit { rate, limiter })
             }
         };
         let rule = Arc::new(Rule {
-            path: path.to_owned(),
+            path: path.clone(),
             name: config.name.clone(),
             replaces: config.replaces.iter().map(|replaced| replaced.name.clone()).collect(),
             shadow: descriptor.shadow_mode,
             limit,
         });
-        // `a_b` without a value, and `a` with the value `b`, have the same path.
-        if self.by_path.insert(path.to_owned(), Arc::clone(&rule)).is_some() {
-            return Err(error(&"another descriptor has the same path: rename one of the two"));
-        }
+        self.by_id.insert(id.clone(), Arc::clone(&rule));
         Ok(Some(rule))
     }
 }

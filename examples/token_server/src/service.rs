@@ -1,6 +1,6 @@
 //! The call `ShouldRateLimit`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ use crate::protocol::rate_limit_service_server::RateLimitService;
 use crate::protocol::{HeaderValue, RateLimitRequest, RateLimitResponse};
 use crate::rules::{Rule, Rules};
 
-/// Requests can bring limits of their own. Each different one needs memory, so there is a bound.
+/// Requests can bring limits of their own. Each different one needs memory, so there is a bound, and the oldest are
+/// dropped with their counts.
 const MAX_OVERRIDES: usize = 1_000;
 
 /// The service. Clones share all counts.
@@ -32,7 +33,15 @@ pub(crate) struct Service {
 struct Shared {
     backend: Backend,
     rules: RwLock<Arc<Rules>>,
-    overrides: Mutex<HashMap<Rate, Option<Limiter>>>,
+    overrides: Mutex<Overrides>,
+}
+
+/// The limits that requests have brought along. A limit that admits nothing has no limiter.
+#[derive(Debug, Default)]
+struct Overrides {
+    limiters: HashMap<Rate, Option<Limiter>>,
+    /// The oldest first.
+    order: VecDeque<Rate>,
 }
 
 /// What one descriptor is limited by.
@@ -99,18 +108,19 @@ impl Service {
             unit.ok_or_else(|| Status::invalid_argument("the limit of a descriptor has no known unit"))?;
         let rate = Rate { requests: limit.requests_per_unit, unit };
         let mut overrides = self.shared.overrides.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limiter) = overrides.get(&rate) {
+        if let Some(limiter) = overrides.limiters.get(&rate) {
             return Ok(Applied::Override(rate, limiter.clone()));
-        }
-        if overrides.len() >= MAX_OVERRIDES {
-            return Err(Status::resource_exhausted(format!(
-                "requests brought more than {MAX_OVERRIDES} different limits: configure limits in a file instead"
-            )));
         }
         let name = format!("override {}/{:?}", rate.requests, rate.unit);
         let limiter = rate.quota().map(|quota| self.shared.backend.limiter(&name, quota));
         let limiter = limiter.transpose().map_err(unavailable)?;
-        overrides.insert(rate, limiter.clone());
+        overrides.limiters.insert(rate, limiter.clone());
+        overrides.order.push_back(rate);
+        if overrides.order.len() > MAX_OVERRIDES
+            && let Some(oldest) = overrides.order.pop_front()
+        {
+            overrides.limiters.remove(&oldest);
+        }
         Ok(Applied::Override(rate, limiter))
     }
 }
@@ -166,7 +176,9 @@ impl Applied {
                 requests_per_unit: rate.requests,
                 unit: rate.unit.of_status().into(),
             }),
-            limit_remaining: decision.as_ref().map_or(0, |decision| whole(decision.remaining())),
+            limit_remaining: decision
+                .filter(Decision::is_allowed)
+                .map_or(0, |decision| whole(decision.remaining())),
             duration_until_reset: reset_after.and_then(|reset_after| reset_after.try_into().ok()),
             quota: None,
         };

@@ -45,7 +45,7 @@ struct TokenServer {
     source: Source,
     file: tempfile::NamedTempFile,
     shutdown: Option<oneshot::Sender<()>>,
-    task: tokio::task::JoinHandle<()>,
+    task: Option<tokio::task::JoinHandle<()>>,
 }
 
 async fn free_port() -> (TcpListener, SocketAddr) {
@@ -70,9 +70,10 @@ impl TokenServer {
         let (recorder, served) = (recorder(), service.clone());
         let task = tokio::spawn(async move {
             let ended = async { _ = ended.await };
-            super::serve(served, grpc, http, recorder, ended).await.unwrap();
+            let server = super::Listeners { grpc, http, recorder, drain: Duration::from_millis(300) };
+            server.serve(served, ended).await.unwrap();
         });
-        Self { address, pages, service, source, file, shutdown: Some(shutdown), task }
+        Self { address, pages, service, source, file, shutdown: Some(shutdown), task: Some(task) }
     }
 
     async fn client(&self) -> Client {
@@ -98,7 +99,9 @@ impl TokenServer {
 
 impl Drop for TokenServer {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = self.task.take() {
+            task.abort();
+        }
     }
 }
 
@@ -236,7 +239,7 @@ async fn a_request_is_over_the_limit_if_one_of_its_descriptors_is_and_says_when_
 }
 
 #[tokio::test]
-async fn hits_are_counted_together_and_only_if_all_of_them_fit() {
+async fn hits_are_counted_together_and_use_up_the_limit_if_they_do_not_fit() {
     let server = TokenServer::start(DAILY).await;
     let client = &mut server.client().await;
     let mut three = request(vec![descriptor(&[("user", "anna")])]);
@@ -246,10 +249,30 @@ async fn hits_are_counted_together_and_only_if_all_of_them_fit() {
         client.should_rate_limit(three.clone()).await.unwrap().into_inner().overall_code(),
         Code::OverLimit
     );
-    // The hits of a descriptor come before those of the request.
-    three.descriptors[0].hits_addend = Some(2);
-    assert_eq!(client.should_rate_limit(three).await.unwrap().into_inner().overall_code(), Code::Ok);
     assert_eq!(admitted(client, &[("user", "anna")]).await, 0);
+}
+
+#[tokio::test]
+async fn a_request_with_0_hits_counts_nothing_and_reports_whether_the_limit_is_used_up() {
+    let server = TokenServer::start(DAILY).await;
+    let client = &mut server.client().await;
+    // The hits of a descriptor come before those of the request.
+    let with_hits = |hits| {
+        let descriptor = RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(&[("user", "anna")]) };
+        RateLimitRequest { hits_addend: 7, ..request(vec![descriptor]) }
+    };
+    let expected = [
+        (0, Code::Ok, 5),
+        (4, Code::Ok, 1),
+        (0, Code::Ok, 1),
+        (9, Code::OverLimit, 0),
+        (0, Code::OverLimit, 0),
+    ];
+    for (hits, code, remaining) in expected {
+        let response = client.should_rate_limit(with_hits(hits)).await.unwrap().into_inner();
+        let status = &response.statuses[0];
+        assert_eq!((status.code(), status.limit_remaining), (code, remaining), "{hits}");
+    }
 }
 
 #[tokio::test]
@@ -288,13 +311,32 @@ async fn a_request_can_bring_its_limit_along() {
     let unknown = request(vec![with_limit(2, RateLimitUnit::Unknown)]);
     let error = client.should_rate_limit(unknown).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
-    // Different limits need memory each.
-    for requests in 3..1_002 {
-        call(client, vec![with_limit(requests, RateLimitUnit::Day)]).await;
+    // Each rate needs memory, so the oldest are dropped.
+    for requests in 3..1_003 {
+        assert_eq!(
+            call(client, vec![with_limit(requests, RateLimitUnit::Day)]).await.overall_code(),
+            Code::Ok
+        );
     }
-    let one_more = request(vec![with_limit(2_000, RateLimitUnit::Day)]);
-    let error = client.should_rate_limit(one_more).await.unwrap_err();
-    assert_eq!(error.code(), tonic::Code::ResourceExhausted, "{error}");
+    assert_eq!(call(client, vec![with_limit(2, RateLimitUnit::Day)]).await.overall_code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn a_dot_in_a_key_is_no_level() {
+    let limits = "
+domain: test
+descriptors:
+  - key: a.b
+    rate_limit: {unit: DAY, requests_per_unit: 1}
+  - key: a
+    descriptors:
+      - key: b
+        rate_limit: {unit: day, requests_per_unit: 2}
+";
+    let server = TokenServer::start(limits).await;
+    let client = &mut server.client().await;
+    assert_eq!(admitted(client, &[("a.b", "x")]).await, 1);
+    assert_eq!(admitted(client, &[("a", "x"), ("b", "x")]).await, 2);
 }
 
 #[tokio::test]
@@ -327,7 +369,7 @@ async fn a_mistake_in_a_changed_file_is_reported_once_and_the_limits_stay() {
     let mistakes = [
         ("unit: hour", "unit: fortnight", "fortnight"),
         ("shadow_mode", "shadow", "shadow"),
-        ("value: root", "value: \"\"", "test.user is there twice"),
+        ("value: root", "value: \"\"", "test.user is configured twice"),
         ("key: free", "key: \"\"", "empty key"),
         ("{unlimited: true}", "{unlimited: true, unit: day}", "unlimited"),
         ("requests_per_unit: 1}", "}", "requests_per_unit"),
@@ -378,6 +420,9 @@ async fn the_health_service_reports_the_server_until_it_shuts_down() {
     assert_eq!(states.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.shutdown.take().unwrap().send(()).unwrap();
     assert_eq!(states.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    // The watch would go on for ever.
+    let task = server.task.take().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), task).await.expect("the server ends").unwrap();
 }
 
 #[tokio::test]
