@@ -4,7 +4,7 @@
 //! cargo run --release --features redis,test-util --example simulate
 //! ```
 //!
-//! You will see a table for each scenario. Time is virtual, so that minutes take seconds, and the same seed gives the
+//! The program prints a table for each scenario. Time is virtual, so that minutes take seconds, and the same seed gives the
 //! same calls. The limiters are those of this crate; only Redis is simulated, by a server in this process. With a file
 //! as argument, the program also draws the picture of the guide into that file.
 
@@ -102,7 +102,7 @@ fn print(name: &str, outcomes: &[(&str, Outcome)]) {
 fn simulate(picture: Option<&str>) -> Result<(), Box<dyn Error>> {
     println!("500 machines, 100 calls a second in all, a minute of virtual time, if nothing else is said:");
     println!("- admitted: the admitted calls, to those that one exact bucket admits");
-    println!("- over: how many units more than the quota were admitted at once");
+    println!("- over: how many units more than the quota were admitted, over any span of time");
     println!("- undecided: calls that were rejected since no decision came within 50 ms");
     println!("- trips: messages to Redis or to the token server, for each admitted call");
     println!("- mean, p99: how long a decision took");

@@ -44,7 +44,7 @@ fn row(panel: &Panel<'_>, scenario: &Scenario, name: &str, outcome: &Outcome) ->
     }
     chart
         .configure_mesh()
-        .light_line_style(PAPER)
+        .max_light_lines(0)
         .bold_line_style(GRID)
         .axis_style(GRID)
         .y_labels(3)

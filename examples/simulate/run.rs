@@ -39,7 +39,7 @@ impl Outcome {
 pub(crate) async fn run(scenario: &Scenario, machines: Machines) -> Outcome {
     let calls = scenario.calls();
     let machines = Arc::new(machines);
-    // Buckets in memory are created at their first call, and full: so there is nothing to wait for.
+    // A bucket is full at its first call.
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     if let Some(at) = scenario.center_stops_at() {
@@ -106,7 +106,7 @@ fn over(quota: Quota, admitted: &[Duration]) -> u64 {
         last = *at;
         most = most.max(used);
     }
-    // A round trip more or less before a decision arrives is not counted: that is a part of a unit.
+    // Rounded down to whole units.
     let capacity = u128::from(quota.capacity()) * unit;
     u64::try_from(most.saturating_sub(capacity) / unit).unwrap_or(u64::MAX)
 }

@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Share,
     /// Each call asks one server that has the limit in memory.
     TokenServer,
-    /// Each call makes a trip to Redis, unless the connection that it uses remembers a denial.
+    /// Each call makes a trip of its own to Redis, unless the connection that it uses remembers a denial.
     Redis,
     /// Calls of a machine that arrive during a trip to Redis share the next trip, as with `RedisStore`.
     SingleFlight,
@@ -60,8 +60,8 @@ pub(crate) struct Machines {
     in_memory: Vec<RateLimiter<Bucket>>,
     in_redis: Vec<RateLimiter<Bucket, RedisLimit<Bucket>>>,
     leased: Vec<RateLimiter<Bucket, LeasedLimit>>,
-    /// Connections without a call, if each call has a connection of its own.
-    idle: Mutex<Vec<RateLimiter<Bucket, RedisLimit<Bucket>>>>,
+    /// For each machine, its connections without a call, if each call has a connection of its own.
+    idle: Vec<Mutex<Vec<RateLimiter<Bucket, RedisLimit<Bucket>>>>>,
     server: watch::Sender<bool>,
     trips: watch::Sender<u64>,
 }
@@ -111,7 +111,7 @@ impl Machines {
             in_memory,
             in_redis,
             leased,
-            idle: Mutex::default(),
+            idle: (0..count).map(|_| Mutex::default()).collect(),
             server,
             trips,
         }
@@ -123,10 +123,10 @@ impl Machines {
             Kind::Share => Some(self.in_memory[machine].check(KEY).is_allowed()),
             Kind::TokenServer => timeout(DEADLINE, self.ask_server()).await.ok(),
             Kind::Redis => {
-                let idle = self.idle.lock().expect("no holder panics").pop();
+                let idle = self.idle[machine].lock().expect("no holder panics").pop();
                 let limiter = idle.unwrap_or_else(|| shared(self.quota, self.redis[machine].connect()));
                 let decision = limiter.check(KEY).await;
-                self.idle.lock().expect("no holder panics").push(limiter);
+                self.idle[machine].lock().expect("no holder panics").push(limiter);
                 decision.ok().map(|decision| decision.is_allowed())
             }
             Kind::SingleFlight => Some(self.in_redis[machine].check(KEY).await.ok()?.is_allowed()),

@@ -34,6 +34,11 @@ pub mod limits {}
 
 // The code of this chapter needs the feature `axum`.
 #[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("many_machines.md"))]
+#[cfg_attr(
+    doc,
+    doc = "## While Redis or the token server is stopped\n\nThe number of calls that are admitted in each second:\n"
+)]
+#[cfg_attr(doc, doc = include_str!("pictures/many_machines.svg"))]
 pub mod many_machines {}
 
 #[doc = include_str!("ordering.md")]

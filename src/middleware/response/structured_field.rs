@@ -7,10 +7,10 @@ use http::{HeaderName, HeaderValue};
 
 use crate::algorithm::{QuotaPolicy, QuotaUnit};
 
-/// The largest integer of a structured field (RFC 9651, section 3.3.1).
 pub(in crate::middleware) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(in crate::middleware) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Returns a duration in whole seconds, rounded up.

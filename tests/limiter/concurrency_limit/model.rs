@@ -449,7 +449,7 @@ fn agrees_with_the_model(first: u64, count: u64, renewed: bool) {
         served += done.0;
         waited += done.1;
     }
-    assert!(served > scaled(9_000) && waited > scaled(9_000), "{served} {waited}");
+    assert!(served > scaled(8_000) && waited > scaled(8_000), "{served} {waited}");
 }
 
 #[test]
