@@ -44,7 +44,7 @@ fn row(panel: &Panel<'_>, scenario: &Scenario, name: &str, outcome: &Outcome) ->
     }
     chart
         .configure_mesh()
-        .max_light_lines(0)
+        .max_light_lines(1)
         .bold_line_style(GRID)
         .axis_style(GRID)
         .y_labels(3)
