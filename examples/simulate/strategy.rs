@@ -52,21 +52,24 @@ impl Kind {
 
 type Bucket = TokenBucket;
 
+/// A limiter whose bucket is in Redis.
+type InRedis = RateLimiter<Bucket, RedisLimit<Bucket>>;
+
 /// All machines, with one of these strategies.
 pub(crate) struct Machines {
     kind: Kind,
     quota: Quota,
     redis: Vec<RedisInProcess>,
     in_memory: Vec<RateLimiter<Bucket>>,
-    in_redis: Vec<RateLimiter<Bucket, RedisLimit<Bucket>>>,
+    in_redis: Vec<InRedis>,
     leased: Vec<RateLimiter<Bucket, LeasedLimit>>,
     /// For each machine, its connections without a call, if each call has a connection of its own.
-    idle: Vec<Mutex<Vec<RateLimiter<Bucket, RedisLimit<Bucket>>>>>,
+    idle: Vec<Mutex<Vec<InRedis>>>,
     server: watch::Sender<bool>,
     trips: watch::Sender<u64>,
 }
 
-fn shared(quota: Quota, store: RedisStore) -> RateLimiter<Bucket, RedisLimit<Bucket>> {
+fn shared(quota: Quota, store: RedisStore) -> InRedis {
     RateLimiter::builder(TokenBucket::new(quota))
         .name(KEY)
         .store(store)
