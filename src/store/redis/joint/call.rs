@@ -168,7 +168,10 @@ impl JointCall {
                     let both = before.iter().zip(&written);
                     let swaps: Few<Swap<'_>> =
                         both.map(|(before, (after, ttl))| Swap { before, after, ttl: *ttl }).collect();
-                    link.swap(keys, not_after, &swaps).await?
+                    let swapped = link.until(not_after, link.swap(keys, not_after, &swaps)).await;
+                    // The server has replied to this call, so its deadline is no outage: many calls may have changed
+                    // these keys at once.
+                    swapped.unwrap_or_else(|| Err(link.deadline_error()))?
                 };
                 match swapped.verdict {
                     Verdict::Done if written.iter().all(|(after, _)| after.is_empty()) => {}
