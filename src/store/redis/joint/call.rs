@@ -156,10 +156,12 @@ impl JointCall {
                 return Ok(None);
             }
             let (outcomes, must_write) = self.apply(&found)?;
-            if found.verdict == Verdict::Done && must_write {
+            if !must_write {
+                self.probe(at, &found, not_after).await;
+            } else if found.verdict == Verdict::Done {
                 // The script has decided and charged the call with the same result as the algorithms.
                 link.breaker.wrote();
-            } else if must_write {
+            } else {
                 let (asked, groups) = (link.now(), 0..self.groups.len());
                 let written: Few<(String, u64)> =
                     groups.map(|group| self.first(group).write(found.now)).collect();
@@ -190,6 +192,27 @@ impl JointCall {
                 }
             }
             return Ok(Some(outcomes));
+        }
+    }
+
+    /// Writes the states unchanged, if only a trip that writes can close the circuit breaker. The call is decided
+    /// already, so a failure of this write affects only the breaker.
+    async fn probe(&mut self, At { link, keys }: At<'_>, found: &Answer, not_after: Nanos) {
+        if !link.breaker.needs_write() {
+            return;
+        }
+        let groups = 0..self.groups.len();
+        let times: Few<u64> = groups.map(|group| self.first(group).write(found.now).1).collect();
+        let Ok(values) = self.values(found) else { return };
+        if values.iter().all(|value| value.is_empty()) {
+            return;
+        }
+        let both = values.into_iter().zip(times);
+        let swaps: Few<Swap<'_>> =
+            both.map(|(value, ttl)| Swap { before: value, after: value, ttl }).collect();
+        let written = link.swap(keys, not_after, &swaps).await;
+        if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
+            link.breaker.wrote();
         }
     }
 

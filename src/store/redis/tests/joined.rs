@@ -55,3 +55,23 @@ async fn calls_that_are_late_after_a_reply_do_not_open_the_breaker() {
     server.set(Mode::Serve);
     assert!(decide(&limit, "a", [enforced(1)]).await.is_ok());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_joint_denial_closes_a_breaker_that_waits_for_a_write() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let limit = limit(&store, FixedWindow::new(Quota::per_hour(3)));
+    assert!(decide(&limit, "a", [enforced(2)]).await.is_ok());
+    server.set_full(true);
+    assert_eq!(decide(&limit, "a", [enforced(1)]).await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
+    tokio::time::advance(400 * MS).await;
+    assert!(decide(&limit, "a", [enforced(2)]).await.is_ok(), "a denial needs no write");
+    assert!(store.stats().is_open, "the probe failed");
+    server.set_full(false);
+    tokio::time::advance(400 * MS).await;
+    let texts = server.texts();
+    let (decided, _) = decide(&limit, "a", [enforced(2)]).await.unwrap();
+    assert!(!decided.into_iter().flatten().next().unwrap().decision.is_allowed());
+    assert!(!store.stats().is_open, "the state was written as it is");
+    assert_eq!(server.texts(), texts);
+}
