@@ -31,11 +31,12 @@ pub(super) struct JointCall {
 /// A script and its arguments: the beginnings of the values that it writes, and the numbers.
 type Planned = (Arc<Script>, Few<String>, Vec<u8>);
 
-/// The parts of a joint call that have the same key. The first of them is charged for all of them.
+/// The parts of a joint call that have the same key. If some of them are not in shadow mode, only those are charged. The
+/// first part that is charged is charged for all of them.
 pub(super) struct Group {
-    pub(super) first: usize,
+    first: usize,
     key: Arc<str>,
-    /// The total cost of all parts.
+    /// The total cost of the parts that are charged.
     cost: u64,
     /// `true` if all parts are in shadow mode, so that the group does not decide whether the call is admitted.
     pub(super) is_in_shadow: bool,
@@ -50,12 +51,16 @@ impl JointCall {
         for (index, member) in members.iter().enumerate() {
             let (key, cost, is_in_shadow) = (member.key(), member.cost(), member.is_in_shadow());
             let place = groups.iter().position(|group| group.key == *key).unwrap_or_else(|| {
-                groups.push(Group { first: index, key: Arc::clone(key), cost: 0, is_in_shadow: true });
+                groups.push(Group { first: index, key: Arc::clone(key), cost: 0, is_in_shadow });
                 groups.len() - 1
             });
             let group = &mut groups[place];
-            group.cost = group.cost.saturating_add(cost);
-            group.is_in_shadow &= is_in_shadow;
+            if group.is_in_shadow && !is_in_shadow {
+                (group.first, group.cost, group.is_in_shadow) = (index, 0, false);
+            }
+            if group.is_in_shadow == is_in_shadow {
+                group.cost = group.cost.saturating_add(cost);
+            }
             group_of.push(place);
         }
         let mut call = Self { members, group_of, groups, script: None };
@@ -259,6 +264,11 @@ impl JointCall {
         let denies =
             |outcome: &Option<Outcome>| outcome.is_some_and(|outcome| !outcome.decision.is_allowed());
         self.groups.iter().zip(outcomes).any(|(group, outcome)| !group.is_in_shadow && denies(outcome))
+    }
+
+    /// Returns whether the part at `index` is charged if its group admits the call.
+    pub(super) fn is_charged(&self, index: usize) -> bool {
+        self.members[index].is_in_shadow() == self.groups[self.group_of[index]].is_in_shadow
     }
 
     /// Undoes the charges of all groups.

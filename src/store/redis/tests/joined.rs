@@ -19,6 +19,10 @@ fn enforced<A: StoredAlgorithm>(cost: u64) -> Attempt<'static, A> {
     Attempt::new(cost)
 }
 
+fn shadow<A: StoredAlgorithm>(cost: u64) -> Attempt<'static, A> {
+    Attempt { in_shadow: true, ..Attempt::new(cost) }
+}
+
 /// Decides a joint call on `key` of one limiter, with a part for each of `attempts`.
 async fn decide<A: StoredAlgorithm>(
     limit: &RedisLimit<A>,
@@ -31,6 +35,24 @@ async fn decide<A: StoredAlgorithm>(
         JointOutcome::Pending(decided) => decided.await,
         _ => panic!("no denial is remembered"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_in_shadow_mode_neither_charges_nor_denies_the_parts_of_its_key() {
+    let server = Staged::new();
+    let limit = limit(&swaps(&server), FixedWindow::new(Quota::per_hour(3)));
+    for left in [2, 1, 0] {
+        let (decided, _) = decide(&limit, "a", [shadow(5), enforced(1)]).await.unwrap();
+        let decided: Vec<_> = decided.into_iter().flatten().collect();
+        assert_eq!(decided.iter().map(|one| one.is_shadow).collect::<Vec<_>>(), [true, false]);
+        for one in &decided {
+            assert!(one.decision.is_allowed() && one.decision.remaining() == left, "{one:?}");
+            assert_eq!(one.reservation.is_some(), !one.is_shadow, "the part in shadow mode was not charged");
+        }
+    }
+    let (decided, _) = decide(&limit, "a", [enforced(1), shadow(5)]).await.unwrap();
+    let decided: Vec<_> = decided.into_iter().collect();
+    assert!(!decided[0].as_ref().unwrap().decision.is_allowed() && decided[1].is_none(), "{decided:?}");
 }
 
 #[tokio::test(start_paused = true)]
