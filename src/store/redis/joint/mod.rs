@@ -110,7 +110,7 @@ async fn decide(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, R
     for (member, Decided { decision, is_shadow, .. }) in
         call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
     {
-        if !decision.delay().is_zero() {
+        if !is_denied && !is_shadow && !decision.delay().is_zero() {
             member.count(CallOutcome::Queued);
         }
         member.count(match is_denied && decision.is_allowed() {
