@@ -1,5 +1,6 @@
 //! The methods of a limiter that leases units, over a server in this process.
 
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
@@ -179,6 +180,21 @@ async fn calls_that_are_dropped_charge_nothing() {
         call.abort();
         sleep(Duration::from_millis(1_100)).await;
     }
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_long_after_its_trip_charges_nothing() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, per_minute(100), 10);
+    let mut call = Box::pin(limiter.check_n("a", 10));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // The trip ends, and the task that made it ends as well, while nobody polls the call.
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 93);
+    sleep(Duration::from_secs(2)).await;
+    drop(call);
+    sleep(5 * MS).await;
     assert_eq!(limiter.peek("a").await.unwrap().remaining(), 100);
 }
 
