@@ -1,15 +1,19 @@
 //! The methods of a limiter that leases units, over a server in this process.
 
+use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
 
-use crate::algorithm::TokenBucket;
+use crate::algorithm::{FixedWindow, TokenBucket};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
+use crate::stats::CallCounts;
 use crate::store::redis::in_process::RedisInProcess;
+use crate::store::redis::joint::InRedis;
 use crate::store::redis::{LeasedLimit, RedisErrorKind};
+use crate::store::{Attempt, JointKind, JointOutcome, JointStore};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -264,4 +268,25 @@ fn a_runtime_that_is_not_driven_or_has_ended_holds_a_key_no_longer_than_two_dead
             assert!(late <= 2, "{late}");
         });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_in_this_process_decides_all_limiters_but_no_joined_calls() {
+    let server = RedisInProcess::new(MS);
+    let stores = [(); 2].map(|()| server.machine().connect());
+    let limiters = stores.map(|store| {
+        let window = FixedWindow::new(Quota::per_hour(5));
+        RateLimiter::builder(window).name("window").store(store).build().unwrap()
+    });
+    for left in [3, 1] {
+        assert!(limiters[0].check("a").await.unwrap().is_allowed());
+        assert_eq!(limiters[1].check("a").await.unwrap().remaining(), left);
+    }
+    let counts = Arc::<CallCounts>::default();
+    let part = |key: &str| Some(limiters[0].store().joint_part(key, Attempt::new(1), &counts));
+    let JointOutcome::Pending(decided) = InRedis::decide([part("a"), part("b")].into_iter().collect()) else {
+        panic!("the keys have units left");
+    };
+    let error = decided.await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("joined calls"), "{error}");
 }
