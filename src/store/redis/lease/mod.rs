@@ -110,6 +110,11 @@ impl RedisStore {
     /// All limiters that share a name must lease units, of the same quota. The calls of other limiters fail with
     /// [`RedisErrorKind::Foreign`]. So choose a new name when you begin to use leases, or when you change the quota.
     ///
+    /// # Permissions
+    ///
+    /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to those of
+    /// limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
+    ///
     /// # Memory
     ///
     /// A process holds units of at most 10,000 keys at once, each for about a second.
