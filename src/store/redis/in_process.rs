@@ -17,6 +17,7 @@ use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
 use super::plan::{Plan, VERSION};
 use super::scripts::TimeSource;
+use super::turns::turn_of;
 use crate::algorithm::{Algorithm, StoredAlgorithm, TokenBucket};
 use crate::clock::Nanos;
 use crate::quota::Quota;
@@ -25,7 +26,8 @@ use crate::quota::Quota;
 ///
 /// The server executes the scripts of [leases](RedisStore::lease), of token buckets, and those that read and write the
 /// states of all other limiters, which then make at least three trips for each call. It keeps all keys for ever, and its
-/// clock is tokio's.
+/// clock is tokio's. Processes that change one key take no turns. Layers that are [joined](crate::RateLimitLayer::and) are
+/// not supported: their calls on several keys fail with an error that says so.
 ///
 /// ```
 /// use std::time::Duration;
@@ -111,7 +113,13 @@ impl RedisInProcess {
 
     fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
         let error = |text: &str| Err(CallError::Failed(RedisError::from_reply(text)));
-        let [_, _, _, key, arguments @ .., last] = command else { return error("ERR arguments") };
+        let [_, _, keys, key, arguments @ .., last] = command else { return error("ERR arguments") };
+        let arguments = match (keys.as_str(), arguments) {
+            ("1", _) => arguments,
+            // A change in turn. Here, no process takes a turn, which is two arguments.
+            ("2", [turn, arguments @ .., _, _]) if *turn == turn_of(key) => arguments,
+            _ => return error("ERR joined calls are not supported by a server in this process"),
+        };
         let elapsed = u64::try_from(self.server.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let now = elapsed.saturating_add(1_700_000_000_000_000);
         let reply = |verdict: char, text: &str| {

@@ -13,6 +13,11 @@ use crate::clock::Nanos;
 /// turn has ended.
 const MAX_TURN: u64 = 100;
 
+/// Returns the key that says whose turn it is to change `key`.
+pub(super) fn turn_of(key: &str) -> String {
+    format!("{key}:turn")
+}
+
 impl Link {
     /// Makes the change of a key as [`swap`](Self::swap) does, unless it is the turn of another process. If another process
     /// has changed the value first, this process takes the next turn.
@@ -22,7 +27,7 @@ impl Link {
         not_after: Nanos,
         Swap { before, after, ttl }: Swap<'_>,
     ) -> Result<Answer, RedisError> {
-        let turn = format!("{key}:turn");
+        let turn = turn_of(key);
         let turn_millis = (self.deadline.as_millis() as u64 / 2).clamp(1, MAX_TURN);
         let keys = Keys { texts: &[key, &turn], is_asking: false };
         self.eval(&self.swap_in_turn, keys, not_after, |command| {

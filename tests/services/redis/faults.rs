@@ -192,6 +192,56 @@ async fn a_user_who_lacks_a_permission_is_named() {
 }
 
 #[tokio::test]
+async fn the_permissions_that_the_error_names_suffice() {
+    let server = RedisServer::start();
+    let allow = |commands: &[&str]| {
+        let mut command = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "~throttle:*"];
+        command.extend(commands);
+        server.call(&command).ok();
+    };
+    let mut commands = vec!["+evalsha", "+eval", "+time", "+get", "+psetex", "+del"];
+    allow(&commands);
+    let url = format!("redis://limited:secret@{}", server.address());
+    let store = || RedisStore::builder(&url).deadline(Duration::from_secs(10));
+    let bucket = || TokenBucket::new(Quota::per_day(100));
+    let scripts = build(store().connect().await.unwrap()).1;
+    assert!(scripts.check("a").await.unwrap().is_allowed());
+    let swaps = [(); 2].map(|()| store().without_scripts().prefix("throttle:swap"));
+    let mut calls = Vec::new();
+    for store in swaps {
+        let limiter = build(store.connect().await.unwrap()).1;
+        calls.extend((0..20).map(|_| tokio::spawn(limiter.check("a"))));
+    }
+    for call in calls {
+        assert!(call.await.unwrap().unwrap().is_allowed());
+    }
+    let leases = async || {
+        let store = store().prefix("throttle:lease").connect().await.unwrap().lease(10);
+        RateLimiter::builder(bucket()).name("test").store(store).build().unwrap()
+    };
+    let limiter = leases().await;
+    let error = limiter.check("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Permission);
+    commands.extend(["+exists", "+hmget", "+hgetall", "+hset", "+hdel", "+pexpire"]);
+    allow(&commands);
+    let named = error.to_string();
+    for command in &commands {
+        assert!(named.contains(&command[1..].to_uppercase()), "{command}: {named}");
+    }
+    let limiter = leases().await;
+    for _ in 0..4 {
+        assert!(limiter.check("a").await.unwrap().is_allowed());
+    }
+    // The next trip finds that the lease may have expired.
+    let key = "throttle:lease:{a}:test";
+    let value = server.call(&["HGET", key, "s"]).text();
+    let (value, _) = value.rsplit_once(' ').unwrap();
+    server.call(&["HSET", key, "s", &format!("{value} 1")]);
+    leases().await.refund("a", 1).await.unwrap();
+    limiter.reset("a").await.unwrap();
+}
+
+#[tokio::test]
 async fn values_of_others_are_errors_and_stay_as_they_are() {
     let server = RedisServer::start();
     let limiter = patient_limiter(&server).await;

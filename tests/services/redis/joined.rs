@@ -266,6 +266,18 @@ async fn a_bucket_queues_requests_and_a_cancelled_one_gives_all_back() {
 }
 
 #[tokio::test]
+async fn a_request_that_another_limit_denies_was_not_queued() {
+    let server = RedisServer::start();
+    let store = patient(&server).remember_denials(Duration::ZERO).connect().await.unwrap();
+    let bucket = LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let layer = each!(store, bucket).and(all!(store, FixedWindow::new(day(1))));
+    let app = app!(layer.clone());
+    assert_eq!([status(&app, "a").await, status(&app, "a").await], [200, 429]);
+    let calls = &layer.stats()[0].calls;
+    assert_eq!((calls.admitted, calls.queued, calls.denied_by_others), (1, 0, 1));
+}
+
+#[tokio::test]
 async fn a_request_is_settled_by_its_response() {
     let server = RedisServer::start();
     let store = connect(&server).await;

@@ -31,11 +31,12 @@ pub(super) struct JointCall {
 /// A script and its arguments: the beginnings of the values that it writes, and the numbers.
 type Planned = (Arc<Script>, Few<String>, Vec<u8>);
 
-/// The parts of a joint call that have the same key. The first of them is charged for all of them.
+/// The parts of a joint call that have the same key. If some of them are not in shadow mode, only those are charged. The
+/// first part that is charged is charged for all of them.
 pub(super) struct Group {
-    pub(super) first: usize,
+    first: usize,
     key: Arc<str>,
-    /// The total cost of all parts.
+    /// The total cost of the parts that are charged.
     cost: u64,
     /// `true` if all parts are in shadow mode, so that the group does not decide whether the call is admitted.
     pub(super) is_in_shadow: bool,
@@ -50,12 +51,16 @@ impl JointCall {
         for (index, member) in members.iter().enumerate() {
             let (key, cost, is_in_shadow) = (member.key(), member.cost(), member.is_in_shadow());
             let place = groups.iter().position(|group| group.key == *key).unwrap_or_else(|| {
-                groups.push(Group { first: index, key: Arc::clone(key), cost: 0, is_in_shadow: true });
+                groups.push(Group { first: index, key: Arc::clone(key), cost: 0, is_in_shadow });
                 groups.len() - 1
             });
             let group = &mut groups[place];
-            group.cost = group.cost.saturating_add(cost);
-            group.is_in_shadow &= is_in_shadow;
+            if group.is_in_shadow && !is_in_shadow {
+                (group.first, group.cost, group.is_in_shadow) = (index, 0, false);
+            }
+            if group.is_in_shadow == is_in_shadow {
+                group.cost = group.cost.saturating_add(cost);
+            }
             group_of.push(place);
         }
         let mut call = Self { members, group_of, groups, script: None };
@@ -156,10 +161,12 @@ impl JointCall {
                 return Ok(None);
             }
             let (outcomes, must_write) = self.apply(&found)?;
-            if found.verdict == Verdict::Done && must_write {
+            if !must_write {
+                self.probe(at, &found, not_after).await;
+            } else if found.verdict == Verdict::Done {
                 // The script has decided and charged the call with the same result as the algorithms.
                 link.breaker.wrote();
-            } else if must_write {
+            } else {
                 let (asked, groups) = (link.now(), 0..self.groups.len());
                 let written: Few<(String, u64)> =
                     groups.map(|group| self.first(group).write(found.now)).collect();
@@ -168,7 +175,10 @@ impl JointCall {
                     let both = before.iter().zip(&written);
                     let swaps: Few<Swap<'_>> =
                         both.map(|(before, (after, ttl))| Swap { before, after, ttl: *ttl }).collect();
-                    link.swap(keys, not_after, &swaps).await?
+                    let swapped = link.until(not_after, link.swap(keys, not_after, &swaps)).await;
+                    // The server has replied to this call, so its deadline is no outage: many calls may have changed
+                    // these keys at once.
+                    swapped.unwrap_or_else(|| Err(link.deadline_error()))?
                 };
                 match swapped.verdict {
                     Verdict::Done if written.iter().all(|(after, _)| after.is_empty()) => {}
@@ -187,6 +197,27 @@ impl JointCall {
                 }
             }
             return Ok(Some(outcomes));
+        }
+    }
+
+    /// Writes the states unchanged, if only a trip that writes can close the circuit breaker. The call is decided
+    /// already, so a failure of this write affects only the breaker.
+    async fn probe(&mut self, At { link, keys }: At<'_>, found: &Answer, not_after: Nanos) {
+        if !link.breaker.needs_write() {
+            return;
+        }
+        let groups = 0..self.groups.len();
+        let times: Few<u64> = groups.map(|group| self.first(group).write(found.now).1).collect();
+        let Ok(values) = self.values(found) else { return };
+        if values.iter().all(|value| value.is_empty()) {
+            return;
+        }
+        let both = values.into_iter().zip(times);
+        let swaps: Few<Swap<'_>> =
+            both.map(|(value, ttl)| Swap { before: value, after: value, ttl }).collect();
+        let written = link.swap(keys, not_after, &swaps).await;
+        if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
+            link.breaker.wrote();
         }
     }
 
@@ -233,6 +264,11 @@ impl JointCall {
         let denies =
             |outcome: &Option<Outcome>| outcome.is_some_and(|outcome| !outcome.decision.is_allowed());
         self.groups.iter().zip(outcomes).any(|(group, outcome)| !group.is_in_shadow && denies(outcome))
+    }
+
+    /// Returns whether the part at `index` is charged if its group admits the call.
+    pub(super) fn is_charged(&self, index: usize) -> bool {
+        self.members[index].is_in_shadow() == self.groups[self.group_of[index]].is_in_shadow
     }
 
     /// Undoes the charges of all groups.

@@ -110,7 +110,7 @@ async fn decide(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, R
     for (member, Decided { decision, is_shadow, .. }) in
         call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
     {
-        if !decision.delay().is_zero() {
+        if !is_denied && !is_shadow && !decision.delay().is_zero() {
             member.count(CallOutcome::Queued);
         }
         member.count(match is_denied && decision.is_allowed() {
@@ -222,11 +222,15 @@ impl Charged {
     fn decided(&mut self) -> Option<(JointCall, Few<Option<Decided>>)> {
         let (call, outcomes) = self.call.take()?;
         let is_denied = call.is_denied(&outcomes);
-        let decided = call.members.iter().zip(&call.group_of).map(|(member, group)| {
+        let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
             let Outcome { decision, now, .. } = outcomes[*group]?;
+            // A part in shadow mode has no decision if the call is denied.
+            if is_denied && member.is_in_shadow() {
+                return None;
+            }
             // A call that was delayed was charged as of the time at which it is released.
             let charged_at = now.saturating_add(Nanos::from(decision.delay()).0);
-            let is_charged = decision.is_allowed() && !is_denied;
+            let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
             Some(Decided {
                 decision,
                 algorithm: member.algorithm(),

@@ -109,7 +109,7 @@ impl Bucket {
         let granted = ask.want.min((self.full - level.missing) / (2 * self.unit));
         level.missing += granted * self.unit;
         level.leased += granted;
-        let has_changed = is_charged || was_set_back || granted + own + expired + ask.refund > 0;
+        let has_changed = is_charged || was_set_back || [granted, own, expired, ask.refund] != [0; 4];
         Touched { level, decisions, granted, has_changed }
     }
 

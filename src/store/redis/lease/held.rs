@@ -138,6 +138,13 @@ impl Held {
         !is_served
     }
 
+    /// Adds units to the refund of the next trip. Returns whether a task must be started that makes the trip.
+    pub(super) fn refund(&self, units: u64) -> bool {
+        let mut state = self.lock();
+        state.refund(units);
+        !std::mem::replace(&mut state.is_served, true)
+    }
+
     /// Returns whether the first call that waits for a trip has expired, so that the task is not driven.
     pub(super) fn is_stuck(&self, now: Nanos) -> bool {
         self.lock().calls.front().is_some_and(|call| call.deadline <= now)
@@ -181,7 +188,7 @@ impl State {
     }
 
     /// Adds units to the refund of the next trip.
-    pub(super) fn refund(&mut self, units: u64) {
+    fn refund(&mut self, units: u64) {
         self.refund = self.refund.saturating_add(units);
     }
 

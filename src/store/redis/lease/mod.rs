@@ -79,7 +79,8 @@ impl RedisStore {
     /// bucket would admit, because other processes hold the units: at most `units` for each process. A process returns
     /// the units that it has not spent one second after it has leased them, or when the limiter is dropped, if its
     /// runtime still runs. If a process ends without returning units, or a reply is lost, these units count as spent.
-    /// They are refilled from the first trip of any process that is made three seconds after they were leased.
+    /// They are refilled from the first trip of any process that is made three seconds after they were leased. If the
+    /// server's clock was set back in between, these three seconds begin at the first trip after that.
     ///
     /// This requires that the server's clock is not set forward, and that the process is not suspended together with
     /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end, and
@@ -108,6 +109,11 @@ impl RedisStore {
     ///
     /// All limiters that share a name must lease units, of the same quota. The calls of other limiters fail with
     /// [`RedisErrorKind::Foreign`]. So choose a new name when you begin to use leases, or when you change the quota.
+    ///
+    /// # Permissions
+    ///
+    /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to those of
+    /// limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
     ///
     /// # Memory
     ///

@@ -48,9 +48,12 @@ pub(in crate::store::redis) fn execute(value: &mut Leased, arguments: &[String],
         Some((_, level, first)) => (*level, *first),
     };
     let own = value.leases.get(name).map_or(0, |(units, _)| *units);
-    let (mut expired, must_scan) = (0, level.leased > 0 && now >= first);
+    // If the first lease expires after a lease of the present time, the clock was set back.
+    let must_scan = level.leased > 0 && (now >= first || first > now + LEASE);
+    let mut expired = 0;
     if must_scan {
         value.leases.retain(|other, (units, ends)| {
+            *ends = (*ends).min(now + LEASE);
             let is_expired = other != name && *ends <= now;
             expired += if is_expired { *units } else { 0 };
             !is_expired

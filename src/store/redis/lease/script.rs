@@ -6,7 +6,7 @@ use crate::store::redis::scripts::{Script, TimeSource};
 
 /// The key is a hash. The field `s` has the prefix, the missing grains, the time, the leased units, and the time at
 /// which the first lease may expire. There is a field for each lease: its number of units, and the time at which it
-/// expires.
+/// expires. If the clock was set back, a lease expires at most the duration of a lease after the present time.
 ///
 /// Arguments: the prefix, the name of the lease, the grains of a microsecond, of a unit and of a full bucket, the
 /// period, the duration of a lease, the units that are returned, refunded and wanted, and the costs of the calls.
@@ -26,12 +26,16 @@ elseif c('EXISTS', KEYS[1]) == 1 then return 'O' .. stamp .. 'a hash'
 end
 if found[2] then own = tonumber(string.match(found[2], '^%d+')) end
 local expired, changed = 0, false
-if leased > 0 and now >= first then
+if leased > 0 and (now >= first or first > now + lease) then
   local fields = c('HGETALL', KEYS[1])
   first, changed = 0, true
   for i = 1, #fields, 2 do
     if fields[i] ~= 's' and fields[i] ~= name then
       local units, ends = string.match(fields[i + 1], '^(%d+) (%d+)$')
+      if ends - now > lease then
+        ends = now + lease
+        c('HSET', KEYS[1], fields[i], string.format('%d %d', units, ends))
+      end
       if ends + 0 <= now then
         expired = expired + units
         c('HDEL', KEYS[1], fields[i])

@@ -93,11 +93,10 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         let held = self.held(key, link.now());
         if held.push(Call { action, cost, deadline, reply }) {
-            let (shared, held) = (Arc::clone(self), Arc::clone(&held));
-            runtime.spawn(Served { shared, held, has_ended: false }.serve());
+            self.serve(&held, &runtime);
         }
         let refund = if action == Action::Check { cost } else { 0 };
-        let mut asked = Asked { held: &held, refund, answer };
+        let mut asked = Asked { shared: self, held: &held, refund, answer, runtime };
         let result = match link.until(deadline, &mut asked.answer).await {
             Some(Ok(result)) => result,
             Some(Err(_)) => Err(no_runtime("the runtime of the trip has ended".to_owned())),
@@ -112,13 +111,21 @@ impl Shared {
         }
         result
     }
+
+    /// Starts the task that makes the trips of a key.
+    fn serve(self: &Arc<Self>, held: &Arc<Held>, runtime: &Handle) {
+        let (shared, held) = (Arc::clone(self), Arc::clone(held));
+        runtime.spawn(Served { shared, held, has_ended: false }.serve());
+    }
 }
 
 /// A call that awaits its decision. If the call is dropped after it was charged, its units are refunded.
 struct Asked<'a> {
-    held: &'a Held,
+    shared: &'a Arc<Shared>,
+    held: &'a Arc<Held>,
     refund: u64,
     answer: oneshot::Receiver<Result<Decision, RedisError>>,
+    runtime: Handle,
 }
 
 impl Drop for Asked<'_> {
@@ -126,8 +133,10 @@ impl Drop for Asked<'_> {
         self.answer.close();
         if let Ok(Ok(decision)) = self.answer.try_recv()
             && decision.is_allowed()
+            && self.refund > 0
+            && self.held.refund(self.refund)
         {
-            self.held.lock().refund(self.refund);
+            self.shared.serve(self.held, &self.runtime);
         }
     }
 }

@@ -2,6 +2,7 @@ mod differential;
 mod fallback;
 mod faults;
 mod flights;
+mod joined;
 #[path = "../../../../tests/support/redis_connection.rs"]
 pub(super) mod redis_connection;
 #[path = "../../../../tests/support/redis_server.rs"]

@@ -1,14 +1,19 @@
 //! The methods of a limiter that leases units, over a server in this process.
 
+use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
 
-use crate::algorithm::TokenBucket;
+use crate::algorithm::{FixedWindow, TokenBucket};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
+use crate::stats::CallCounts;
 use crate::store::redis::in_process::RedisInProcess;
+use crate::store::redis::joint::InRedis;
 use crate::store::redis::{LeasedLimit, RedisErrorKind};
+use crate::store::{Attempt, JointKind, JointOutcome, JointStore};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -146,6 +151,8 @@ async fn peek_refund_and_reset_keep_their_meaning() {
     let left = second.peek("a").await.unwrap().remaining();
     assert!((96..100).contains(&left), "the units that the first process has leased stay leased: {left}");
     assert_eq!(first.peek("b").await.unwrap().remaining(), 100);
+    first.reset("a").await.unwrap();
+    assert_eq!(second.peek("a").await.unwrap().remaining(), 100, "it has returned its own units");
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,6 +184,21 @@ async fn calls_that_are_dropped_charge_nothing() {
         call.abort();
         sleep(Duration::from_millis(1_100)).await;
     }
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_long_after_its_trip_charges_nothing() {
+    let server = RedisInProcess::new(MS);
+    let limiter = limiter(&server, per_minute(100), 10);
+    let mut call = Box::pin(limiter.check_n("a", 10));
+    assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // The trip ends, and the task that made it ends as well, while nobody polls the call.
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(limiter.peek("a").await.unwrap().remaining(), 93);
+    sleep(Duration::from_secs(2)).await;
+    drop(call);
+    sleep(5 * MS).await;
     assert_eq!(limiter.peek("a").await.unwrap().remaining(), 100);
 }
 
@@ -246,4 +268,25 @@ fn a_runtime_that_is_not_driven_or_has_ended_holds_a_key_no_longer_than_two_dead
             assert!(late <= 2, "{late}");
         });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_in_this_process_decides_all_limiters_but_no_joined_calls() {
+    let server = RedisInProcess::new(MS);
+    let stores = [(); 2].map(|()| server.machine().connect());
+    let limiters = stores.map(|store| {
+        let window = FixedWindow::new(Quota::per_hour(5));
+        RateLimiter::builder(window).name("window").store(store).build().unwrap()
+    });
+    for left in [3, 1] {
+        assert!(limiters[0].check("a").await.unwrap().is_allowed());
+        assert_eq!(limiters[1].check("a").await.unwrap().remaining(), left);
+    }
+    let counts = Arc::<CallCounts>::default();
+    let part = |key: &str| Some(limiters[0].store().joint_part(key, Attempt::new(1), &counts));
+    let JointOutcome::Pending(decided) = InRedis::decide([part("a"), part("b")].into_iter().collect()) else {
+        panic!("the keys have units left");
+    };
+    let error = decided.await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("joined calls"), "{error}");
 }
