@@ -26,8 +26,9 @@ use crate::quota::Quota;
 ///
 /// The server executes the scripts of [leases](RedisStore::lease), of token buckets, and those that read and write the
 /// states of all other limiters, which then make at least three trips for each call. It keeps all keys for ever, and its
-/// clock is tokio's. Processes that change one key take no turns. Layers that are [joined](crate::RateLimitLayer::and) are
-/// not supported: their calls on several keys fail with an error that says so.
+/// clock is tokio's. Processes that change one key take no turns. Layers that are
+/// [joined](crate::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail with an error
+/// that says so.
 ///
 /// ```
 /// use std::time::Duration;
