@@ -4,6 +4,7 @@
 //! so a machine that is busy with something else changes the ratios little.
 
 use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
 use std::fs;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use axum::http::{Request, Response};
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, StoredAlgorithm, TokenBucket};
 use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::redis::{RedisLimit, RedisStore};
@@ -35,6 +36,10 @@ const PING: &str = "PING";
 const BARE: &str = "a script of TIME, GET and PSETEX";
 /// Admits all calls.
 const PLENTY: Quota = Quota::per_second(1_000_000);
+
+async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
+    Ok(Response::new(Body::empty()))
+}
 
 type Limiter<A> = RateLimiter<A, RedisLimit<A>>;
 
@@ -194,12 +199,18 @@ impl Setting {
     }
 
     fn layer(&self, name: &str) -> Contestant<'static> {
-        let setting = self.clone();
         let by_path = from_fn(|request: &Request<Body>| Some(request.uri().path().to_owned()));
         let layer = RateLimitLayer::with_limiter(by_path, self.build(name, TokenBucket::new(PLENTY)));
-        let hello =
-            |_: Request<Body>| async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) };
-        let service = layer.layer(service_fn(hello));
+        self.requests(name, layer.layer(service_fn(hello)))
+    }
+
+    /// Calls a service with a path for each key.
+    fn requests<S, B>(&self, name: &str, service: S) -> Contestant<'static>
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + 'static,
+        S::Future: 'static,
+    {
+        let setting = self.clone();
         Contestant::new(name, move || {
             let (keys, service) = (Rc::clone(&setting.keys), service.clone());
             setting.time(move |number| {
@@ -212,22 +223,11 @@ impl Setting {
 
     /// Two limits, one for each path and one for all.
     fn joined(&self, name: &str) -> Contestant<'static> {
-        let setting = self.clone();
         let by_path = from_fn(|request: &Request<Body>| Some(request.uri().path().to_owned()));
         let all = self.build("all", FixedWindow::new(PLENTY));
         let layer = RateLimitLayer::with_limiter(by_path, self.build(name, TokenBucket::new(PLENTY)))
             .and(RateLimitLayer::with_limiter(Global, all));
-        let hello =
-            |_: Request<Body>| async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) };
-        let service = layer.layer(service_fn(hello));
-        Contestant::new(name, move || {
-            let (keys, service) = (Rc::clone(&setting.keys), service.clone());
-            setting.time(move |number| {
-                let request = Request::get(format!("/{}", keys[number % KEYS])).body(Body::empty());
-                let response = service.clone().oneshot(request.expect("a request"));
-                async move { assert_eq!(response.await.expect("a response").status(), 200) }
-            })
-        })
+        self.requests(name, layer.layer(service_fn(hello)))
     }
 
     /// A bucket by a script with the time of the client. Its backend reports no failures.
