@@ -1,11 +1,10 @@
 //! A call that awaits its result.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::error::RedisError;
 use super::limit::Shared;
@@ -34,15 +33,11 @@ impl<A: StoredAlgorithm> Asked<'_, A> {
         &mut self,
         link: &Link,
         deadline: Nanos,
-    ) -> Option<Result<Result<Outcome, RedisError>, oneshot::error::RecvError>> {
+    ) -> Option<Result<Result<Outcome, RedisError>, RecvError>> {
         let Self { flight: Some(flight), answer, .. } = self else {
             return link.until(deadline, &mut self.answer).await;
         };
-        let answered = poll_fn(|cx| {
-            flight.poll(cx);
-            Pin::new(&mut *answer).poll(cx)
-        });
-        Some(answered.await)
+        Some(flight.drive(answer).await)
     }
 }
 
@@ -59,4 +54,26 @@ impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
             flight.spawn();
         }
     }
+}
+
+/// Returns the result of a call. `received` is what came through `answer`, or `None` if nothing came before the deadline.
+pub(super) fn result_of<T>(
+    link: &Link,
+    deadline: Nanos,
+    received: Option<Result<Result<T, RedisError>, RecvError>>,
+    answer: &mut oneshot::Receiver<Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    let result = match received {
+        Some(Ok(result)) => result,
+        Some(Err(_)) => Err(RedisError::no_runtime("the runtime that had the call has ended")),
+        None => {
+            // The call may have been decided just at the deadline.
+            answer.close();
+            answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
+        }
+    };
+    if result.is_err() && link.now() >= deadline {
+        link.count_late();
+    }
+    result
 }

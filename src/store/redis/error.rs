@@ -62,6 +62,11 @@ impl RedisError {
         Self { kind, detail: detail.into() }
     }
 
+    /// Creates the error of a call without a runtime, or whose runtime has ended.
+    pub(super) fn no_runtime(detail: impl Into<Arc<str>>) -> Self {
+        Self::new(RedisErrorKind::NoRuntime, detail)
+    }
+
     /// Converts the text of an error reply of the server, such as `OOM command not allowed`.
     pub(crate) fn from_reply(text: &str) -> Self {
         let mut words = text.split(' ');

@@ -9,9 +9,9 @@ use dashmap::DashMap;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::asked::Asked;
+use super::asked::{Asked, result_of};
 use super::denials::Denials;
-use super::error::{RedisError, RedisErrorKind};
+use super::error::RedisError;
 use super::links::Links;
 use super::names::Registered;
 use super::next_trip::Waiting;
@@ -122,8 +122,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         key: &Arc<str>,
         operation: Operation<A>,
     ) -> Result<Outcome, RedisError> {
-        let no_runtime = |reason: String| RedisError::new(RedisErrorKind::NoRuntime, reason);
-        let runtime = Handle::try_current().map_err(|error| no_runtime(error.to_string()))?;
+        let runtime = Handle::try_current().map_err(|error| RedisError::no_runtime(error.to_string()))?;
         let link = &*self.links.route(key).link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
@@ -139,19 +138,8 @@ impl<A: StoredAlgorithm> Shared<A> {
             }
         };
         let mut asked = Asked { shared: self, key, operation, answer, flight, runtime: &runtime };
-        let result = match asked.answer(link, deadline).await {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(no_runtime("the runtime that had the call has ended".to_owned())),
-            None => {
-                // The call may have been decided just at the deadline.
-                asked.answer.close();
-                asked.answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
-            }
-        };
-        if result.is_err() && link.now() >= deadline {
-            link.count_late();
-        }
-        result
+        let received = asked.answer(link, deadline).await;
+        result_of(link, deadline, received, &mut asked.answer)
     }
 
     /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within

@@ -1,12 +1,15 @@
 //! The calls for a key that arrive while a [trip](super::flight) to the server is under way for the key. The next trip
 //! decides up to 256 of them.
 
+use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::operation::Pending;
 use crate::clock::Nanos;
@@ -54,8 +57,16 @@ impl PolledFlight {
         Self(Arc::new(Place { flight: Mutex::new(Some(flight)), runtime: runtime.clone() }))
     }
 
-    /// Polls the flight, unless it is in a task.
-    pub(super) fn poll(&self, cx: &mut Context<'_>) {
+    /// Waits for the answer of the flight, and polls the flight meanwhile, unless it is in a task.
+    pub(super) async fn drive<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, RecvError> {
+        poll_fn(|cx| {
+            self.poll(cx);
+            Pin::new(&mut *answer).poll(cx)
+        })
+        .await
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) {
         // The caller may be polled outside a runtime.
         let _entered = self.0.runtime.enter();
         let mut place = self.lock();

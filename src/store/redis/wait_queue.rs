@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::Mutex;
 
+use crate::clock::Nanos;
+use crate::decision::Decision;
+
 /// The queues of the keys for which calls of this process wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
@@ -34,6 +37,16 @@ impl WaitQueues {
         drop(entry);
         Place { queues: self, key, queue, ahead }
     }
+}
+
+/// Returns the decision on a call that may not overtake others, which are queued before it: a denial, even if units are
+/// available. `peeked` is the decision without the others.
+pub(super) fn denied_behind(peeked: Decision) -> Decision {
+    if !peeked.is_allowed() {
+        return peeked;
+    }
+    let reset = Nanos::from(peeked.reset_after()).0;
+    Decision::deny(peeked.limit(), 0, None, reset).with_unknown_wait(true)
 }
 
 impl Drop for Place<'_> {

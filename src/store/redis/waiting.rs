@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::error::RedisError;
 use super::limit::{Request, Shared};
 use super::operation::{Action, Operation};
+use super::wait_queue::denied_behind;
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -125,14 +126,6 @@ impl<A: StoredAlgorithm> Shared<A> {
             return self.check(key, request).await;
         }
         let peek = Operation { action: Action::Peek, ..request.operation.clone() };
-        let decision = self.ask(key, peek).await?.decision;
-        let denied = match decision.is_allowed() {
-            true => {
-                let reset = Nanos::from(decision.reset_after()).0;
-                Decision::deny(decision.limit(), 0, None, reset).with_unknown_wait(true)
-            }
-            false => decision,
-        };
-        Ok((denied, Reservation::default()))
+        Ok((denied_behind(self.ask(key, peek).await?.decision), Reservation::default()))
     }
 }

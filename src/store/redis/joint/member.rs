@@ -71,7 +71,7 @@ struct Part<A: StoredAlgorithm> {
     in_shadow: bool,
     counts: Arc<CallCounts>,
     states: Option<States<A>>,
-    /// How often the limiter had forgotten states when the call was made.
+    /// The number of times that the limiter had forgotten states when the call was made.
     forgotten: u64,
 }
 

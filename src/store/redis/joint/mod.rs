@@ -9,8 +9,6 @@ mod call;
 mod member;
 
 use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -18,7 +16,7 @@ use tokio::sync::oneshot;
 
 use self::call::{JointCall, Outcomes};
 use self::member::Member;
-use super::error::{RedisError, RedisErrorKind};
+use super::error::RedisError;
 use super::limit::{RedisKey, RedisLimit, RedisReply};
 use super::next_trip::PolledFlight;
 use super::operation::Outcome;
@@ -165,11 +163,8 @@ async fn ask(call: JointCall) -> Result<Charged, (Option<JointCall>, RedisError)
         flight.spawn();
     }
     let mut asked = Asked { answer, flight, runtime };
-    let answered = poll_fn(|cx| {
-        asked.flight.poll(cx);
-        Pin::new(&mut asked.answer).poll(cx)
-    });
-    match answered.await {
+    let Asked { answer, flight, .. } = &mut asked;
+    match flight.drive(answer).await {
         Ok((call, Ok(outcomes))) => {
             Ok(Charged { call: Some((call, outcomes)), runtime: asked.runtime.clone() })
         }
@@ -196,7 +191,7 @@ async fn fly(
 }
 
 fn no_runtime() -> RedisError {
-    RedisError::new(RedisErrorKind::NoRuntime, "there is none, or the runtime that had the call has ended")
+    RedisError::no_runtime("there is none, or the runtime that had the call has ended")
 }
 
 /// A joint call that was decided. If this value is dropped while the call sleeps, its charges are undone.

@@ -36,7 +36,7 @@ pub(super) struct Level {
     pub(super) leased: u64,
 }
 
-/// What a trip finds on the server.
+/// The values that a trip finds on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) level: Level,
@@ -46,7 +46,7 @@ pub(super) struct Found {
     pub(super) expired: u64,
 }
 
-/// What a trip asks for. It ends the present lease of the process.
+/// The request of a trip. It ends the present lease of the process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ask {
     /// The units of the present lease that are returned, because they were not spent.
@@ -59,7 +59,7 @@ pub(super) struct Ask {
     pub(super) want: u64,
 }
 
-/// What a trip has changed.
+/// The changes that a trip has made.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
     pub(super) level: Level,

@@ -29,7 +29,7 @@ pub(super) struct Held {
     pub(super) wake: Notify,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     /// The number that identifies the lease on the server.
     lease: u64,
@@ -81,7 +81,7 @@ pub(super) enum Action {
     Refund,
 }
 
-/// What the task does next.
+/// The next step of the task.
 #[derive(Debug)]
 pub(super) enum Step {
     Trip(Trip),
@@ -112,19 +112,7 @@ pub(super) struct Rules {
 
 impl Held {
     pub(super) fn new(key: Arc<str>, lease: u64) -> Self {
-        let state = State {
-            lease,
-            left: 0,
-            until: Nanos::ZERO,
-            granted: 0,
-            size: 1,
-            asked: None,
-            refund: 0,
-            seen: None,
-            calls: VecDeque::new(),
-            is_served: false,
-            is_asking: false,
-        };
+        let state = State { lease, size: 1, ..State::default() };
         Self { key, state: Mutex::new(state), wake: Notify::new() }
     }
 

@@ -15,6 +15,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::random::random_u64;
 use crate::store::redis::answer::{Answer, Verdict};
+use crate::store::redis::asked::result_of;
 use crate::store::redis::error::{RedisError, RedisErrorKind};
 use crate::store::redis::link::Keys;
 use crate::store::redis::links::Attempted;
@@ -85,8 +86,7 @@ impl Shared {
         action: Action,
         cost: u64,
     ) -> Result<Decision, RedisError> {
-        let no_runtime = |reason: String| RedisError::new(RedisErrorKind::NoRuntime, reason);
-        let runtime = Handle::try_current().map_err(|error| no_runtime(error.to_string()))?;
+        let runtime = Handle::try_current().map_err(|error| RedisError::no_runtime(error.to_string()))?;
         let link = &*self.links.route(key).link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
@@ -97,19 +97,8 @@ impl Shared {
         }
         let refund = if action == Action::Check { cost } else { 0 };
         let mut asked = Asked { shared: self, held: &held, refund, answer, runtime };
-        let result = match link.until(deadline, &mut asked.answer).await {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(no_runtime("the runtime of the trip has ended".to_owned())),
-            None => {
-                // The call may have been decided just at the deadline.
-                asked.answer.close();
-                asked.answer.try_recv().unwrap_or_else(|_| Err(link.deadline_error()))
-            }
-        };
-        if result.is_err() && link.now() >= deadline {
-            link.count_late();
-        }
-        result
+        let received = link.until(deadline, &mut asked.answer).await;
+        result_of(link, deadline, received, &mut asked.answer)
     }
 
     /// Starts the task that makes the trips of a key.

@@ -9,6 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::redis::error::RedisError;
+use crate::store::redis::wait_queue::denied_behind;
 
 /// The time after which a call asks again if it waits for the end of the leases of other processes.
 const UNKNOWN_WAIT: u64 = 50_000_000;
@@ -70,11 +71,6 @@ impl Shared {
 
     /// Denies a call that cannot be queued behind others, so that it takes no units from those calls.
     async fn check_behind(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
-        let decision = self.ask(key, Action::Peek, cost).await?;
-        if !decision.is_allowed() {
-            return Ok(decision);
-        }
-        let reset = Nanos::from(decision.reset_after()).0;
-        Ok(Decision::deny(decision.limit(), 0, None, reset).with_unknown_wait(true))
+        Ok(denied_behind(self.ask(key, Action::Peek, cost).await?))
     }
 }
