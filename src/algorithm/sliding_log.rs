@@ -46,10 +46,9 @@ use crate::quota::Quota;
 /// **Where it breaks.** The naive answer is right, but its cost is proportional to the limit. Each call counts all
 /// records, and with a limit of a million, the records of one busy key take 16 MB.
 ///
-/// **The idea.** A deque of records, oldest first. Each record has the *running total* of all units up to and including
-/// this record. Records that are a period old are dropped from the front. The units of the last period are the
-/// difference of two running totals. A binary search finds the time at which five more units, say, are available. Calls
-/// at the same instant share a record.
+/// **The idea.** A deque of records, oldest first. Each record has the *running total* of the units up to and including
+/// it. Records that are a period old are dropped. The units of the last period are the difference of two running
+/// totals. A binary search finds when five more units are available. Calls at the same instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
