@@ -1,5 +1,6 @@
 use std::error::Error;
 use std::fmt;
+use std::future::{Future, pending};
 
 use super::reservation::Reservation;
 use crate::decision::Decision;
@@ -34,6 +35,33 @@ impl Permit {
     /// [`release`](crate::limiter::RateLimiter::release) is called.
     pub fn forget(self) {
         self.0.forget();
+    }
+
+    /// Returns the fencing token of the permit: a number that is larger than those of all permits that the server has
+    /// granted for the key before. Only permits [in Redis](crate::store::redis::RedisPermits) have a token.
+    ///
+    /// A process that is suspended may go on after its permit was lost. So pass the token to the resource that the permit
+    /// protects, with each write. If the limit is one call at a time, the resource refuses a token that is smaller than one
+    /// that it has seen.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.0.fencing_token()
+    }
+
+    /// Waits until the permit is lost. Permits in memory are never lost.
+    ///
+    /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, for example
+    /// because the server could not be reached. The future is ready before the server gives the permit to another call,
+    /// if the process is not suspended. The future does not borrow the permit, and is also ready some time after the
+    /// permit was dropped.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let lost = self.0.lost();
+        async move {
+            match lost {
+                Some(lost) => lost.await,
+                None => pending().await,
+            }
+        }
     }
 
     /// Merges permits into one.

@@ -1,4 +1,7 @@
 use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
@@ -25,7 +28,7 @@ use crate::decision::Decision;
 pub struct Reservation(Option<Box<dyn Charge>>);
 
 /// What happens at the end of an admitted call.
-trait Charge: Send + Sync {
+pub(super) trait Charge: Send + Sync {
     /// Settles the call at its actual cost.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
 
@@ -37,7 +40,20 @@ trait Charge: Send + Sync {
 
     /// Returns whether the call is in progress, so that its units must be released.
     fn is_permit(&self) -> bool;
+
+    /// Returns the fencing token of a permit that can be lost.
+    fn fencing_token(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns a future that is ready when the permit is lost. Returns `None` if the permit cannot be lost.
+    fn lost(&self) -> Option<Lost> {
+        None
+    }
 }
+
+/// A future that is ready when a permit is lost.
+pub(super) type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct OnRelease<F>(F);
 
@@ -58,6 +74,22 @@ impl Reservation {
     /// The method [`Reservation::settle`] returns the result of the function `settle`.
     pub fn on_settle(settle: impl FnOnce(u64) -> Option<Decision> + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(OnSettle(settle))))
+    }
+
+    /// Creates the reservation of a call with this charge.
+    #[cfg(feature = "redis")]
+    pub(super) fn of(charge: impl Charge + 'static) -> Self {
+        Self(Some(Box::new(charge)))
+    }
+
+    /// Returns the largest fencing token of the permits.
+    pub(super) fn fencing_token(&self) -> Option<u64> {
+        self.0.as_ref()?.fencing_token()
+    }
+
+    /// Returns a future that is ready when one of the permits is lost, or `None` if none of them can be lost.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        self.0.as_ref()?.lost()
     }
 
     /// Settles the call at its actual cost of `actual` units.
@@ -158,6 +190,21 @@ impl Charge for Merged {
 
     fn is_permit(&self) -> bool {
         self.0.iter().any(Reservation::is_permit)
+    }
+
+    fn fencing_token(&self) -> Option<u64> {
+        self.0.iter().filter_map(Reservation::fencing_token).max()
+    }
+
+    fn lost(&self) -> Option<Lost> {
+        let mut all: Vec<_> = self.0.iter().filter_map(Reservation::lost).collect();
+        let can_be_lost = !all.is_empty();
+        let first =
+            move |cx: &mut Context<'_>| match all.iter_mut().any(|lost| lost.as_mut().poll(cx).is_ready()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            };
+        can_be_lost.then(|| -> Lost { Box::pin(poll_fn(first)) })
     }
 }
 

@@ -12,6 +12,7 @@ use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
 use super::links::Links;
 use super::names::Names;
+use super::permits::Listener;
 use super::scripts::TimeSource;
 use super::sentinel::Sentinels;
 use super::server::Server;
@@ -44,6 +45,7 @@ pub(super) struct Settings {
     slot: Option<String>,
     secret: Option<KeySecret>,
     pub(super) remember_denials: Duration,
+    pub(super) permit_lease: Duration,
     /// `true` if scripts decide the calls of each algorithm that has a script.
     pub(super) scripts: bool,
 }
@@ -152,6 +154,20 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets for how long the server keeps a [permit](super::RedisPermits), or a place in the queue for permits, unless it
+    /// is renewed: ten seconds unless set. Values below 100 ms are raised to 100 ms, and values above one day are lowered
+    /// to one day.
+    ///
+    /// The permits of a process that has failed are free again after this time. A process that cannot reach the server
+    /// for this time, or that is suspended for this time, loses its permits. The time must be at least four times the
+    /// [deadline](Self::deadline). A process renews its permits and places after a third of this time, in one trip for all
+    /// of a key.
+    pub fn permit_lease(mut self, lease: Duration) -> Self {
+        let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(86_400));
+        self.settings.permit_lease = lease.clamp(shortest, longest);
+        self
+    }
+
     /// Decides all calls by reading and writing states, in two round trips each, instead of by scripts in one round
     /// trip. Tests compare both.
     #[doc(hidden)]
@@ -228,7 +244,7 @@ impl RedisStoreBuilder {
     }
 
     fn store_with(links: Links, settings: Settings) -> RedisStore {
-        RedisStore { links, settings, names: Names::default() }
+        RedisStore { links, settings, names: Names::default(), listener: Listener::new() }
     }
 }
 
@@ -249,6 +265,11 @@ enum Opened {
 }
 
 impl Settings {
+    /// Returns the beginning of the names of the channels for messages of this kind.
+    pub(super) fn channel(&self, kind: &str) -> String {
+        format!("{}:{kind}:", self.prefix)
+    }
+
     /// Returns the rule by which the names of the limiter's keys in Redis are made.
     pub(super) fn key_text(&self, name: &str) -> KeyText {
         let mut text = KeyText::new(name).prefix(&self.prefix);
@@ -269,6 +290,7 @@ impl Default for Settings {
             slot: None,
             secret: None,
             remember_denials: Duration::from_secs(1),
+            permit_lease: Duration::from_secs(10),
             scripts: true,
         }
     }

@@ -4,15 +4,18 @@
 //! while the manager connects. Here, a task tries to connect as long as calls wait for a connection, and each call has
 //! its own deadline.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, ServerErrorKind, Value};
+use futures_core::Stream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::connection::{Call, CallError, Command, Connection, Reply};
+use super::connection::{Call, CallError, Command, Connection, Listening, OnMessage, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use super::server::Server;
 use crate::clock::{AnyClock, Nanos};
@@ -270,6 +273,18 @@ impl Connection for Client {
 
     fn renew(&self, number: u64) {
         self.0.discard(number);
+    }
+
+    fn listen(&self, channel: String, on_message: OnMessage) -> Listening {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move {
+            let subscribed = tokio::time::timeout(inner.timeout, inner.server.subscribe(&channel)).await;
+            let Ok(Ok(subscription)) = subscribed else { return };
+            let mut messages = pin!(subscription.into_on_message());
+            while let Some(message) = poll_fn(|cx| messages.as_mut().poll_next(cx)).await {
+                on_message(&String::from_utf8_lossy(message.get_payload_bytes()));
+            }
+        })
     }
 }
 

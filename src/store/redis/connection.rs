@@ -24,7 +24,19 @@ pub(crate) trait Connection: Send + Sync + 'static {
     /// Drops the connection with this number, so that the next call is sent on a new connection. Does nothing if
     /// another connection has replaced it.
     fn renew(&self, number: u64);
+
+    /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends when
+    /// there is no such connection any more. By default, there are no messages.
+    fn listen(&self, _channel: String, _on_message: OnMessage) -> Listening {
+        Box::pin(std::future::pending())
+    }
 }
+
+/// The receiver of messages.
+pub(crate) type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
+
+/// A pending [`Connection::listen`].
+pub(crate) type Listening = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A pending [`Connection::call`].
 pub(crate) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;

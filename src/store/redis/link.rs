@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::answer::{Answer, Verdict};
 use super::breaker::Breaker;
-use super::connection::{CallError, Command, Connection, Reply};
+use super::connection::{CallError, Command, Connection, Listening, OnMessage, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{KeySteps, Script, TimeSource};
 use super::server_time::ServerTime;
@@ -226,6 +226,11 @@ impl Link {
         self.time.observe(answer.now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
         self.breaker.replied(received);
         Ok(answer)
+    }
+
+    /// Passes the messages on a channel to `on_message`, until the connection for messages ends.
+    pub(super) fn listen(&self, channel: String, on_message: OnMessage) -> Listening {
+        self.connection.listen(channel, on_message)
     }
 
     /// Returns the number of the present connection.

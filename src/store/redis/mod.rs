@@ -86,6 +86,7 @@ mod names;
 mod next_trip;
 mod node;
 mod operation;
+mod permits;
 mod plan;
 mod replace;
 mod route;
@@ -103,12 +104,14 @@ mod wait_queue;
 mod waiting;
 
 use std::fmt;
+use std::sync::Arc;
 
 use self::builder::Settings;
 use self::denials::Denials;
 use self::limit::Parts;
 use self::links::Links;
 use self::names::Names;
+use self::permits::Listener;
 use self::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
 use crate::limiter::RateLimiter;
@@ -118,6 +121,7 @@ pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
 pub use lease::{LeasedLimit, WithLeases};
 pub use limit::{RedisKey, RedisLimit, RedisReply};
+pub use permits::RedisPermits;
 pub use stats::RedisStats;
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
@@ -152,6 +156,7 @@ pub struct RedisStore {
     links: Links,
     settings: Settings,
     names: Names,
+    listener: Arc<Listener>,
 }
 
 /// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide. Created by

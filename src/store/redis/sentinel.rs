@@ -25,7 +25,7 @@ pub(super) struct Sentinels {
 enum Step {
     /// A sentinel has named the master.
     Named(Address),
-    Connected(MultiplexedConnection),
+    Connected(Box<Client>, MultiplexedConnection),
 }
 
 impl Sentinels {
@@ -50,9 +50,12 @@ impl Sentinels {
     }
 
     /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names.
-    /// Returns the first connection to a server that is a master. So a sentinel that does not answer delays nothing,
+    /// Returns the first connection to a server that is a master, and the client of that server. So a sentinel that does not answer delays nothing,
     /// and neither does one that names the former master.
-    pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+    pub(super) async fn connect(
+        &self,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<(Client, MultiplexedConnection)> {
         let mut steps = JoinSet::new();
         for sentinel in &self.sentinels {
             steps.spawn(ask(sentinel.clone(), self.name.clone(), config.clone()));
@@ -60,7 +63,7 @@ impl Sentinels {
         let (mut named, mut failed) = (Vec::new(), None);
         while let Some(step) = steps.join_next().await {
             match step {
-                Ok(Ok(Step::Connected(connection))) => return Ok(connection),
+                Ok(Ok(Step::Connected(client, connection))) => return Ok((*client, connection)),
                 Ok(Ok(Step::Named(address))) if !named.contains(&address) => {
                     steps.spawn(connect_to_master(
                         Client::open(address.apply_to(&self.like))?,
@@ -103,7 +106,7 @@ async fn connect_to_master(server: Client, config: AsyncConnectionConfig) -> Red
     let role: Value = ::redis::cmd("ROLE").query_async(&mut connection).await?;
     match &role {
         Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-            Ok(Step::Connected(connection))
+            Ok(Step::Connected(server.into(), connection))
         }
         _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
     }

@@ -11,6 +11,9 @@ mod leases;
 mod limits;
 mod network;
 mod outages;
+mod permit_processes;
+mod permits;
+mod permits_queue;
 mod processes;
 mod proxy;
 #[path = "../../support/mod.rs"]

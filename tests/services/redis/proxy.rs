@@ -1,6 +1,7 @@
 //! A proxy between a store and a server, which delays, cuts or swallows what passes.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) enum Fault {
     SwallowReplies,
     /// Each connection is closed after this many bytes of the next reply.
     CutAfter(usize),
+    /// Of this many messages on a channel, the first is lost. With 1, all are.
+    LoseMessages(u64),
 }
 
 /// A proxy, which ends with this value. Its runtime must have more than one thread or be driven by the test.
@@ -34,19 +37,34 @@ pub(crate) struct Proxy {
 struct Shared {
     fault: Mutex<Fault>,
     changed: Notify,
+    messages: AtomicU64,
+    lost: AtomicU64,
 }
+
+/// The beginning of a message on a channel.
+const MESSAGE: &[u8] = b"*3\r\n$7\r\nmessage\r\n";
 
 impl Proxy {
     pub(crate) async fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared { fault: Mutex::new(Fault::None), changed: Notify::new() });
+        let shared = Arc::new(Shared {
+            fault: Mutex::new(Fault::None),
+            changed: Notify::new(),
+            messages: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        });
         let task = tokio::spawn(accept(listener, server, Arc::clone(&shared)));
         Self { address, shared, task }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.address)
+    }
+
+    /// Returns the number of messages that were lost.
+    pub(crate) fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set(&self, fault: Fault) {
@@ -65,6 +83,23 @@ impl Drop for Proxy {
 impl Shared {
     fn fault(&self) -> Fault {
         *self.fault.lock().unwrap()
+    }
+
+    /// Removes the messages from `bytes` that are lost. Returns the number of bytes that pass at once: all but the
+    /// beginning of a message that is not complete.
+    fn lose_messages(&self, bytes: &mut Vec<u8>, every: u64) -> usize {
+        let mut at = 0;
+        while let Some(start) = find(&bytes[at..], MESSAGE) {
+            let start = at + start;
+            let Some(end) = end_of_message(&bytes[start..]) else { return start };
+            at = start + end;
+            if self.messages.fetch_add(1, Ordering::Relaxed).is_multiple_of(every) {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                bytes.drain(start..at);
+                at = start;
+            }
+        }
+        bytes.len()
     }
 
     /// Waits until requests are no longer held.
@@ -98,11 +133,23 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
                 }
             };
             let replies = async {
-                let mut bytes = [0; 4_096];
-                while let Ok(length @ 1..) = from_server.read(&mut bytes).await {
+                let mut bytes = Vec::new();
+                while let Ok(1..) = from_server.read_buf(&mut bytes).await {
+                    let length = bytes.len();
                     let mut passed = length;
                     match shared.fault() {
-                        Fault::SwallowReplies => continue,
+                        Fault::SwallowReplies => {
+                            bytes.clear();
+                            continue;
+                        }
+                        Fault::LoseMessages(every) => {
+                            passed = shared.lose_messages(&mut bytes, every);
+                            if to_client.write_all(&bytes[..passed]).await.is_err() {
+                                return;
+                            }
+                            bytes.drain(..passed);
+                            continue;
+                        }
                         Fault::CutAfter(bytes) => passed = bytes.min(length),
                         Fault::DelayReplies(time) => sleep(time).await,
                         Fault::None | Fault::HoldRequests => {}
@@ -110,6 +157,7 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
                     if to_client.write_all(&bytes[..passed]).await.is_err() || passed < length {
                         return;
                     }
+                    bytes.clear();
                 }
             };
             // When one side ends, both halves are dropped, which closes both connections.
@@ -119,4 +167,19 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
             }
         });
     }
+}
+
+fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
+}
+
+/// Returns the length of a message: two strings follow its beginning, the channel and the text.
+fn end_of_message(bytes: &[u8]) -> Option<usize> {
+    let mut at = MESSAGE.len();
+    for _ in 0..2 {
+        let line = find(bytes.get(at..)?, b"\r\n")?;
+        let length: usize = std::str::from_utf8(&bytes[at + 1..at + line]).ok()?.parse().ok()?;
+        at += line + 2 + length + 2;
+    }
+    (at <= bytes.len()).then_some(at)
 }

@@ -39,3 +39,15 @@ fn limit<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimit<A> 
 fn limiter<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
     RateLimiter::with_store(limit(store, algorithm))
 }
+
+/// A simple generator of random numbers (xorshift).
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+}

@@ -1,13 +1,13 @@
 //! The script on a real server, compared with its reference in Rust: random trips of several processes, at times that
 //! the tests set.
 
-use super::Random;
 use crate::algorithm::TokenBucket;
 use crate::quota::Quota;
 use crate::store::redis::lease::bucket::{Bucket, LEASE};
 use crate::store::redis::lease::reference::{Leased, execute};
 use crate::store::redis::lease::script::script;
 use crate::store::redis::scripts::TimeSource;
+use crate::store::redis::tests::Random;
 use crate::store::redis::tests::redis_connection::Connection;
 use crate::store::redis::tests::redis_server::{RedisServer, Reply};
 

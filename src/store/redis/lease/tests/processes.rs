@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::Random;
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::clock::Nanos;
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
 use crate::store::redis::in_process::RedisInProcess;
+use crate::store::redis::tests::Random;
 
 const PROCESSES: usize = 8;
 const SECONDS: u64 = 8;

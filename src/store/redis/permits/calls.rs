@@ -1,0 +1,97 @@
+//! Calls that get a permit, wait for one, or are denied.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::permit::{Entry, HeldPermit, Place};
+use super::record::{Acquired, Peek};
+use super::trips::Shared;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::store::redis::asked::result_of;
+use crate::store::redis::error::{RedisError, RedisErrorKind};
+use crate::store::redis::link::Link;
+
+impl Shared {
+    /// Decides a call, which waits for up to `max_wait` nanoseconds if it is given. Returns the permit of an admitted
+    /// call, if the call has units.
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        units: u64,
+        max_wait: Option<u64>,
+    ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
+        // A call without units is always admitted, and a call of too many units never.
+        if units == 0 || units > self.rules.limit {
+            return Ok((self.peek(key, units).await?, None));
+        }
+        let (runtime, route) = (self.runtime()?, self.links.route(key));
+        let link = &*route.link;
+        let arrived = link.now();
+        link.breaker.admit(arrived)?;
+        let (deadline, latest) = (link.deadline(), max_wait.map(|wait| arrived.saturating_add(wait)));
+        let (reply, mut answer) = oneshot::channel();
+        let entry = Entry { units, may_wait: max_wait.is_some(), arrived, deadline, reply };
+        let place = Place::new(self, key, entry, runtime);
+        let latest = latest.unwrap_or(deadline);
+        let mut received = link.until(deadline.min(latest), &mut answer).await;
+        if received.is_none() && !place.is_waiting() {
+            received = link.until(deadline, &mut answer).await;
+        }
+        if received.is_none() && place.is_waiting() {
+            received = link.until(latest, &mut answer).await;
+            if received.is_none() {
+                answer.close();
+                let Ok(result) = answer.try_recv() else {
+                    return Ok((self.rules.deny(units, self.rules.limit, 1), None));
+                };
+                received = Some(Ok(result));
+            }
+        }
+        let Acquired { decision, permit } = result_of(link, deadline, received, &mut answer)?;
+        if permit.as_ref().is_some_and(|grant| *grant.valid_until.borrow() <= link.now()) {
+            // The process was suspended meanwhile.
+            return Err(RedisError::new(RedisErrorKind::Late, "the permit was lost before the call got it"));
+        }
+        Ok((decision, permit.map(|grant| place.hold(grant))))
+    }
+
+    /// Returns the decision on a call of `units`, without making the call.
+    pub(super) async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
+        let (runtime, route) = (self.runtime()?, self.links.route(key));
+        let link: &Link = &route.link;
+        let now = link.now();
+        link.breaker.admit(now)?;
+        let deadline = link.deadline();
+        let (reply, mut answer) = oneshot::channel();
+        let records = self.records(key, now);
+        if records.change(|state| state.peek(Peek { deadline, reply })) {
+            self.serve(&records, &runtime);
+        }
+        let received = link.until(deadline, &mut answer).await;
+        let (held, waiting) = result_of(link, deadline, received, &mut answer)?;
+        let left = if waiting > 0 { 0 } else { self.rules.limit.saturating_sub(held) };
+        Ok(match units <= left {
+            true => Decision::allow(self.rules.limit, left, 0),
+            false => self.rules.deny(units, held, waiting),
+        })
+    }
+
+    /// Releases units of forgotten permits.
+    pub(super) fn release(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<(), RedisError> {
+        let runtime = self.runtime()?;
+        let now = self.links.any().now();
+        let records = self.records(key, now);
+        let expires: Nanos = now.saturating_add(self.rules.lease);
+        if records.change(|state| state.release(units, expires)) {
+            self.serve(&records, &runtime);
+        }
+        Ok(())
+    }
+
+    fn runtime(&self) -> Result<Handle, RedisError> {
+        Handle::try_current().map_err(|error| RedisError::no_runtime(error.to_string()))
+    }
+}

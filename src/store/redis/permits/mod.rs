@@ -1,0 +1,290 @@
+//! Permits: limits of the calls in progress of several processes.
+
+mod calls;
+mod listener;
+mod permit;
+mod record;
+mod records;
+mod results;
+mod schedule;
+mod script;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod trips;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dashmap::DashMap;
+
+use self::record::Rules;
+use self::script::{Arguments, MAX_UNITS, PREFIX};
+use self::trips::Shared;
+use super::RedisStore;
+use super::error::{RedisError, RedisErrorKind};
+use super::limit::{RedisKey, RedisReply};
+use crate::algorithm::{Algorithm, Concurrency, QueueOverflow, holds_requests};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::stats::StoreStats;
+use crate::store::shared_key::SharedKey;
+use crate::store::{
+    Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, ReleaseStore, Reservation, Store,
+    StoreSettings,
+};
+
+pub(super) use listener::Listener;
+
+/// The maximum number of waiters of a key, unless the algorithm sets one.
+const MAX_WAITING: u64 = 10_000;
+
+/// The store of one limiter of the calls in progress in a [`RedisStore`]. Created by
+/// [`Builder::store`](crate::limiter::Builder::store) for a [`Concurrency`].
+///
+/// Calls of all processes take permits from one limit, and wait in one queue in the order in which the server has
+/// received them.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_throttle::RateLimiter;
+/// use tower_throttle::algorithm::Concurrency;
+/// use tower_throttle::store::redis::RedisStore;
+///
+/// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+/// let exports = RateLimiter::builder(Concurrency::per_key(1)).name("exports").store(redis).build()?;
+/// let permit = exports.acquire_permit("user:42").await??;
+/// let token = permit.fencing_token();
+/// // Other processes wait until this permit is dropped, or until this process fails.
+/// drop(permit);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Guarantees
+///
+/// The server keeps a permit, or the place of a waiter, for [ten seconds](super::RedisStoreBuilder::permit_lease) unless
+/// it is renewed. This process renews its permits and places in the background, after a third of this time. So if a
+/// process ends without returning its permits, they are free again after at most this time, and its places in the queue
+/// are gone.
+///
+/// A process that cannot reach the server, or that was suspended, may lose a permit although its call goes on. Then
+/// [`Permit::lost`] is ready, and [`Permit::fencing_token`] tells a resource which of two calls has the newer permit.
+/// Waiters keep their places while the server cannot be reached, for the same time. If the server has lost its data, the
+/// permits are lost when they would be renewed, and waiters are queued again.
+///
+/// When a permit is free, the first waiter gets it. The server sends a message to its process, on a connection that each
+/// process opens when a call first waits. Messages may be lost. So processes also ask the server, more often the fewer
+/// waiters are ahead: after 25 ms to one second. A waiter that is not polled gets its permit nevertheless, and holds it
+/// until its future is dropped.
+///
+/// # What is not promised
+///
+/// - More permits than the limit may be held after the server's clock was set forward, after a failover to a replica
+///   that lacks the latest permits, or if the clock of a process stands still while the process is suspended, as that of
+///   a virtual machine may. Fencing tokens increase nevertheless, unless the server's clock was set back and the key was
+///   not used for the time of a lease.
+/// - The layer does not end a request whose permit was lost.
+/// - If a permit is dropped while the server cannot be reached, the server is told so when it can be reached again.
+///
+/// # Limits of other kinds
+///
+/// [`total`](Concurrency::total) and [`DropOldest`](QueueOverflow::DropOldest) are errors when the limiter is built.
+/// [`replace`](crate::limiter::RateLimiter::replace), [`fallback`](RedisStore::fallback), tuples with this algorithm, and
+/// joined layers do not compile. If the algorithm does not bound its queue, at most 10,000 calls of all processes wait
+/// for a key.
+///
+/// # Permissions
+///
+/// The Redis user needs the permission to run EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to EVALSHA, EVAL
+/// and TIME. For messages, it needs PUBLISH and SUBSCRIBE, and the channels that begin with `throttle:permits:` (or
+/// another [prefix](super::RedisStoreBuilder::prefix)). Without them, waiters rely on asking the server.
+#[derive(Clone)]
+pub struct RedisPermits {
+    owner: Arc<Owner>,
+}
+
+/// When the last clone of the limiter is dropped, forgotten permits are returned.
+struct Owner(Arc<Shared>);
+
+impl MakeStore<Concurrency> for RedisStore {
+    type Store = RedisPermits;
+    type Error = RedisError;
+
+    /// Creates the store of a limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the limiter has no name, if another limiter of this store has the same name, but another
+    /// algorithm or limit, if the algorithm has a total or drops the oldest waiter, or if the deadline of calls is
+    /// longer than a quarter of the lease of permits.
+    fn make_store(self, settings: StoreSettings<Concurrency>) -> Result<RedisPermits, RedisError> {
+        let StoreSettings { algorithm, name, .. } = settings;
+        let error = |detail: &str| RedisError::new(RedisErrorKind::Algorithm, detail);
+        if algorithm.limit_in_total().is_some() {
+            return Err(error(
+                "permits in Redis have no total for all keys: call no `total`, and wrap the layer in another \
+                whose key is `Global`",
+            ));
+        }
+        let (link, lease) = (self.links.any(), self.settings.permit_lease);
+        if lease < 4 * link.deadline {
+            let detail = format!(
+                "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of {:?}: call \
+                 `permit_lease` with at least four times the deadline",
+                link.deadline
+            );
+            return Err(RedisError::new(RedisErrorKind::Config, detail));
+        }
+        let queue = algorithm.queue_config();
+        if queue.is_some_and(|queue| queue.overflow() == QueueOverflow::DropOldest) {
+            return Err(error(
+                "the queue for permits in Redis denies new calls when it is full: call no `overflow`",
+            ));
+        }
+        let places = match queue.map(|queue| queue.places()) {
+            None | Some(u64::MAX) => MAX_WAITING,
+            Some(places) => places.min(MAX_UNITS),
+        };
+        let limit = algorithm.limit_per_key().min(MAX_UNITS);
+        let arguments = Arguments {
+            process: self.listener.process().to_owned(),
+            limit,
+            lease: Nanos::from(lease).0 / 1_000,
+            places,
+            channel: self.settings.channel("permits"),
+        };
+        let shared = Shared {
+            key_text: self.settings.key_text(name.as_deref().unwrap_or_default()),
+            _name: self.names.register(name, &format!("{PREFIX} {limit}"))?,
+            script: script::script(link.source),
+            links: self.links,
+            algorithm,
+            channel: format!("{}{}", arguments.channel, arguments.process),
+            rules: Rules { limit, lease: Nanos::from(lease).0 },
+            arguments,
+            listener: self.listener,
+            keys: DashMap::new(),
+            is_closed: AtomicBool::new(false),
+        };
+        Ok(RedisPermits { owner: Arc::new(Owner(Arc::new(shared))) })
+    }
+}
+
+impl RedisPermits {
+    fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.owner.0)
+    }
+}
+
+impl Store<Concurrency> for RedisPermits {
+    type Key = RedisKey;
+    type Error = RedisError;
+    type Wait = RedisReply<(Decision, Reservation)>;
+
+    fn algorithm(&self) -> Cow<'_, Concurrency> {
+        Cow::Borrowed(&self.owner.0.algorithm)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let Shared { links, keys, .. } = &*self.owner.0;
+        let stats = links.stats();
+        StoreStats {
+            trips: stats.trips,
+            circuit_openings: stats.opened,
+            is_circuit_open: stats.is_open,
+            waiting: keys.iter().map(|records| records.lock().waiting()).sum(),
+            ..StoreStats::default()
+        }
+    }
+
+    fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> Acquired<Self::Wait> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
+        let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
+        let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
+        let max_wait = may_wait.then_some(max_wait.min(longest)).filter(|wait| *wait > 0);
+        Acquired::Pending(Box::pin(async move {
+            let (decision, permit) = shared.acquire(&key, cost, max_wait).await?;
+            Ok((decision, permit.map(Reservation::of).unwrap_or_default()))
+        }))
+    }
+}
+
+impl<K: SharedKey + ?Sized> KeyedStore<Concurrency, K> for RedisPermits {
+    fn key(&self, key: &K) -> RedisKey {
+        RedisKey(self.owner.0.key_text.of(key).into())
+    }
+}
+
+impl CheckStore<Concurrency> for RedisPermits {
+    type Reply<T: Send + 'static> = RedisReply<T>;
+    type Output<T> = Result<T, RedisError>;
+
+    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
+        result
+    }
+
+    /// The process renews the permit of an admitted call until the call is released by
+    /// [`release`](crate::limiter::RateLimiter::release).
+    fn check(&self, key: RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<Decision> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        Box::pin(async move {
+            let (decision, permit) = shared.acquire(&key.0, cost, None).await?;
+            if let Some(permit) = permit {
+                Reservation::of(permit).forget();
+            }
+            Ok(decision)
+        })
+    }
+
+    fn try_acquire_permit(
+        &self,
+        key: RedisKey,
+        attempt: Attempt<'_, Concurrency>,
+    ) -> RedisReply<Result<Permit, Denied>> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        Box::pin(async move {
+            let (decision, permit) = shared.acquire(&key.0, cost, None).await?;
+            Ok(Permit::decided(decision, permit.map(Reservation::of).unwrap_or_default()))
+        })
+    }
+
+    fn peek(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<Decision> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        Box::pin(async move { shared.peek(&key, cost).await })
+    }
+
+    /// Does nothing: the units of a call are released only when the call ends.
+    fn refund(&self, _: RedisKey, _: u64) -> RedisReply<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Does nothing: calls in progress stay counted.
+    fn reset(&self, _: RedisKey) -> RedisReply<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Releases calls of this process. The next trip of the key returns their permits, without waiting for the reply.
+impl ReleaseStore<Concurrency> for RedisPermits {
+    fn release(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<()> {
+        let (shared, cost) = (self.shared(), attempt.cost());
+        Box::pin(async move { shared.release(&key, cost) })
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.keys.iter().for_each(|records| records.wake.notify_one());
+    }
+}
+
+impl fmt::Debug for RedisPermits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisPermits").field("key", &self.owner.0.key_text).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,128 @@
+//! The permit of a call, which the call has from when it begins to wait.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+use super::record::{Grant, Reply};
+use super::records::Records;
+use super::trips::Shared;
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::store::redis::link::Link;
+use crate::store::reservation::Charge;
+
+/// The record of a call. When it is dropped, the server removes the record, and hands its permit over.
+pub(super) struct Place {
+    shared: Arc<Shared>,
+    records: Arc<Records>,
+    number: u64,
+    runtime: Handle,
+    /// `true` if the record stays although the call has dropped its permit.
+    is_kept: bool,
+}
+
+/// The permit of an admitted call.
+pub(super) struct HeldPermit {
+    place: Place,
+    grant: Grant,
+}
+
+/// A call as it is entered.
+pub(super) struct Entry {
+    pub(super) units: u64,
+    pub(super) may_wait: bool,
+    pub(super) arrived: Nanos,
+    pub(super) deadline: Nanos,
+    pub(super) reply: Reply,
+}
+
+impl Place {
+    /// Adds a call to the next trip of its key.
+    pub(super) fn new(shared: &Arc<Shared>, key: &Arc<str>, entry: Entry, runtime: Handle) -> Self {
+        let Entry { units, may_wait, arrived, deadline, reply } = entry;
+        let records = shared.records(key, arrived);
+        let number = shared.listener.next_number();
+        if may_wait {
+            shared.listener.expect(number, &records);
+        }
+        let must_start =
+            records.change(|state| state.enter(number, units, (arrived, deadline), may_wait, reply));
+        if must_start {
+            shared.serve(&records, &runtime);
+        }
+        Self { shared: Arc::clone(shared), records, number, runtime, is_kept: false }
+    }
+
+    /// Returns whether the call waits in the queue of the server.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.records.lock().is_waiting(self.number)
+    }
+
+    /// Returns the permit of the call, which was admitted.
+    pub(super) fn hold(self, grant: Grant) -> HeldPermit {
+        self.shared.listener.forget(self.number);
+        HeldPermit { place: self, grant }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Self { shared, records, number, runtime, is_kept } = self;
+        shared.listener.forget(*number);
+        if *is_kept {
+            return;
+        }
+        let expires = shared.links.any().now().saturating_add(shared.rules.lease);
+        if records.change(|state| state.leave(*number, expires)) {
+            shared.serve(records, runtime);
+        }
+    }
+}
+
+impl Charge for HeldPermit {
+    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
+        None
+    }
+
+    fn release(self: Box<Self>) {}
+
+    /// Keeps the record until the call is released by hand.
+    fn forget(mut self: Box<Self>) {
+        self.place.records.lock().forget(self.place.number);
+        self.place.is_kept = true;
+    }
+
+    fn is_permit(&self) -> bool {
+        true
+    }
+
+    fn fencing_token(&self) -> Option<u64> {
+        Some(self.grant.fence)
+    }
+
+    fn lost(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let (shared, valid_until) = (Arc::clone(&self.place.shared), self.grant.valid_until.clone());
+        Some(Box::pin(async move { lost(shared.links.any(), valid_until).await }))
+    }
+}
+
+/// Waits until a permit is no longer valid. This does not need the task that renews the permit, which may have ended.
+async fn lost(link: &Link, mut valid_until: watch::Receiver<Nanos>) {
+    loop {
+        let until = *valid_until.borrow_and_update();
+        if until <= link.now() {
+            return;
+        }
+        match link.until(until, valid_until.changed()).await {
+            // The permit was renewed, or lost.
+            Some(Ok(())) => {}
+            // Nothing renews the permit any more.
+            Some(Err(_)) => link.sleep_until(until).await,
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A thousand waiters, each with a limiter of its own: their order, and what they cost.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::{sleep, timeout};
+use tower_throttle::algorithm::Concurrency;
+
+use crate::permits::{leasing, limiter, waiting};
+use crate::proxy::{Fault, Proxy};
+use crate::support::redis_server::RedisServer;
+
+const WAITERS: u64 = 1_000;
+const LIMIT: u64 = 3;
+
+/// What a thousand waiters took.
+struct Took {
+    /// Trips for each waiter.
+    trips: f64,
+    messages: u64,
+    time: Duration,
+}
+
+/// Lets a thousand waiters through, and asserts their order, and that no more hold permits at once than allowed. Of
+/// `lose` messages, the first is lost.
+async fn serve_all(lose: Option<u64>) -> Took {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    if let Some(every) = lose {
+        proxy.set(Fault::LoseMessages(every));
+    }
+    // One connection, so that the calls arrive in the order in which they are made. Each limiter makes its own trips.
+    let store = leasing(&proxy.url(), Duration::from_secs(40)).connect().await.unwrap();
+    let rule = Concurrency::per_key(LIMIT);
+    let first = limiter(store.clone(), rule.clone());
+    let mut held = Vec::new();
+    for _ in 0..LIMIT {
+        held.push(first.acquire_permit("a").await.unwrap().unwrap());
+    }
+    let mut side = server.connect();
+    let (trips, published) = (store.stats().trips, server.calls_of("publish"));
+    let mut waiters = Vec::new();
+    for _ in 0..WAITERS {
+        let own = limiter(store.clone(), rule.clone());
+        // A runtime of one thread begins the tasks in order.
+        waiters.push(tokio::spawn(async move {
+            let permit = timeout(Duration::from_secs(120), own.acquire_permit("a")).await.expect("served");
+            let permit = permit.unwrap().unwrap();
+            let begins = Instant::now();
+            sleep(Duration::from_millis(1)).await;
+            (permit.fencing_token().unwrap(), begins, Instant::now())
+        }));
+    }
+    while waiting(&mut side) < WAITERS {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let start = Instant::now();
+    drop(held);
+    let mut spans = Vec::new();
+    for waiter in waiters {
+        spans.push(waiter.await.unwrap());
+    }
+    let time = start.elapsed();
+    assert!(
+        spans.is_sorted_by_key(|(fence, ..)| *fence),
+        "they got their permits in the order in which they came"
+    );
+    for (_, begins, _) in &spans {
+        let at_once = spans.iter().filter(|(_, from, to)| from <= begins && begins < to).count();
+        assert!(at_once as u64 <= LIMIT, "{at_once} at once");
+    }
+    assert_eq!(first.peek("a").await.unwrap().remaining(), LIMIT);
+    let trips = (store.stats().trips - trips) as f64 / WAITERS as f64;
+    let took = Took { trips, messages: server.calls_of("publish") - published, time };
+    println!("{:.2} trips, {} messages, {} lost, {:?}", took.trips, took.messages, proxy.lost(), took.time);
+    match lose {
+        Some(every) => assert!(proxy.lost() >= WAITERS / every, "{}", proxy.lost()),
+        None => assert_eq!(proxy.lost(), 0),
+    }
+    took
+}
+
+#[tokio::test]
+async fn a_thousand_waiters_are_served_in_order() {
+    let took = serve_all(None).await;
+    assert!(took.trips <= 4.0, "{}", took.trips);
+    assert_eq!(took.messages, WAITERS);
+}
+
+#[tokio::test]
+async fn a_thousand_waiters_are_served_in_order_if_half_of_the_messages_are_lost() {
+    let took = serve_all(Some(2)).await;
+    assert!(took.trips <= 8.0, "{}", took.trips);
+}
+
+#[tokio::test]
+async fn a_thousand_waiters_are_served_in_order_if_all_messages_are_lost() {
+    let took = serve_all(Some(1)).await;
+    assert!(took.time < Duration::from_secs(60), "{:?}", took.time);
+}
