@@ -23,6 +23,8 @@ use crate::decision::Decision;
 /// neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this limit with a rate,
 /// join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a tuple.
 ///
+/// In Redis, [several processes share permits](crate::store::redis::RedisPermits).
+///
 /// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
 /// [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its bucket
 /// while any permit of that bucket is held, even if the table has room again. In code, prefer permits to `release`: a

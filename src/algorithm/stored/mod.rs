@@ -27,7 +27,8 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 ///
 /// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority),
 /// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. `Concurrency` is an
-/// exception because calls in progress end when their process ends, while a count on another machine would remain.
+/// exception because calls in progress end when their process ends, while a count on another machine would remain. In
+/// Redis, [`RedisPermits`](crate::store::redis::RedisPermits) counts them instead.
 /// Implement the trait for an algorithm of your own to use that algorithm with a
 /// [`RedisStore`](crate::store::redis::RedisStore).
 ///

@@ -39,6 +39,8 @@
 //! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
 //! available yet, the process denies the call without asking Redis.
 //!
+//! A limit of the calls in progress ([`Concurrency`](crate::algorithm::Concurrency)) is kept as [permits](RedisPermits).
+//!
 //! With [leases](RedisStore::lease), a process takes several units of a `TokenBucket` at once, and decides most calls
 //! without a trip.
 //!

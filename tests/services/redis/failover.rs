@@ -22,14 +22,14 @@ const KEYS: usize = 5;
 type Limiter = RateLimiter<FixedWindow, RedisLimit<FixedWindow>>;
 
 /// A master and its replica, watched by three sentinels.
-struct Group {
-    master: RedisServer,
+pub(crate) struct Group {
+    pub(crate) master: RedisServer,
     replica: RedisServer,
     sentinels: [RedisServer; 3],
 }
 
 impl Group {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let master = RedisServer::start();
         let replica = master.replica();
         let sentinels = [(); 3].map(|()| RedisServer::sentinel(&master));
@@ -45,7 +45,7 @@ impl Group {
         Self { master, replica, sentinels }
     }
 
-    fn urls(&self) -> [String; 3] {
+    pub(crate) fn urls(&self) -> [String; 3] {
         self.sentinels.each_ref().map(RedisServer::url)
     }
 }

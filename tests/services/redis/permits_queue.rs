@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 use tower_throttle::algorithm::Concurrency;
+use tower_throttle::store::redis::{RedisStore, RedisStoreBuilder};
 
+use crate::failover::Group;
 use crate::permits::{leasing, limiter, waiting};
 use crate::proxy::{Fault, Proxy};
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{RedisCluster, RedisServer};
 
 const WAITERS: u64 = 1_000;
 const LIMIT: u64 = 3;
@@ -96,4 +98,40 @@ async fn a_thousand_waiters_are_served_in_order_if_half_of_the_messages_are_lost
 async fn a_thousand_waiters_are_served_in_order_if_all_messages_are_lost() {
     let took = serve_all(Some(1)).await;
     assert!(took.time < Duration::from_secs(60), "{:?}", took.time);
+}
+
+/// Asserts that a waiter gets its permit by a message, without a trip.
+async fn a_message_arrives(build: impl Fn() -> RedisStoreBuilder) {
+    let builder = || build().deadline(Duration::from_secs(5)).permit_lease(Duration::from_secs(60));
+    let rule = Concurrency::per_key(1);
+    let [one, other] = [(); 2].map(|()| builder().connect_lazily().unwrap());
+    let permit = limiter(one, rule.clone()).acquire_permit("a").await.unwrap().unwrap();
+    let next = tokio::spawn({
+        let waiter = limiter(other.clone(), rule);
+        async move { waiter.acquire_permit("a").await.unwrap().unwrap() }
+    });
+    // Since nothing moves, the queue is polled once a second in the end.
+    let mut pauses = 0;
+    while pauses < 80 {
+        let trips = other.stats().trips;
+        sleep(Duration::from_millis(10)).await;
+        pauses = if other.stats().trips == trips && trips > 0 { pauses + 1 } else { 0 };
+    }
+    let before = other.stats().trips;
+    while other.stats().trips == before {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let trips = other.stats().trips;
+    drop(permit);
+    let next = timeout(Duration::from_secs(20), next).await.unwrap().unwrap();
+    assert_eq!(other.stats().trips, trips, "it has not asked the server");
+    drop(next);
+}
+
+#[tokio::test]
+async fn messages_arrive_from_a_cluster_and_from_the_master_that_sentinels_name() {
+    let cluster = RedisCluster::start();
+    a_message_arrives(|| RedisStore::cluster(cluster.urls())).await;
+    let group = Group::start();
+    a_message_arrives(|| RedisStore::sentinel(group.urls(), "mymaster")).await;
 }
