@@ -52,7 +52,7 @@ impl Permit {
     ///
     /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, for example
     /// because the server could not be reached. The future is ready before the server gives the permit to another call,
-    /// if the process is not suspended. The future does not borrow the permit, and is also ready some time after the
+    /// with the [exceptions](crate::store::redis::RedisPermits#what-is-not-promised) that are listed there. The future does not borrow the permit, and is also ready some time after the
     /// permit was dropped.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let lost = self.0.lost();

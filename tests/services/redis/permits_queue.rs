@@ -19,7 +19,6 @@ struct Took {
     /// Trips for each waiter.
     trips: f64,
     messages: u64,
-    time: Duration,
 }
 
 /// Lets a thousand waiters through, and asserts their order, and that no more hold permits at once than allowed. Of
@@ -61,7 +60,6 @@ async fn serve_all(lose: Option<u64>) -> Took {
     for waiter in waiters {
         spans.push(waiter.await.unwrap());
     }
-    let time = start.elapsed();
     assert!(
         spans.is_sorted_by_key(|(fence, ..)| *fence),
         "they got their permits in the order in which they came"
@@ -72,10 +70,17 @@ async fn serve_all(lose: Option<u64>) -> Took {
     }
     assert_eq!(first.peek("a").await.unwrap().remaining(), LIMIT);
     let trips = (store.stats().trips - trips) as f64 / WAITERS as f64;
-    let took = Took { trips, messages: server.calls_of("publish") - published, time };
-    println!("{:.2} trips, {} messages, {} lost, {:?}", took.trips, took.messages, proxy.lost(), took.time);
+    let took = Took { trips, messages: server.calls_of("publish") - published };
+    println!(
+        "{:.2} trips, {} messages, {} lost, {:?}",
+        took.trips,
+        took.messages,
+        proxy.lost(),
+        start.elapsed()
+    );
     match lose {
-        Some(every) => assert!(proxy.lost() >= WAITERS / every, "{}", proxy.lost()),
+        // The first messages are sent before the process has subscribed to them.
+        Some(every) => assert!(proxy.lost() > WAITERS / every * 9 / 10, "{}", proxy.lost()),
         None => assert_eq!(proxy.lost(), 0),
     }
     took
@@ -97,7 +102,7 @@ async fn a_thousand_waiters_are_served_in_order_if_half_of_the_messages_are_lost
 #[tokio::test]
 async fn a_thousand_waiters_are_served_in_order_if_all_messages_are_lost() {
     let took = serve_all(Some(1)).await;
-    assert!(took.time < Duration::from_secs(60), "{:?}", took.time);
+    assert!(took.trips <= 20.0, "{}", took.trips);
 }
 
 /// Asserts that a waiter gets its permit by a message, without a trip.

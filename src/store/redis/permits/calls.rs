@@ -5,10 +5,9 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::permit::{Entry, HeldPermit, Place};
-use super::record::{Acquired, Peek};
+use super::permit::{HeldPermit, Place};
+use super::record::{Acquired, Call, Peek};
 use super::trips::Shared;
-use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::redis::asked::result_of;
 use crate::store::redis::error::{RedisError, RedisErrorKind};
@@ -33,22 +32,23 @@ impl Shared {
         link.breaker.admit(arrived)?;
         let (deadline, latest) = (link.deadline(), max_wait.map(|wait| arrived.saturating_add(wait)));
         let (reply, mut answer) = oneshot::channel();
-        let entry = Entry { units, may_wait: max_wait.is_some(), arrived, deadline, reply };
-        let place = Place::new(self, key, entry, runtime);
+        let place = Place::new(self, key, units, Call { arrived, deadline, latest, reply }, runtime);
         let latest = latest.unwrap_or(deadline);
         let mut received = link.until(deadline.min(latest), &mut answer).await;
         if received.is_none() && !place.is_waiting() {
             received = link.until(deadline, &mut answer).await;
         }
+        while received.is_none() && place.is_waiting() && link.now() < latest {
+            place.tend();
+            let soon = link.now().saturating_add(self.rules.lease / 3);
+            received = link.until(latest.min(soon), &mut answer).await;
+        }
         if received.is_none() && place.is_waiting() {
-            received = link.until(latest, &mut answer).await;
-            if received.is_none() {
-                answer.close();
-                let Ok(result) = answer.try_recv() else {
-                    return Ok((self.rules.deny(units, self.rules.limit, 1), None));
-                };
-                received = Some(Ok(result));
-            }
+            answer.close();
+            let Ok(result) = answer.try_recv() else {
+                return Ok((self.rules.deny(units, self.rules.limit, 1), None));
+            };
+            received = Some(Ok(result));
         }
         let Acquired { decision, permit } = result_of(link, deadline, received, &mut answer)?;
         if permit.as_ref().is_some_and(|grant| *grant.valid_until.borrow() <= link.now()) {
@@ -62,14 +62,10 @@ impl Shared {
     pub(super) async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
         let (runtime, route) = (self.runtime()?, self.links.route(key));
         let link: &Link = &route.link;
-        let now = link.now();
-        link.breaker.admit(now)?;
+        link.breaker.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, mut answer) = oneshot::channel();
-        let records = self.records(key, now);
-        if records.change(|state| state.peek(Peek { deadline, reply })) {
-            self.serve(&records, &runtime);
-        }
+        self.change(key, &runtime, |state| state.peek(Peek { deadline, reply }));
         let received = link.until(deadline, &mut answer).await;
         let (held, waiting) = result_of(link, deadline, received, &mut answer)?;
         let left = if waiting > 0 { 0 } else { self.rules.limit.saturating_sub(held) };
@@ -82,12 +78,8 @@ impl Shared {
     /// Releases units of forgotten permits.
     pub(super) fn release(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<(), RedisError> {
         let runtime = self.runtime()?;
-        let now = self.links.any().now();
-        let records = self.records(key, now);
-        let expires: Nanos = now.saturating_add(self.rules.lease);
-        if records.change(|state| state.release(units, expires)) {
-            self.serve(&records, &runtime);
-        }
+        let expires = self.links.any().now().saturating_add(self.rules.lease);
+        self.change(key, &runtime, |state| state.release(units, expires));
         Ok(())
     }
 

@@ -13,8 +13,9 @@ use super::records::Records;
 use crate::random::random_u64;
 use crate::store::redis::links::Links;
 
-/// The pause before a new connection for messages, after the last one has ended.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pause before a new connection for messages, after the last one has ended: the first and the longest. It doubles
+/// as long as connections end soon.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// The connection is closed if no call waits at the end of such a time.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -59,15 +60,20 @@ impl Listener {
         self.waiting.remove(&number);
     }
 
-    /// Starts the task that receives messages, unless it is running. `channel` is the channel of this process. In a
-    /// cluster, the node that has the key sends all messages, also those about other keys.
+    /// Starts the task that receives messages, unless it is running. `channel` is the beginning of the names of
+    /// channels. In a cluster, the node that has the key sends all messages, also those about other keys.
     pub(super) fn listen(self: &Arc<Self>, links: &Links, channel: &str, key: &Arc<str>) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
-            let receive = receive(Arc::downgrade(self), links.clone(), channel.to_owned(), Arc::clone(key));
+            let receive = receive(
+                Arc::downgrade(self),
+                links.clone(),
+                format!("{channel}{}", self.process),
+                Arc::clone(key),
+            );
             *task = Some(runtime.spawn(receive).abort_handle());
         }
     }
@@ -78,12 +84,13 @@ impl Listener {
         let mut next = || numbers.next().flatten();
         let (Some(number), Some(fence), Some(held)) = (next(), next(), next()) else { return };
         let Some(records) = self.waiting.get(&number).map(|records| Arc::clone(&records)) else { return };
-        records.lock().grant(&records.rules, number, fence, held, links.any().now());
+        records.lock().receive(&records.rules, number, fence, held, links.any().now());
         records.wake.notify_one();
     }
 }
 
 async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: Arc<str>) {
+    let mut pause = PAUSES.0;
     while listener.upgrade().is_some_and(|listener| !listener.waiting.is_empty()) {
         let (receiver, of) = (listener.clone(), links.clone());
         let on_message = move |text: &str| {
@@ -93,11 +100,13 @@ async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: A
         };
         let mut messages = pin!(links.route(&key).link.listen(channel.clone(), Box::new(on_message)));
         while tokio::time::timeout(IDLE, &mut messages).await.is_err() {
+            pause = PAUSES.0;
             if listener.upgrade().is_none_or(|listener| listener.waiting.is_empty()) {
                 return;
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = PAUSES.1.min(2 * pause);
     }
 }
 

@@ -77,16 +77,20 @@ const MAX_WAITING: u64 = 10_000;
 ///
 /// When a permit is free, the first waiter gets it. The server sends a message to its process, on a connection that each
 /// process opens when a call first waits. Messages may be lost. So processes also ask the server, more often the fewer
-/// waiters are ahead: after 25 ms to one second. A waiter that is not polled gets its permit nevertheless, and holds it
-/// until its future is dropped.
+/// waiters are ahead: for the next four waiters after at most one second, and for all others after at most five seconds. A
+/// waiter that is not polled gets its permit nevertheless, and holds it until its future is dropped.
 ///
 /// # What is not promised
 ///
-/// - More permits than the limit may be held after the server's clock was set forward, after a failover to a replica
-///   that lacks the latest permits, or if the clock of a process stands still while the process is suspended, as that of
-///   a virtual machine may. Fencing tokens increase nevertheless, unless the server's clock was set back and the key was
-///   not used for the time of a lease.
-/// - The layer does not end a request whose permit was lost.
+/// - More permits than the limit may be held after the server's clock was set forward, after the server has lost its
+///   data, after a failover to a replica that lacks the latest permits, or if the clock of a process stands still while
+///   the process is suspended, as that of a virtual machine may. In these cases, waiters may also lose their places, and
+///   are queued again in another order.
+/// - Fencing tokens increase in all these cases, unless the server's clock was set back as well, or the clock of the
+///   replica is behind.
+/// - The permits of a key are renewed on the runtime of one of the calls of the key. If this runtime ends, or is not
+///   driven any more, the permits are lost, unless another call of the process for the key is made in time.
+/// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
 /// - If a permit is dropped while the server cannot be reached, the server is told so when it can be reached again.
 ///
 /// # Limits of other kinds
@@ -129,12 +133,12 @@ impl MakeStore<Concurrency> for RedisStore {
                 whose key is `Global`",
             ));
         }
-        let (link, lease) = (self.links.any(), self.settings.permit_lease);
-        if lease < 4 * link.deadline {
+        let (deadline, source) = (self.links.any().deadline, self.links.any().source);
+        let lease = self.settings.permit_lease;
+        if lease / 4 < deadline {
             let detail = format!(
-                "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of {:?}: call \
-                 `permit_lease` with at least four times the deadline",
-                link.deadline
+                "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of {deadline:?}: call \
+                 `permit_lease` with at least four times the deadline"
             );
             return Err(RedisError::new(RedisErrorKind::Config, detail));
         }
@@ -159,11 +163,10 @@ impl MakeStore<Concurrency> for RedisStore {
         let shared = Shared {
             key_text: self.settings.key_text(name.as_deref().unwrap_or_default()),
             _name: self.names.register(name, &format!("{PREFIX} {limit}"))?,
-            script: script::script(link.source),
+            script: script::script(source),
             links: self.links,
             algorithm,
-            channel: format!("{}{}", arguments.channel, arguments.process),
-            rules: Rules { limit, lease: Nanos::from(lease).0 },
+            rules: Rules { limit, lease: Nanos::from(lease).0, deadline: Nanos::from(deadline).0 },
             arguments,
             listener: self.listener,
             keys: DashMap::new(),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::record::{Grant, Reply};
-use super::records::Records;
+use super::record::{Call, Grant};
+use super::records::{Records, State};
 use super::trips::Shared;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -31,30 +31,28 @@ pub(super) struct HeldPermit {
     grant: Grant,
 }
 
-/// A call as it is entered.
-pub(super) struct Entry {
-    pub(super) units: u64,
-    pub(super) may_wait: bool,
-    pub(super) arrived: Nanos,
-    pub(super) deadline: Nanos,
-    pub(super) reply: Reply,
-}
-
 impl Place {
     /// Adds a call to the next trip of its key.
-    pub(super) fn new(shared: &Arc<Shared>, key: &Arc<str>, entry: Entry, runtime: Handle) -> Self {
-        let Entry { units, may_wait, arrived, deadline, reply } = entry;
-        let records = shared.records(key, arrived);
-        let number = shared.listener.next_number();
+    pub(super) fn new(shared: &Arc<Shared>, key: &Arc<str>, units: u64, call: Call, runtime: Handle) -> Self {
+        let (number, may_wait) = (shared.listener.next_number(), call.latest.is_some());
+        let records = shared.change(key, &runtime, |state| state.enter(number, units, call));
         if may_wait {
             shared.listener.expect(number, &records);
         }
-        let must_start =
-            records.change(|state| state.enter(number, units, (arrived, deadline), may_wait, reply));
-        if must_start {
-            shared.serve(&records, &runtime);
-        }
         Self { shared: Arc::clone(shared), records, number, runtime, is_kept: false }
+    }
+
+    /// Wakes the task that renews the record, or starts another one if that task has ended or is not driven.
+    pub(super) fn tend(&self) {
+        self.change(|_| {});
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let Self { shared, records, runtime, .. } = self;
+        let task = records.change(shared.links.any().now(), change);
+        // The runtime in which the call was made may have ended.
+        let present = Handle::try_current();
+        shared.start(task, records, present.as_ref().unwrap_or(runtime));
     }
 
     /// Returns whether the call waits in the queue of the server.
@@ -71,14 +69,10 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Self { shared, records, number, runtime, is_kept } = self;
-        shared.listener.forget(*number);
-        if *is_kept {
-            return;
-        }
-        let expires = shared.links.any().now().saturating_add(shared.rules.lease);
-        if records.change(|state| state.leave(*number, expires)) {
-            shared.serve(records, runtime);
+        self.shared.listener.forget(self.number);
+        if !self.is_kept {
+            let expires = self.shared.links.any().now().saturating_add(self.shared.rules.lease);
+            self.change(|state| state.leave(self.number, expires));
         }
     }
 }

@@ -12,12 +12,13 @@ pub(super) struct Rules {
     pub(super) limit: u64,
     /// For how long a record lives after it was renewed, in nanoseconds.
     pub(super) lease: u64,
+    /// The deadline of calls, in nanoseconds.
+    pub(super) deadline: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) units: u64,
-    pub(super) arrived: Nanos,
     /// The time at which the last trip began that has renewed the record, or that may have created it.
     pub(super) renewed: Nanos,
     /// `true` if the record has fewer units than the server knows.
@@ -27,12 +28,37 @@ pub(super) struct Record {
 
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The call is not decided yet.
-    New { may_wait: bool, deadline: Nanos, is_sent: bool, reply: Reply },
-    /// The call waits for a permit. If the server has lost the record, the call is queued again.
-    Waiting { is_lost: bool, reply: Reply },
+    Asking {
+        call: Call,
+        phase: Phase,
+        /// A message with a smaller fencing token is about a record that the server has lost.
+        min_fence: u64,
+    },
     /// The call holds a permit until the time that `valid_until` has. If `is_forgotten`, the call has no permit object.
     Held { valid_until: watch::Sender<Nanos>, is_forgotten: bool },
+}
+
+/// A call that has no permit yet.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) arrived: Nanos,
+    /// The time until which the server must have replied.
+    pub(super) deadline: Nanos,
+    /// The time until which the call waits for a permit. `None` if it does not wait.
+    pub(super) latest: Option<Nanos>,
+    pub(super) reply: Reply,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// No trip has had the record yet.
+    New,
+    /// A trip may have created the record.
+    Sent,
+    /// The record waits in the queue of the server.
+    Queued,
+    /// The server has lost the record, which must be queued again.
+    Lost,
 }
 
 /// Where the result of a call is sent.
@@ -59,6 +85,34 @@ pub(super) struct Peek {
     pub(super) deadline: Nanos,
     /// Gets the units that are held, and the number of waiters.
     pub(super) reply: oneshot::Sender<Result<(u64, u64), RedisError>>,
+}
+
+impl Record {
+    pub(super) fn new(units: u64, call: Call) -> Self {
+        let stage = Stage::Asking { call, phase: Phase::New, min_fence: 0 };
+        Self { units, renewed: Nanos::ZERO, is_lowered: false, stage }
+    }
+
+    /// Returns the phase of a call that has no permit yet.
+    pub(super) fn phase(&self) -> Option<Phase> {
+        match self.stage {
+            Stage::Asking { phase, .. } => Some(phase),
+            Stage::Held { .. } => None,
+        }
+    }
+
+    /// Returns whether the call waits for a permit.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.phase(), Some(Phase::Queued | Phase::Lost))
+    }
+
+    /// Sends the result to the caller, or tells it that its permit was lost. A caller that is gone needs no result.
+    pub(super) fn end(self, result: Result<Acquired, RedisError>) {
+        match self.stage {
+            Stage::Asking { call, .. } => drop(call.reply.send(result)),
+            Stage::Held { valid_until, .. } => drop(valid_until.send(Nanos::ZERO)),
+        }
+    }
 }
 
 impl Rules {

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::record::{Peek, Record, Reply, Rules, Stage};
+use super::record::{Call, Peek, Phase, Record, Rules, Stage};
 use super::schedule::PollSchedule;
 use crate::clock::Nanos;
 use crate::store::redis::error::RedisError;
 
-/// The records of a key. At most one task makes trips for them.
+/// The records of a key. One task at a time makes trips for them.
 #[derive(Debug)]
 pub(super) struct Records {
     pub(super) key: Arc<str>,
@@ -31,8 +31,19 @@ pub(super) struct State {
     /// After a failed trip, the time of the next attempt to renew or remove records.
     pub(super) retry_at: Nanos,
     pub(super) last_error: Option<RedisError>,
-    /// `true` while a task makes trips.
-    pub(super) is_served: bool,
+    pub(super) task: Task,
+}
+
+/// The task that makes the trips of a key.
+#[derive(Debug, Default)]
+pub(super) struct Task {
+    /// The number of the last task that was started.
+    number: u64,
+    is_running: bool,
+    /// The time at which the task should have been woken, if it has not reacted yet.
+    woken_at: Option<Nanos>,
+    /// The time at which the task goes on without being woken.
+    pub(super) due: Nanos,
 }
 
 impl Records {
@@ -44,31 +55,51 @@ impl Records {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes the task. Returns whether a task must be started.
+    /// Changes the state, and wakes the task. Returns the number of the task that the caller must start, if none is
+    /// running.
     #[must_use]
-    pub(super) fn change(&self, change: impl FnOnce(&mut State)) -> bool {
+    pub(super) fn change(&self, now: Nanos, change: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.lock();
         change(&mut state);
-        let is_served = std::mem::replace(&mut state.is_served, true);
+        let started = state.task.wake(now, 2 * self.rules.deadline);
         drop(state);
         self.wake.notify_one();
-        !is_served
+        started
+    }
+}
+
+impl Task {
+    /// Returns the number of a new task, unless a task is running. A task whose runtime does not drive it is replaced:
+    /// one that has not reacted for `patience` nanoseconds.
+    fn wake(&mut self, now: Nanos, patience: u64) -> Option<u64> {
+        let is_late = |since: Nanos| now > since.saturating_add(patience);
+        if self.is_running && !is_late(self.due) && !self.woken_at.is_some_and(is_late) {
+            self.woken_at.get_or_insert(now);
+            return None;
+        }
+        *self = Self { number: self.number + 1, is_running: true, woken_at: None, due: now };
+        Some(self.number)
+    }
+
+    /// Returns whether no other task has replaced the task with this number.
+    pub(super) fn is_present(&self, number: u64) -> bool {
+        self.number == number
+    }
+
+    /// Records that the task has reacted, and goes on at `due` at the latest.
+    pub(super) fn goes_on(&mut self, due: Nanos) {
+        (self.woken_at, self.due) = (None, due);
+    }
+
+    pub(super) fn end(&mut self) {
+        self.is_running = false;
     }
 }
 
 impl State {
     /// Adds a call.
-    pub(super) fn enter(
-        &mut self,
-        number: u64,
-        units: u64,
-        (arrived, deadline): (Nanos, Nanos),
-        may_wait: bool,
-        reply: Reply,
-    ) {
-        let stage = Stage::New { may_wait, deadline, is_sent: false, reply };
-        self.records
-            .insert(number, Record { units, arrived, renewed: Nanos::ZERO, is_lowered: false, stage });
+    pub(super) fn enter(&mut self, number: u64, units: u64, call: Call) {
+        self.records.insert(number, Record::new(units, call));
     }
 
     pub(super) fn peek(&mut self, peek: Peek) {
@@ -79,7 +110,7 @@ impl State {
     /// by itself.
     pub(super) fn leave(&mut self, number: u64, expires: Nanos) {
         if let Some(record) = self.records.remove(&number)
-            && !matches!(record.stage, Stage::New { is_sent: false, .. })
+            && record.phase() != Some(Phase::New)
         {
             self.leaving.insert(number, expires);
         }
@@ -107,25 +138,18 @@ impl State {
         self.records.retain(|_, record| record.units > 0);
     }
 
-    /// Returns whether a call waits in the queue of the server.
+    /// Returns whether a call waits for a permit.
     pub(super) fn is_waiting(&self, number: u64) -> bool {
-        matches!(self.records.get(&number), Some(Record { stage: Stage::Waiting { .. }, .. }))
-    }
-
-    /// Returns whether the first new call has expired, so that the task is not driven.
-    pub(super) fn is_stuck(&self, now: Nanos) -> bool {
-        let is_late = |record: &Record| matches!(record.stage, Stage::New { deadline, is_sent: false, .. } if deadline <= now);
-        self.records.values().any(is_late) || self.peeks.iter().any(|peek| peek.deadline <= now)
+        self.records.get(&number).is_some_and(Record::waits)
     }
 
     /// Returns whether no task serves the records, and nothing is left to do.
     pub(super) fn is_idle(&self) -> bool {
-        !self.is_served && self.records.is_empty() && self.leaving.is_empty() && self.peeks.is_empty()
+        !self.task.is_running && self.records.is_empty() && self.leaving.is_empty() && self.peeks.is_empty()
     }
 
     /// Returns how many calls wait.
     pub(super) fn waiting(&self) -> u64 {
-        let waits = |record: &&Record| matches!(record.stage, Stage::Waiting { .. });
-        self.records.values().filter(waits).count() as u64
+        self.records.values().filter(|record| record.waits()).count() as u64
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use super::record::{Acquired, Grant, Record, Rules, Stage};
+use super::record::{Acquired, Grant, Phase, Record, Rules, Stage};
 use super::records::State;
 use super::script::{Found, Kind, Operation, Outcome};
 use super::steps::Trip;
@@ -16,48 +16,52 @@ const RETRY: u64 = 50_000_000;
 impl State {
     /// Ends a trip that began at `sent`.
     pub(super) fn finish(&mut self, rules: &Rules, trip: Trip, outcome: &Outcome, sent: Nanos, now: Nanos) {
-        let Outcome { held, waiting, until_expiry, found, .. } = outcome;
+        let Outcome { held, waiting, until_expiry, .. } = outcome;
         (self.retry_at, self.last_error) = (Nanos::ZERO, None);
         for peek in trip.peeks {
             let _ = peek.reply.send(Ok((*held, *waiting)));
         }
-        let mut found = found.iter();
-        let mut first = None;
+        let mut found = outcome.found.iter();
+        let mut places = Vec::new();
         for operation in trip.operations {
+            let number = operation.number;
             if operation.kind == Kind::Leave {
-                self.leaving.remove(&operation.number);
+                self.leaving.remove(&number);
                 continue;
             }
-            let (Some(found), Some(record)) = (found.next(), self.records.get_mut(&operation.number)) else {
-                continue;
-            };
-            record.renewed = sent;
+            let (Some(found), Some(record)) = (found.next(), self.records.get_mut(&number)) else { continue };
             record.is_lowered &= operation.units != record.units;
-            match (*found, &mut record.stage) {
-                (Found::Holds { fence, held }, _) => self.grant(rules, operation.number, fence, held, now),
-                (Found::Waits(ahead), Stage::New { .. }) => {
-                    self.wait(operation.number);
-                    first = first.or(Some(ahead));
+            match *found {
+                Found::Holds { fence, held } => {
+                    record.renewed = sent;
+                    self.grant(rules, number, fence, held, now);
                 }
-                (Found::Waits(ahead), Stage::Waiting { is_lost, .. }) => {
-                    *is_lost = false;
-                    first = first.or(Some(ahead));
+                Found::Waits(ahead) => {
+                    record.renewed = sent;
+                    places.push((number, ahead));
+                    self.wait(rules, number, now);
                 }
-                // A message has said since then that the record holds a permit.
-                (Found::Waits(_), Stage::Held { .. }) => {}
-                (Found::None, Stage::Waiting { is_lost, .. }) => *is_lost = true,
-                (Found::None, Stage::New { .. } | Stage::Held { .. }) => {
-                    self.remove(rules, operation.number, *held, *waiting);
-                }
+                Found::None => self.miss(rules, operation, outcome),
             }
         }
-        if let Some(ahead) = first {
+        // The polls are for the first waiter.
+        let first = self.records.iter().find(|(_, record)| record.waits()).map(|(number, _)| *number);
+        if let Some((_, ahead)) = places.into_iter().find(|(number, _)| Some(*number) == first) {
             self.polls.observe(ahead, until_expiry.saturating_mul(1_000), rules.lease, now);
         }
     }
 
-    /// Records that a call has a permit. Returns `false` if the call has ended or does not wait.
-    pub(super) fn grant(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
+    /// Records that a message says that a call has a permit.
+    pub(super) fn receive(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
+        if let Some(Record { stage: Stage::Asking { min_fence, .. }, .. }) = self.records.get(&number)
+            && fence >= *min_fence
+        {
+            self.grant(rules, number, fence, held, now);
+        }
+    }
+
+    /// Records that a call has a permit, which is valid for a lease from when the record was renewed.
+    fn grant(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
         let Some(record) = self.records.get_mut(&number) else { return };
         let valid = rules.valid_until(record.renewed);
         if let Stage::Held { valid_until, .. } = &record.stage {
@@ -65,38 +69,50 @@ impl State {
             return;
         }
         let (sender, receiver) = watch::channel(valid);
-        let held_stage = Stage::Held { valid_until: sender, is_forgotten: false };
-        let (reply, delay) = match std::mem::replace(&mut record.stage, held_stage) {
-            Stage::New { reply, .. } => (reply, 0),
-            Stage::Waiting { reply, .. } => (reply, now.saturating_since(record.arrived)),
-            Stage::Held { .. } => unreachable!("it returned above"),
-        };
-        let decision = Decision::allow(rules.limit, rules.limit.saturating_sub(held), 0).with_delay(delay);
-        let permit = Some(Grant { fence, valid_until: receiver });
-        // If the caller is gone, it removes the record.
-        let _ = reply.send(Ok(Acquired { decision, permit }));
-    }
-
-    fn wait(&mut self, number: u64) {
-        if let Some(record) = self.records.remove(&number)
-            && let Stage::New { reply, .. } = record.stage
-        {
-            let stage = Stage::Waiting { is_lost: false, reply };
-            self.records.insert(number, Record { stage, ..record });
+        let stage = Stage::Held { valid_until: sender, is_forgotten: false };
+        if let Stage::Asking { call, phase, .. } = std::mem::replace(&mut record.stage, stage) {
+            let has_waited = matches!(phase, Phase::Queued | Phase::Lost);
+            let delay = if has_waited { now.saturating_since(call.arrived) } else { 0 };
+            let decision =
+                Decision::allow(rules.limit, rules.limit.saturating_sub(held), 0).with_delay(delay);
+            let permit = Some(Grant { fence, valid_until: receiver });
+            // If the caller is gone, it removes the record.
+            let _ = call.reply.send(Ok(Acquired { decision, permit }));
         }
     }
 
-    /// Removes a call that was denied, or whose permit was lost.
-    fn remove(&mut self, rules: &Rules, number: u64, held: u64, waiting: u64) {
-        let Some(record) = self.records.remove(&number) else { return };
-        match record.stage {
-            Stage::New { may_wait, reply, .. } => {
-                let decision = rules.deny(record.units, held, waiting);
-                let decision = if may_wait { decision.with_queue_full() } else { decision };
-                let _ = reply.send(Ok(Acquired { decision, permit: None }));
+    /// Records that a call waits in the queue. A call whose time to wait is over is denied.
+    fn wait(&mut self, rules: &Rules, number: u64, now: Nanos) {
+        let Some(record) = self.records.get_mut(&number) else { return };
+        match &mut record.stage {
+            // A message has arrived before the reply.
+            Stage::Held { valid_until, .. } => {
+                valid_until.send_replace(rules.valid_until(record.renewed));
             }
-            Stage::Held { valid_until, .. } => drop(valid_until.send(Nanos::ZERO)),
-            Stage::Waiting { .. } => {}
+            Stage::Asking { call, .. } if call.latest.is_some_and(|latest| latest <= now) => {
+                let decision = rules.deny(record.units, rules.limit, 1);
+                self.leaving.insert(number, now.saturating_add(rules.lease));
+                self.end(number, Ok(Acquired { decision, permit: None }));
+            }
+            Stage::Asking { phase, .. } => *phase = Phase::Queued,
+        }
+    }
+
+    /// Records that the server has no record of a call: it has denied the call, or it has lost the record.
+    fn miss(&mut self, rules: &Rules, operation: Operation, outcome: &Outcome) {
+        let Some(record) = self.records.get_mut(&operation.number) else { return };
+        if let (Stage::Asking { phase, min_fence, .. }, Kind::Keep) = (&mut record.stage, operation.kind) {
+            (*phase, *min_fence) = (Phase::Lost, outcome.now);
+            return;
+        }
+        let decision = rules.deny(record.units, outcome.held, outcome.waiting);
+        let decision = if operation.kind == Kind::Queue { decision.with_queue_full() } else { decision };
+        self.end(operation.number, Ok(Acquired { decision, permit: None }));
+    }
+
+    fn end(&mut self, number: u64, result: Result<Acquired, RedisError>) {
+        if let Some(record) = self.records.remove(&number) {
+            record.end(result);
         }
     }
 
@@ -113,22 +129,28 @@ impl State {
             let _ = peek.reply.send(Err(error.clone()));
         }
         for Operation { number, .. } in trip.operations {
-            let is_new = |record: &Record| matches!(record.stage, Stage::New { .. });
-            if self.records.get(&number).is_some_and(is_new)
-                && let Some(Record { stage: Stage::New { reply, .. }, .. }) = self.records.remove(&number)
-            {
+            if self.records.get(&number).is_some_and(|record| record.phase() == Some(Phase::Sent)) {
                 // The server may have created the record.
                 self.leaving.insert(number, now.saturating_add(rules.lease));
-                let _ = reply.send(Err(error.clone()));
+                self.end(number, Err(error.clone()));
             }
         }
     }
 
-    /// Ends the task, because its runtime has ended. New calls get no reply. The other records are renewed by the task
-    /// that the next call starts, if that is in time.
-    pub(super) fn abandon(&mut self) {
-        self.is_served = false;
+    /// Ends the task, because its runtime has ended. New calls get no reply. The other records are renewed by the next
+    /// task, if that is started in time.
+    pub(super) fn abandon(&mut self, rules: &Rules, now: Nanos) {
+        self.task.end();
         self.peeks.clear();
-        self.records.retain(|_, record| !matches!(record.stage, Stage::New { .. }));
+        for (number, record) in &self.records {
+            if record.phase() == Some(Phase::Sent) {
+                self.leaving.insert(*number, now.saturating_add(rules.lease));
+            }
+        }
+        self.records.retain(|_, record| !matches!(record.phase(), Some(Phase::New | Phase::Sent)));
+        if self.records.is_empty() {
+            // No runtime may be left that could tell the server.
+            self.leaving.clear();
+        }
     }
 }

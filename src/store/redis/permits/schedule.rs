@@ -2,19 +2,21 @@
 
 use crate::clock::Nanos;
 
-/// The shortest and the longest time between two polls, in nanoseconds.
-const INTERVAL: (u64, u64) = (25_000_000, 1_000_000_000);
+/// The shortest time between two polls, in nanoseconds.
+const SHORTEST: u64 = 25_000_000;
+/// The number of waiters ahead that are few.
+const NEAR: u64 = 3;
+/// The longest time between two polls if few waiters are ahead, and if more are ahead, in nanoseconds.
+const LONGEST: (u64, u64) = (1_000_000_000, 5_000_000_000);
 /// The first time between two polls for each waiter ahead, in nanoseconds.
 const PER_WAITER: u64 = 5_000_000;
-/// With fewer waiters ahead, the queue is also polled when a record may expire.
-const NEAR: u64 = 4;
 
-/// The polls of a key's queue. The first waiter of this process is polled more often, the sooner it will be the first
-/// of all.
+/// The polls of a key's queue: the sooner the first waiter of this process will be the first of all, the more often.
 #[derive(Debug, Default)]
 pub(super) struct PollSchedule {
     next: Nanos,
     interval: u64,
+    /// The number of waiters ahead at the last poll, and the time of that poll.
     last: Option<(u64, Nanos)>,
 }
 
@@ -31,20 +33,24 @@ impl PollSchedule {
     /// Records that the first waiter of this process is behind `ahead` others, and that no record expires within
     /// `until_expiry` nanoseconds.
     pub(super) fn observe(&mut self, ahead: u64, until_expiry: u64, lease: u64, now: Nanos) {
+        let is_near = ahead <= NEAR;
+        let longest = if is_near { LONGEST.0 } else { LONGEST.1 }.min(lease / 3);
         let interval = match self.last {
+            Some((last, _)) if ahead == last => self.interval.saturating_mul(2),
+            _ if is_near => SHORTEST,
             // Three quarters of the time after which this waiter will be the first, at the speed since the last poll.
             Some((last, at)) if ahead < last => {
                 let each = now.saturating_since(at) / (last - ahead);
                 each.saturating_mul(3 * (ahead + 1)) / 4
             }
-            Some((last, _)) if ahead == last => self.interval.saturating_mul(2),
             // The first waiter is another one than before.
             _ => ahead.saturating_mul(PER_WAITER),
         };
-        self.interval = interval.min(INTERVAL.1).min(lease / 3).max(INTERVAL.0.min(lease / 3));
+        self.interval = interval.clamp(SHORTEST.min(longest), longest);
         self.last = Some((ahead, now));
-        // One millisecond more, because timers have that resolution.
-        let expiry = until_expiry.saturating_add(1_000_000);
-        self.next = now.saturating_add(if ahead < NEAR { self.interval.min(expiry) } else { self.interval });
+        // If few waiters are ahead, the queue is also polled when a record may have expired. Timers have a resolution
+        // of one millisecond.
+        let expiry = if is_near { until_expiry.saturating_add(1_000_000) } else { u64::MAX };
+        self.next = now.saturating_add(self.interval.min(expiry));
     }
 }

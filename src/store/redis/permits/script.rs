@@ -13,7 +13,8 @@ use crate::store::redis::scripts::{Script, TimeSource};
 /// | `q` and a ticket | the name of the waiter that has this ticket |
 ///
 /// Each trip of a process renews some of its records. A record that was not renewed for the time of its lease expires.
-/// If the clock was set back, a record expires at most one lease after the present time. Expired records are removed.
+/// If the clock was set back by more than that, a record expires at most one lease after the present time. Expired
+/// records are removed.
 /// Then permits are handed over to the first waiters, whose processes are told so by a message. A record that has been
 /// given a permit expires when it would have expired as a waiter.
 ///
@@ -175,6 +176,8 @@ pub(super) enum Found {
 /// The reply of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
+    /// The server's time, in microseconds.
+    pub(super) now: u64,
     /// The units that all records hold.
     pub(super) held: u64,
     /// The number of records that wait.
@@ -230,12 +233,12 @@ impl Operation {
 
 impl Outcome {
     /// Parses the reply of the script.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str, now: u64) -> Option<Self> {
         let mut words = text.split(' ');
         let mut number = || words.next()?.parse().ok();
         let (held, waiting, until_expiry, wrote) = (number()?, number()?, number()?, number()?);
         let found = words.map(Found::parse).collect::<Option<_>>()?;
-        Some(Self { held, waiting, until_expiry, has_changed: wrote > 0, found })
+        Some(Self { now, held, waiting, until_expiry, has_changed: wrote > 0, found })
     }
 }
 

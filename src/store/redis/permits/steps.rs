@@ -1,13 +1,13 @@
 //! What the task of a key does next.
 
-use super::record::{Peek, Record, Rules, Stage};
+use super::record::{Peek, Phase, Record, Rules, Stage};
 use super::records::State;
 use super::script::{Kind, Operation};
 use crate::clock::Nanos;
 use crate::store::redis::error::{RedisError, RedisErrorKind};
 
-/// The maximum number of operations of a trip.
-const MAX_BATCH: usize = 256;
+/// The maximum number of operations of a trip, and the maximum number of those that create records.
+const MAX_BATCH: (usize, usize) = (256, 192);
 /// The number of waiters, beginning with the first one, whose states are read when the queue is polled.
 const POLLED: usize = 16;
 
@@ -29,81 +29,99 @@ pub(super) struct Trip {
 }
 
 impl State {
-    /// Returns what the task does at `now`. If `is_closed`, the limiter was dropped, and forgotten permits are returned.
-    pub(super) fn next(&mut self, rules: &Rules, is_closed: bool, now: Nanos) -> Step {
+    /// Returns what the task with this number does at `now`. If `is_closed`, the limiter was dropped, and forgotten
+    /// permits are returned.
+    pub(super) fn next(&mut self, rules: &Rules, task: u64, is_closed: bool, now: Nanos) -> Step {
+        if !self.task.is_present(task) {
+            return Step::End;
+        }
         self.expire(rules, is_closed, now);
-        let may_retry = now >= self.retry_at;
-        let must_poll = self.polls.is_due(now);
-        let (mut operations, mut deadlines, mut next, mut waiters) =
-            (Vec::new(), None::<(Nanos, Nanos)>, Nanos::MAX, 0);
-        let mut extend = |deadline: Nanos| {
-            let (first, last) = deadlines.unwrap_or((deadline, deadline));
-            deadlines = Some((first.min(deadline), last.max(deadline)));
-        };
-        if may_retry {
+        let mut trip = Trip { operations: Vec::new(), peeks: Vec::new(), deadlines: None };
+        // New calls come first, because their deadlines are near.
+        self.add_new(&mut trip, now);
+        let mut next = if self.leaving.is_empty() { Nanos::MAX } else { self.retry_at };
+        if now >= self.retry_at {
+            next = Nanos::MAX;
             let leave = |number: &u64| Operation { kind: Kind::Leave, number: *number, units: 0 };
-            operations.extend(self.leaving.keys().take(MAX_BATCH).map(leave));
-        } else if !self.leaving.is_empty() {
-            next = self.retry_at;
+            trip.operations.extend(self.leaving.keys().take(MAX_BATCH.0 - trip.operations.len()).map(leave));
         }
-        for (number, record) in &mut self.records {
-            if operations.len() >= MAX_BATCH {
-                break;
-            }
-            // The server learns of fewer units when the record is renewed.
-            let renewal =
-                if record.is_lowered { now } else { record.renewed.saturating_add(rules.lease / 3) };
-            let kind = match &mut record.stage {
-                Stage::New { deadline, .. } if *deadline <= now => continue,
-                Stage::New { may_wait, deadline, is_sent, .. } => {
-                    *is_sent = true;
-                    extend(*deadline);
-                    record.renewed = now;
-                    if *may_wait { Kind::Queue } else { Kind::Try }
-                }
-                Stage::Waiting { is_lost, .. } => {
-                    waiters += 1;
-                    if !(may_retry && (*is_lost || renewal <= now || (must_poll && waiters <= POLLED))) {
-                        next = next.min(renewal.max(self.retry_at));
-                        continue;
-                    }
-                    if *is_lost { Kind::Queue } else { Kind::Keep }
-                }
-                Stage::Held { .. } if may_retry && renewal <= now => Kind::Keep,
-                Stage::Held { valid_until, .. } => {
-                    next = next.min(renewal.max(self.retry_at)).min(*valid_until.borrow());
-                    continue;
-                }
-            };
-            operations.push(Operation { kind, number: *number, units: record.units });
-        }
-        let mut peeks = Vec::new();
+        next = next.min(self.add_renewals(&mut trip, rules, now));
         for peek in std::mem::take(&mut self.peeks) {
             if peek.deadline > now && !peek.reply.is_closed() {
-                extend(peek.deadline);
-                peeks.push(peek);
+                trip.extend(peek.deadline);
+                trip.peeks.push(peek);
             }
         }
-        if waiters > 0 {
-            next = next.min(self.polls.next().max(self.retry_at));
-        }
-        if !operations.is_empty() || !peeks.is_empty() {
-            Step::Trip(Trip { operations, peeks, deadlines })
-        } else if next < Nanos::MAX {
-            Step::Wait(next)
-        } else {
+        let step = match trip.operations.is_empty() && trip.peeks.is_empty() {
+            false => Step::Trip(trip),
+            true if next < Nanos::MAX => Step::Wait(next),
             // New calls that have expired are removed by their callers.
-            self.is_served = false;
-            Step::End
+            true => {
+                self.task.end();
+                Step::End
+            }
+        };
+        self.task.goes_on(match &step {
+            Step::Trip(trip) => trip.deadlines.map_or(now.saturating_add(rules.deadline), |(_, last)| last),
+            Step::Wait(until) => *until,
+            Step::End => now,
+        });
+        step
+    }
+
+    /// Adds the calls that have not been decided.
+    fn add_new(&mut self, trip: &mut Trip, now: Nanos) {
+        for (number, record) in &mut self.records {
+            let units = record.units;
+            let Stage::Asking { call, phase: phase @ (Phase::New | Phase::Sent), .. } = &mut record.stage
+            else {
+                continue;
+            };
+            if call.deadline > now && trip.operations.len() < MAX_BATCH.1 {
+                *phase = Phase::Sent;
+                record.renewed = now;
+                let kind = if call.latest.is_some() { Kind::Queue } else { Kind::Try };
+                trip.operations.push(Operation { kind, number: *number, units });
+                trip.extend(call.deadline);
+            }
         }
+    }
+
+    /// Adds the records that must be renewed or polled. Returns the time at which others must be.
+    fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
+        let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
+        for (number, record) in &self.records {
+            let mut due = record.renewed.saturating_add(rules.lease / 3);
+            let kind = match &record.stage {
+                Stage::Asking { phase: Phase::New | Phase::Sent, .. } => continue,
+                Stage::Asking { phase, .. } => {
+                    waiters += 1;
+                    let is_polled = must_poll && waiters <= POLLED;
+                    due = if is_polled || *phase == Phase::Lost { now } else { due };
+                    if *phase == Phase::Lost { Kind::Queue } else { Kind::Keep }
+                }
+                Stage::Held { valid_until, .. } => {
+                    next = next.min(*valid_until.borrow());
+                    // The server learns of fewer units when the record is renewed.
+                    due = if record.is_lowered { now } else { due };
+                    Kind::Keep
+                }
+            };
+            let due = due.max(self.retry_at);
+            if due <= now && trip.operations.len() < MAX_BATCH.0 {
+                trip.operations.push(Operation { kind, number: *number, units: record.units });
+            } else {
+                next = next.min(due);
+            }
+        }
+        if waiters > 0 { next.min(self.polls.next().max(self.retry_at)) } else { next }
     }
 
     /// Removes what has expired because it could not be renewed.
     fn expire(&mut self, rules: &Rules, is_closed: bool, now: Nanos) {
         self.leaving.retain(|_, expires| *expires > now);
         let is_over = |record: &Record| match &record.stage {
-            Stage::New { .. } => false,
-            Stage::Waiting { .. } => rules.valid_until(record.renewed) <= now,
+            Stage::Asking { .. } => record.waits() && rules.valid_until(record.renewed) <= now,
             Stage::Held { valid_until, is_forgotten } => {
                 (is_closed && *is_forgotten) || *valid_until.borrow() <= now
             }
@@ -112,14 +130,17 @@ impl State {
             self.records.iter().filter(|(_, record)| is_over(record)).map(|(number, _)| *number).collect();
         for number in over {
             self.leaving.insert(number, now.saturating_add(rules.lease));
-            match self.records.remove(&number).map(|record| record.stage) {
-                Some(Stage::Waiting { reply, .. }) => {
-                    let late = || RedisError::new(RedisErrorKind::Late, "the place in the queue has expired");
-                    let _ = reply.send(Err(self.last_error.clone().unwrap_or_else(late)));
-                }
-                Some(Stage::Held { valid_until, .. }) => drop(valid_until.send(Nanos::ZERO)),
-                Some(Stage::New { .. }) | None => {}
+            if let Some(record) = self.records.remove(&number) {
+                let late = || RedisError::new(RedisErrorKind::Late, "the place in the queue has expired");
+                record.end(Err(self.last_error.clone().unwrap_or_else(late)));
             }
         }
+    }
+}
+
+impl Trip {
+    fn extend(&mut self, deadline: Nanos) {
+        let (first, last) = self.deadlines.unwrap_or((deadline, deadline));
+        self.deadlines = Some((first.min(deadline), last.max(deadline)));
     }
 }

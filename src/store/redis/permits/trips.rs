@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::listener::Listener;
 use super::record::Rules;
-use super::records::Records;
+use super::records::{Records, State};
 use super::script::{Arguments, Outcome};
 use super::steps::{Step, Trip};
 use crate::algorithm::Concurrency;
@@ -31,8 +31,6 @@ pub(super) struct Shared {
     pub(super) rules: Rules,
     pub(super) arguments: Arguments,
     pub(super) script: Script,
-    /// The channel of this process.
-    pub(super) channel: String,
     pub(super) listener: Arc<Listener>,
     pub(super) keys: DashMap<Arc<str>, Arc<Records>>,
     /// `true` if the limiter was dropped.
@@ -41,21 +39,29 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Returns the records of a key. If the runtime of their task is not driven, other records take their place, and
-    /// the new calls of the former task fail at their deadlines.
-    pub(super) fn records(&self, key: &Arc<str>, now: Nanos) -> Arc<Records> {
+    /// Changes the records of a key, and wakes their task. Starts the task on `runtime` if none is running.
+    pub(super) fn change(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        runtime: &Handle,
+        change: impl FnOnce(&mut State),
+    ) -> Arc<Records> {
+        let now = self.links.any().now();
         let new = || Arc::new(Records::new(Arc::clone(key), self.rules));
-        let mut records = self.keys.entry(Arc::clone(key)).or_insert_with(new);
-        if records.lock().is_stuck(now) {
-            *records = new();
-        }
-        Arc::clone(&records)
+        let entry = self.keys.entry(Arc::clone(key)).or_insert_with(new);
+        // The entry is locked meanwhile, so that the records are not removed from the table.
+        let (task, records) = (entry.change(now, change), Arc::clone(&entry));
+        drop(entry);
+        self.start(task, &records, runtime);
+        records
     }
 
-    /// Starts the task that makes the trips of a key.
-    pub(super) fn serve(self: &Arc<Self>, records: &Arc<Records>, runtime: &Handle) {
-        let (shared, records) = (Arc::clone(self), Arc::clone(records));
-        runtime.spawn(Served { shared, records, has_ended: false }.serve());
+    /// Starts a task that makes the trips of a key, if it has a number.
+    pub(super) fn start(self: &Arc<Self>, task: Option<u64>, records: &Arc<Records>, runtime: &Handle) {
+        if let Some(number) = task {
+            let (shared, records) = (Arc::clone(self), Arc::clone(records));
+            runtime.spawn(Served { shared, records, number, has_ended: false }.serve());
+        }
     }
 }
 
@@ -63,6 +69,8 @@ impl Shared {
 struct Served {
     shared: Arc<Shared>,
     records: Arc<Records>,
+    /// The number of the task.
+    number: u64,
     has_ended: bool,
 }
 
@@ -84,6 +92,10 @@ impl Served {
             };
             let now = link.now();
             let mut state = records.lock();
+            if !state.task.is_present(self.number) {
+                // Another task has taken over, and makes the trip again.
+                break;
+            }
             match made {
                 Attempted::Over(Ok(outcome)) => state.finish(rules, trip, &outcome, sent, now),
                 Attempted::Over(Err(error)) => state.fail(rules, trip, &error, now),
@@ -96,19 +108,20 @@ impl Served {
             let is_waiting = state.waiting() > 0;
             drop(state);
             if is_waiting {
-                shared.listener.listen(&shared.links, &shared.channel, &records.key);
+                shared.listener.listen(&shared.links, &shared.arguments.channel, &records.key);
             }
         }
         self.has_ended = true;
     }
 
-    /// Returns the next trip, once there is one. Returns `None` if no call of this process has a record.
+    /// Returns the next trip, once there is one. Returns `None` if no call of this process has a record, or if another
+    /// task has taken over.
     async fn next_trip(&self) -> Option<Trip> {
-        let Self { shared, records, .. } = self;
+        let Self { shared, records, number, .. } = self;
         loop {
             let link = shared.links.any();
             let is_closed = shared.is_closed.load(Ordering::Acquire);
-            let step = records.lock().next(&shared.rules, is_closed, link.now());
+            let step = records.lock().next(&shared.rules, *number, is_closed, link.now());
             match step {
                 Step::Trip(trip) => return Some(trip),
                 Step::Wait(until) => {
@@ -141,10 +154,10 @@ impl Served {
         let Shared { script, arguments, .. } = &*self.shared;
         let keys = Keys { texts: &[&*self.records.key], is_asking };
         let add = |command: &mut _| arguments.add_to(command, &trip.operations);
-        let Answer { verdict, text, .. } = link.eval(script, keys, not_after, add).await?;
+        let Answer { verdict, now, text } = link.eval(script, keys, not_after, add).await?;
         let outcome = match verdict {
             Verdict::Late => return Ok(None),
-            Verdict::Done => Outcome::parse(&text),
+            Verdict::Done => Outcome::parse(&text, now.0 / 1_000),
             Verdict::Other => None,
         };
         let Some(outcome) = outcome else {
@@ -162,13 +175,13 @@ impl Served {
 /// When the task ends, or when a runtime drops it, a later call starts another task.
 impl Drop for Served {
     fn drop(&mut self) {
-        let Self { shared, records, .. } = self;
-        if self.has_ended {
-            shared.keys.remove_if(&records.key, |_, present| {
-                Arc::ptr_eq(present, records) && present.lock().is_idle()
-            });
-        } else {
-            records.lock().abandon();
+        let Self { shared, records, number, has_ended } = self;
+        let now = shared.links.any().now();
+        let mut state = records.lock();
+        if !*has_ended && state.task.is_present(*number) {
+            state.abandon(&shared.rules, now);
         }
+        drop(state);
+        shared.keys.remove_if(&records.key, |_, present| present.lock().is_idle());
     }
 }

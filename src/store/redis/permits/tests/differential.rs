@@ -34,11 +34,15 @@ impl Both {
         let Arguments { process, limit, lease, places, channel } = arguments;
         let operations: Vec<_> = operations.iter().map(Operation::text).collect();
         let words = [PREFIX, process, &limit.to_string(), &lease.to_string(), &places.to_string(), channel];
-        let (operations, now) = (operations.join(" "), now.to_string());
+        let (operations, time) = (operations.join(" "), now.to_string());
         let mut command = vec!["EVALSHA", &self.sha, "1", KEY];
-        command.extend(words.into_iter().chain([operations.as_str(), now.as_str()]));
+        command.extend(words.into_iter().chain([operations.as_str(), time.as_str()]));
         let reply = self.side.call(&command).text();
-        let outcome = Outcome::parse(reply.splitn(3, ' ').nth(2).unwrap()).unwrap();
+        let outcome = Outcome::parse(reply.splitn(3, ' ').nth(2).unwrap(), now).unwrap();
+        if expected.has_changed {
+            let ttl = self.side.call(&["GET", &format!("ttl:{KEY}")]).text();
+            assert_eq!(ttl, self.value.ttl().to_string(), "{context}");
+        }
         // Those that have left a queue are counted as well.
         for (found, expected) in outcome.found.iter().zip(&expected.found) {
             match (found, expected) {

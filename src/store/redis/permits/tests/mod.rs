@@ -1,2 +1,4 @@
 mod differential;
 mod reference;
+mod runtimes;
+mod state;

@@ -29,6 +29,11 @@ impl Permits {
         self.records.values().filter(|record| record.holds).map(|record| record.units).sum()
     }
 
+    /// Returns the time to live of the key, in milliseconds.
+    pub(super) fn ttl(&self) -> u64 {
+        self.longest.div_ceil(1_000) + 1
+    }
+
     fn write(&mut self, name: &str, record: Record) {
         self.first = if self.first == 0 { record.ends } else { self.first.min(record.ends) };
         self.records.insert(name.to_owned(), record);
@@ -117,7 +122,7 @@ impl Permits {
             });
         }
         let until_expiry = self.first.saturating_sub(now);
-        Outcome { held: self.held(), waiting: self.queue.len() as u64, until_expiry, has_changed, found }
+        Outcome { now, held: self.held(), waiting: self.queue.len() as u64, until_expiry, has_changed, found }
     }
 }
 
