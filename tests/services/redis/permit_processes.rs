@@ -1,6 +1,6 @@
 //! Permits of processes that are killed or suspended. A process is this test program, started again for one test.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -59,7 +59,7 @@ struct Line {
     at: u64,
 }
 
-/// The time from which to which a token was used.
+/// The time from the grant of a permit to its return.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     process: u32,
@@ -183,7 +183,7 @@ fn a_resource_that_checks_tokens_sees_no_more_holders_than_the_limit_however_pro
         let (server, limit) = (RedisServer::start(), 1 + schedule % 3);
         let (lines, suspended) = run(&server, limit, &mut random);
         let mut held = BTreeMap::<u64, Span>::new();
-        let mut accepted = BTreeMap::<u64, Span>::new();
+        let mut seen = BTreeSet::new();
         for Line { process, action, token, at } in &lines {
             let was_suspended = |since| {
                 suspended
@@ -203,27 +203,23 @@ fn a_resource_that_checks_tokens_sees_no_more_holders_than_the_limit_however_pro
                 continue;
             }
             // The resource refuses a token if it has seen as many larger ones as there are permits.
-            if accepted.range(token + 1..).count() as u64 >= limit {
+            if seen.range(token + 1..).count() as u64 >= limit {
                 refused += 1;
                 // With one permit, only a process that was suspended can have lost it.
                 assert!(limit > 1 || !span.is_sure, "schedule {schedule}: {token} is refused at {at}");
-                continue;
+            } else {
+                seen.insert(*token);
             }
-            accepted.entry(*token).or_insert(Span { from: *at, ..*span }).to = *at;
         }
         assert!(held.len() > 20, "schedule {schedule}: {} permits", held.len());
-        // Those that the resource has accepted, from the first write to the last, and those of processes that were not
-        // suspended meanwhile, from the grant to the return.
+        // The permits of processes that were not suspended meanwhile, from the grant to the return.
         held.retain(|_, span| span.is_sure);
-        for spans in [&accepted, &held] {
-            for (token, Span { from, .. }) in spans {
-                let at_once =
-                    spans.values().filter(|span| span.from <= *from && *from < span.to).count() as u64;
-                assert!(
-                    at_once <= limit,
-                    "schedule {schedule}: {at_once} holders of {limit} when {token} begins"
-                );
-            }
+        for (token, Span { from, .. }) in &held {
+            let at_once = held.values().filter(|span| span.from <= *from && *from < span.to).count() as u64;
+            assert!(
+                at_once <= limit,
+                "schedule {schedule}: {at_once} holders of {limit} when {token} begins"
+            );
         }
     }
     println!("{refused} writes refused");

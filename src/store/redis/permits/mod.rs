@@ -91,7 +91,7 @@ const MAX_WAITING: u64 = 10_000;
 /// - The permits of a key are renewed on the runtime of one of the calls of the key. If this runtime ends, or is not
 ///   driven any more, the permits are lost, unless another call of the process for the key is made in time.
 /// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
-/// - If a permit is dropped while the server cannot be reached, the server is told so when it can be reached again.
+/// - If a permit is dropped while the server cannot be reached, the server removes it when it can be reached again.
 ///
 /// # Limits of other kinds
 ///

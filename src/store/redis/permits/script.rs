@@ -15,7 +15,7 @@ use crate::store::redis::scripts::{Script, TimeSource};
 /// Each trip of a process renews some of its records. A record that was not renewed for the time of its lease expires.
 /// If the clock was set back by more than that, a record expires at most one lease after the present time. Expired
 /// records are removed.
-/// Then permits are handed over to the first waiters, whose processes are told so by a message. A record that has been
+/// Then permits are handed over to the first waiters, and a message is sent to the process of each. A record that has been
 /// given a permit expires when it would have expired as a waiter.
 ///
 /// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the beginning
