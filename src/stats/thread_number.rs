@@ -18,7 +18,7 @@ const NOT_ASKED: usize = usize::MAX;
 const NONE: usize = THREADS;
 
 thread_local! {
-    /// The number of this thread. It is apart from `OWNER`, so that it is read without a check.
+    /// The number of this thread. It needs no destructor, unlike `OWNER`, so a read does not ask whether it still exists.
     static NUMBER: Cell<usize> = const { Cell::new(NOT_ASKED) };
     /// Returns the number when the thread ends.
     static OWNER: Option<ThreadNumber> = ThreadNumber::take();

@@ -13,7 +13,8 @@ use crate::clock::{AnyClock, Nanos};
 /// The recent counts of a policy: by default, one [`Slice`] for each of the last 60 seconds.
 ///
 /// Pass a timeline to a layer with [`timeline`](crate::middleware::RateLimitLayer::timeline), keep a clone, and read
-/// the clone at any time. Clones share the counts. A layer without a timeline does no work for these counts.
+/// the clone at any time. Clones share the counts. A layer without a timeline does no work for these counts. A layer
+/// with a timeline reads the clock of the timeline twice for an admitted request, and once for a denied one.
 ///
 /// ```
 /// use tower_throttle::stats::Timeline;
@@ -116,8 +117,8 @@ impl Timeline {
         let newest = self.now().0 / length + FIRST;
         let oldest = (newest + 1).saturating_sub(*slices as u64);
         let mut found: Vec<(u64, Slice)> = Vec::new();
-        let rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, slice) in rings.iter().chain([&*rest]).flat_map(Ring::read) {
+        let rest = rest.lock().unwrap_or_else(PoisonError::into_inner).read();
+        for (number, slice) in rings.iter().flat_map(Ring::read).chain(rest) {
             if (oldest..=newest).contains(&number) {
                 match found.iter_mut().find(|(known, _)| *known == number) {
                     Some((_, known)) => known.add(&slice),
