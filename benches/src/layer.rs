@@ -17,6 +17,7 @@ use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+use tower_throttle::clock::AnyClock;
 use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::stats::{Timeline, TopKeys};
 use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer};
@@ -36,8 +37,9 @@ pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
 /// The subjects of [`count`].
-pub const COUNTED: [&str; 9] = [
+pub const COUNTED: [&str; 10] = [
     "plain",
+    "one reading of the clock",
     "limited",
     "limited, with a timeline",
     "limited, with top keys",
@@ -209,6 +211,7 @@ pub fn count(subject: &str, limit: u32, calls: usize) {
     let mut requests: Vec<_> = (0..calls).map(|_| request()).collect();
     match subject {
         "plain" => walk(&mut bare(), &mut requests),
+        "one reading of the clock" => walk_clock(&AnyClock::default(), calls),
         "limited" => walk(&mut ours.layer(bare()), &mut requests),
         "limited, with a timeline" => {
             walk(&mut ours.timeline(&Timeline::new()).layer(bare()), &mut requests);
@@ -235,6 +238,14 @@ pub fn count(subject: &str, limit: u32, calls: usize) {
 #[inline(never)]
 pub fn walk<S: Service<Request<Body>>>(service: &mut S, requests: &mut Vec<Request<Body>>) {
     requests.drain(..).for_each(|request| call(service, request));
+}
+
+/// Reads the clock repeatedly.
+#[inline(never)]
+pub fn walk_clock(clock: &AnyClock, readings: usize) {
+    for _ in 0..readings {
+        black_box(clock.now());
+    }
 }
 
 fn request() -> Request<Body> {

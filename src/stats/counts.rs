@@ -11,8 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
-use super::thread_number::{THREADS, thread_number};
+use super::thread_number::thread_number;
 use crate::decision::Decision;
+
+/// The number of threads that count in cells of their own: those with the lowest numbers.
+const THREADS: usize = 64;
 
 /// Counters on cache lines of their own.
 #[derive(Debug, Default)]
@@ -33,7 +36,7 @@ impl Cell {
 pub struct CallCounts {
     /// One cell for each shard of a store in memory. Empty if the layer counts the calls, and not the store.
     by_shard: Box<[Cell]>,
-    /// One cell for each number of a thread, if the store counts the calls.
+    /// One cell for each of the lowest numbers of threads, if the store counts the calls.
     by_thread: Box<[Cell]>,
     rest: Cell,
 }

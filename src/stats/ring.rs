@@ -1,24 +1,32 @@
 //! The counters of one thread: a set of counters for each slice of time. Only that thread writes the counters, and any
 //! thread may read them.
 //!
-//! There is no lock: the thread adds by plain loads and stores. At its first event in a new slice of time, the thread
-//! overwrites an old set of counters: it sets the number of the set to [`NONE`], clears the counters, and then sets the
-//! number of the new slice. A reader reads the number before and after the counters. If the number has changed, the
-//! reader discards the counts.
+//! There is no lock: the thread adds by plain loads and stores. The counts of the slice of the latest event have a place
+//! of their own. At the first event in another slice, the thread moves these counts to the place of their slice. `moves`
+//! is odd in the meantime. A reader that sees another value of `moves` after the read than before reads again.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::thread;
 
-use super::slice::{Event, Slice};
+use super::slice::{EMPTY, Event, Slice};
 use crate::clock::Nanos;
 
-/// The number of a set of counters that is not in use, or is being overwritten. Slices of time have numbers from 1 on.
-const NONE: u64 = 0;
+/// The number of the first slice of time.
+pub(super) const FIRST: u64 = 1;
+
+/// The number of slices of a ring, and the length of a slice in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub(super) slices: usize,
+    pub(super) length: u64,
+}
 
 /// The set of counters of one slice of time.
 #[derive(Debug)]
 struct Counters {
     /// The number of the slice of time that is counted here: 1 for the first slice of the clock, 2 for the next, and so
-    /// on.
+    /// on. 0 if no slice is counted here.
     number: AtomicU64,
     admitted: AtomicU64,
     denied: AtomicU64,
@@ -31,10 +39,10 @@ struct Counters {
 }
 
 impl Counters {
-    fn new() -> Self {
+    fn new(number: u64) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            number: AtomicU64::new(NONE),
+            number: AtomicU64::new(number),
             admitted: zero(),
             denied: zero(),
             queued: zero(),
@@ -46,20 +54,19 @@ impl Counters {
         }
     }
 
-    /// Clears the counters, and begins the slice of time `number`.
-    #[cold]
-    fn begin(&self, number: u64) {
-        self.number.store(NONE, Ordering::Relaxed);
-        fence(Ordering::Release);
-        let Self { admitted, denied, queued, successes, errors, borrowed, response_time, .. } = self;
-        for counter in [admitted, denied, queued, successes, errors, borrowed, response_time] {
-            counter.store(0, Ordering::Relaxed);
-        }
-        self.min_response_time.store(u64::MAX, Ordering::Relaxed);
-        self.number.store(number, Ordering::Release);
+    fn write(&self, number: u64, slice: &Slice) {
+        self.number.store(number, Ordering::Relaxed);
+        self.admitted.store(slice.admitted, Ordering::Relaxed);
+        self.denied.store(slice.denied, Ordering::Relaxed);
+        self.queued.store(slice.queued, Ordering::Relaxed);
+        self.successes.store(slice.successes, Ordering::Relaxed);
+        self.errors.store(slice.errors, Ordering::Relaxed);
+        self.borrowed.store(slice.borrowed, Ordering::Relaxed);
+        self.response_time.store(slice.response_nanos, Ordering::Relaxed);
+        self.min_response_time.store(slice.min_nanos, Ordering::Relaxed);
     }
 
-    #[inline]
+    #[inline(always)]
     fn add(&self, event: Event) {
         match event {
             Event::Admitted => add(&self.admitted, 1),
@@ -83,10 +90,8 @@ impl Counters {
         }
     }
 
-    /// Returns the number of the slice of time, and its counts. Returns `None` if the set of counters is not in use, or
-    /// is overwritten during the read.
-    fn read(&self) -> Option<(u64, Slice)> {
-        let number = self.number.load(Ordering::Acquire);
+    /// Returns the number of the slice of time, and its counts.
+    fn read(&self) -> (u64, Slice) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let slice = Slice {
             admitted: read(&self.admitted),
@@ -98,8 +103,7 @@ impl Counters {
             response_nanos: read(&self.response_time),
             min_nanos: read(&self.min_response_time),
         };
-        fence(Ordering::Acquire);
-        (number != NONE && self.number.load(Ordering::Relaxed) == number).then_some((number, slice))
+        (read(&self.number), slice)
     }
 }
 
@@ -109,51 +113,72 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-/// The latest slices in which one thread has counted.
+/// The latest slices in which one thread has counted, on cache lines of their own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(super) struct Ring {
-    slices: Box<[Counters]>,
-    /// The length of a slice, in nanoseconds.
-    length: u64,
-    /// The index of the counters of the latest event, and the clock reading at which their slice of time began. At
-    /// first, the index is out of range. Only the thread of the ring uses both fields.
-    latest: AtomicUsize,
+    /// The counts of the slice of the latest event. Before the first event, this is the first slice of the clock.
+    latest: Counters,
+    /// The clock reading at which that slice began.
     began: AtomicU64,
+    /// The number of times that a move of counts has begun or ended.
+    moves: AtomicU64,
+    /// The counts of the other slices. Empty until counts are moved.
+    others: OnceLock<Box<[Counters]>>,
 }
 
 impl Ring {
-    pub(super) fn new(slices: usize, length: u64) -> Self {
-        let slices: Box<[_]> = (0..slices).map(|_| Counters::new()).collect();
-        Self { latest: AtomicUsize::new(slices.len()), began: AtomicU64::new(0), slices, length }
+    #[cfg(test)]
+    pub(super) const BYTES_PER_SLICE: usize = size_of::<Counters>();
+
+    pub(super) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { latest: Counters::new(FIRST), began: zero(), moves: zero(), others: OnceLock::new() }
     }
 
-    /// Counts an event at `now`. Only one thread may call this method on a ring.
-    #[inline]
-    pub(super) fn add(&self, now: Nanos, event: Event) {
+    /// Counts an event at `now`. Only one thread may call this method on a ring, and always with the same size.
+    // This function is inlined, so that only the code for one kind of event is left.
+    #[inline(always)]
+    pub(super) fn add(&self, now: Nanos, event: Event, size: &Size) {
         // If `now` is before the slice, the difference wraps, and is above the length.
-        let is_within = now.0.wrapping_sub(self.began.load(Ordering::Relaxed)) < self.length;
-        match self.slices.get(self.latest.load(Ordering::Relaxed)) {
-            Some(slice) if is_within => slice.add(event),
-            _ => self.turn_to(now).add(event),
+        if now.0.wrapping_sub(self.began.load(Ordering::Relaxed)) >= size.length {
+            self.turn_to(now, size);
         }
+        self.latest.add(event);
     }
 
-    /// Returns the counters of the slice at `now`, which later events use as well.
+    /// Makes the slice at `now` the latest one.
     #[cold]
-    fn turn_to(&self, now: Nanos) -> &Counters {
-        let number = now.0 / self.length;
-        let at = (number % self.slices.len() as u64) as usize;
-        let slice = &self.slices[at];
-        if slice.number.load(Ordering::Relaxed) != number + 1 {
-            slice.begin(number + 1);
+    fn turn_to(&self, now: Nanos, size: &Size) {
+        let number = now.0 / size.length + FIRST;
+        let others = self.others.get_or_init(|| (0..size.slices).map(|_| Counters::new(0)).collect());
+        let place = |number: u64| &others[(number % size.slices as u64) as usize];
+        let moves = self.moves.load(Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        let (old, counts) = self.latest.read();
+        place(old).write(old, &counts);
+        // If the clock has stepped back to a slice with counts, these are taken up again.
+        let (known, counts) = place(number).read();
+        self.latest.write(number, if known == number { &counts } else { &EMPTY });
+        if known == number {
+            place(number).write(number, &EMPTY);
         }
-        self.latest.store(at, Ordering::Relaxed);
-        self.began.store(number * self.length, Ordering::Relaxed);
-        slice
+        self.began.store((number - FIRST) * size.length, Ordering::Relaxed);
+        self.moves.store(moves.wrapping_add(2), Ordering::Release);
     }
 
-    /// Returns the slices, each with its number, in any order.
-    pub(super) fn read(&self) -> impl Iterator<Item = (u64, Slice)> {
-        self.slices.iter().filter_map(Counters::read)
+    /// Returns the slices that have counts, each with its number, in any order.
+    pub(super) fn read(&self) -> Vec<(u64, Slice)> {
+        loop {
+            let moves = self.moves.load(Ordering::Acquire);
+            let sets = self.others.get().into_iter().flatten().chain([&self.latest]);
+            let read = sets.map(Counters::read).filter(|(_, slice)| *slice != EMPTY).collect();
+            fence(Ordering::Acquire);
+            if moves.is_multiple_of(2) && self.moves.load(Ordering::Relaxed) == moves {
+                return read;
+            }
+            thread::yield_now();
+        }
     }
 }

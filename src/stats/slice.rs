@@ -69,8 +69,18 @@ impl Slice {
 
 impl Default for Slice {
     fn default() -> Self {
-        let (response_nanos, min_nanos) = (0, u64::MAX);
-        let (admitted, denied, queued, successes, errors, borrowed) = (0, 0, 0, 0, 0, 0);
-        Self { admitted, denied, queued, successes, errors, borrowed, response_nanos, min_nanos }
+        EMPTY
     }
 }
+
+/// The counts of a slice without any event.
+pub(super) const EMPTY: Slice = Slice {
+    admitted: 0,
+    denied: 0,
+    queued: 0,
+    successes: 0,
+    errors: 0,
+    borrowed: 0,
+    response_nanos: 0,
+    min_nanos: u64::MAX,
+};

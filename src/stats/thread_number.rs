@@ -1,18 +1,27 @@
 //! Small numbers of threads, so that each thread counts in a cell of its own.
 
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use crate::sync::thread_local;
 
 /// The number of threads that can have a number at the same time.
-pub(super) const THREADS: usize = u64::BITS as usize;
+pub(super) const THREADS: usize = u128::BITS as usize;
 
 /// The numbers that threads have, as bits. A number is returned and taken under this lock, so the thread that takes it
 /// sees all that the thread before it has counted.
-static TAKEN: Mutex<u64> = Mutex::new(0);
+static TAKEN: Mutex<u128> = Mutex::new(0);
+
+/// In place of a number: the thread has not asked for one.
+const NOT_ASKED: usize = usize::MAX;
+/// In place of a number: no number was left, or the thread ends.
+const NONE: usize = THREADS;
 
 thread_local! {
-    static NUMBER: Option<ThreadNumber> = ThreadNumber::take();
+    /// The number of this thread. It needs no destructor, unlike `OWNER`, so a read does not ask whether it still exists.
+    static NUMBER: Cell<usize> = const { Cell::new(NOT_ASKED) };
+    /// Returns the number when the thread ends.
+    static OWNER: Option<ThreadNumber> = ThreadNumber::take();
 }
 
 struct ThreadNumber(u32);
@@ -22,13 +31,14 @@ impl ThreadNumber {
     fn take() -> Option<Self> {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let number = taken.trailing_ones();
-        *taken |= 1_u64.checked_shl(number)?;
+        *taken |= 1_u128.checked_shl(number)?;
         Some(Self(number))
     }
 }
 
 impl Drop for ThreadNumber {
     fn drop(&mut self) {
+        let _ = NUMBER.try_with(|number| number.set(NONE));
         *TAKEN.lock().unwrap_or_else(PoisonError::into_inner) &= !(1 << self.0);
     }
 }
@@ -37,7 +47,19 @@ impl Drop for ThreadNumber {
 /// this thread first asked for one, and while the thread ends.
 #[inline]
 pub(super) fn thread_number() -> Option<usize> {
-    NUMBER.try_with(|number| number.as_ref().map(|number| number.0 as usize)).ok().flatten()
+    let number = NUMBER.try_with(Cell::get).unwrap_or(NONE);
+    if number < THREADS { Some(number) } else { ask(number) }
+}
+
+/// Returns the number of a thread whose `NUMBER` is `found`.
+#[cold]
+fn ask(found: usize) -> Option<usize> {
+    if found == NONE {
+        return None;
+    }
+    let taken = OWNER.try_with(|owner| owner.as_ref().map(|owned| owned.0 as usize)).ok().flatten();
+    let _ = NUMBER.try_with(|number| number.set(taken.unwrap_or(NONE)));
+    taken
 }
 
 #[cfg(test)]
@@ -49,7 +71,7 @@ mod tests {
     #[test]
     fn no_two_threads_have_the_same_number_at_the_same_time() {
         for _ in 0..2 {
-            let ready = Barrier::new(100);
+            let ready = Barrier::new(200);
             let ask = || {
                 let number = thread_number();
                 assert_eq!(thread_number(), number);
@@ -57,7 +79,7 @@ mod tests {
                 number
             };
             let mut numbers: Vec<_> = thread::scope(|scope| {
-                let threads: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+                let threads: Vec<_> = (0..200).map(|_| scope.spawn(ask)).collect();
                 threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
             });
             // Threads of other tests have numbers as well.

@@ -18,7 +18,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, from_fn};
 use tower_throttle::limiter::OnClose;
 use tower_throttle::middleware::Shadow;
-use tower_throttle::stats::CallStats;
+use tower_throttle::stats::{CallStats, Timeline};
 use tower_throttle::store::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
@@ -315,10 +315,14 @@ fn layers_are_exact(calls: u64) {
     let shadow = Shadow::new();
     let bucket = || RateLimiter::new(TokenBucket::new(Quota::per_second(500)));
     let window = || RateLimiter::new(SlidingWindow::new(Quota::per_second(2_000)));
+    // The timelines cover an hour: the whole run.
+    let timeline = || Timeline::new().slice_length(Duration::from_secs(60));
+    let (alone, both) = (timeline(), timeline());
     let first = RateLimitLayer::with_limiter(by(0), bucket()).name("alone").responder(ErrorResponder);
+    let first = first.timeline(&alone);
     let shadowed = first.clone().shadow(&shadow);
-    let second = RateLimitLayer::with_limiter(by(4), bucket()).name("first");
-    let third = RateLimitLayer::with_limiter(by(8), window()).name("second");
+    let second = RateLimitLayer::with_limiter(by(4), bucket()).name("first").timeline(&both);
+    let third = RateLimitLayer::with_limiter(by(8), window()).name("second").timeline(&both);
     let joined = second.clone().and(third).responder(ErrorResponder);
     let made = calls / 3 / THREADS * THREADS;
 
@@ -326,6 +330,8 @@ fn layers_are_exact(calls: u64) {
     let admitted = on_threads(calls / 3, |random| passes(&service, random.below(0x1000)));
     let stats = first.stats().calls;
     assert_eq!((stats.admitted, stats.admitted + stats.denied), (admitted, made));
+    let total = alone.total();
+    assert_eq!((total.admitted, total.denied, total.successes), (admitted, stats.denied, admitted));
 
     let service = shadowed.layer(answers::<u64>());
     assert_eq!(on_threads(calls / 3, |random| passes(&service, random.below(0x1000))), made);
@@ -333,6 +339,9 @@ fn layers_are_exact(calls: u64) {
     assert_eq!(in_shadow.denied, stats.denied);
     assert_eq!(in_shadow.admitted - stats.admitted + in_shadow.shadow_denied, made);
     assert_eq!(in_shadow.shadow_denied, shadow.denied());
+    let total = alone.total();
+    let passed = admitted + made;
+    assert_eq!((total.admitted, total.denied, total.successes), (passed, stats.denied, passed));
 
     let service = joined.layer(answers::<u64>());
     let admitted = on_threads(calls / 3, |random| passes(&service, random.below(0x1000)));
@@ -341,6 +350,9 @@ fn layers_are_exact(calls: u64) {
         assert_eq!((stats.admitted, stats.ended()), (admitted, made), "{}", policy.name);
         assert_eq!(stats.denied + stats.denied_by_others, made - admitted, "{}", policy.name);
     }
+    let (total, denied) =
+        (both.total(), joined.stats().iter().map(|policy| policy.calls.denied).sum::<u64>());
+    assert_eq!((total.admitted, total.denied, total.successes), (2 * admitted, denied, 2 * admitted));
     assert_eq!(second.stats().calls, joined.stats()[0].calls, "clones of a layer share their counters");
 }
 

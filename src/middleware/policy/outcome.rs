@@ -4,7 +4,7 @@ use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::stats::{CallOutcome, Event};
+use crate::stats::{CallOutcome, Event, Timeline};
 use crate::store::Reservation;
 
 /// The decision of one policy, with what is needed until the response is made.
@@ -104,16 +104,21 @@ pub(in crate::middleware) fn record_decisions(
         let (Some(timeline), Some(outcome)) = (&info.timeline, outcome) else { continue };
         let now = timeline.now();
         started.get_or_insert(now);
-        let event = match (is_admitted, outcome.decision.is_allowed()) {
-            (true, _) if outcome.decision.is_delayed() => Event::Released(outcome.borrowed()),
-            (true, _) => Event::Admitted,
-            (false, false) => Event::Denied,
+        match (is_admitted, outcome.decision.is_allowed()) {
+            (true, _) if outcome.decision.is_delayed() => record_release(timeline, now, outcome.borrowed()),
+            (true, _) => timeline.record(now, Event::Admitted),
+            (false, false) => timeline.record(now, Event::Denied),
             // Another policy denied the request.
-            (false, true) => continue,
-        };
-        timeline.record(now, event);
+            (false, true) => {}
+        }
     }
     started.unwrap_or(Nanos::ZERO)
+}
+
+/// Records that a request was admitted after a wait.
+#[cold]
+fn record_release(timeline: &Timeline, now: Nanos, borrowed: u64) {
+    timeline.record(now, Event::Released(borrowed));
 }
 
 /// Records the response to a request, or the error of the inner service, in the timelines of its policies. `started` is
@@ -125,15 +130,15 @@ pub(in crate::middleware) fn record_end(
     started: Nanos,
     is_success: bool,
 ) {
-    let mut event = None;
+    let mut time = None;
     for (info, outcome) in infos.iter().zip(outcomes) {
         let (Some(timeline), Some(_)) = (&info.timeline, outcome) else { continue };
         let now = timeline.now();
-        let event = *event.get_or_insert_with(|| {
-            let time = now.saturating_since(started);
-            if is_success { Event::Succeeded(time) } else { Event::Failed(time) }
-        });
-        timeline.record(now, event);
+        let time = *time.get_or_insert_with(|| now.saturating_since(started));
+        match is_success {
+            true => timeline.record(now, Event::Succeeded(time)),
+            false => timeline.record(now, Event::Failed(time)),
+        }
     }
 }
 
