@@ -51,13 +51,20 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    // The fields that are already present, collected before this function adds any field.
-    let others: Vec<HeaderValue> = match headers.is_empty() {
-        true => Vec::new(),
-        false => {
-            headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT)).cloned().collect()
+    if let (true, None, [report]) = (headers.is_empty(), refused, reports)
+        && let Some(label) = report.sole_label()
+    {
+        *headers = label.fields.clone();
+        if let Some(value) =
+            headers.iter_mut().find_map(|(name, value)| (*name == RATELIMIT).then_some(value))
+        {
+            *value = structured_field::item(&label.item, report.decision().remaining(), report.window());
         }
-    };
+        return;
+    }
+    // The fields that are already present, collected before this function adds any field.
+    let others: Vec<HeaderValue> =
+        headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT)).cloned().collect();
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
     };
