@@ -126,7 +126,7 @@ mod tests {
     use crate::middleware::response::Rejection;
     use crate::quota::Quota;
     use crate::store::Reservation;
-    use http::header::RETRY_AFTER;
+    use http::header::{AGE, RETRY_AFTER};
     use std::sync::Arc;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
@@ -143,6 +143,24 @@ mod tests {
         add_fields(&mut headers, &[report], &Options::new(), refused);
         [RATELIMIT_POLICY, RATELIMIT, RETRY_AFTER]
             .map(|name| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned())
+    }
+
+    #[test]
+    fn prebuilt_fields_are_the_same_as_any_other() {
+        let algorithm = TokenBucket::new(Quota::per_minute(100));
+        let info = PolicyInfo::new(&algorithm, Arc::default());
+        for remaining in [0, 9, 10, 99] {
+            let outcome = Outcome::new(Decision::allow(100, remaining, 60_000_000_000), false);
+            let report = PolicyReport::new(&info, &outcome);
+            let [mut prebuilt, mut other] = [HeaderMap::new(), HeaderMap::new()];
+            other.insert(AGE, HeaderValue::from_static("0"));
+            for headers in [&mut prebuilt, &mut other] {
+                add_fields(headers, &[report], &Options::new(), None);
+            }
+            other.remove(AGE);
+            assert_eq!(prebuilt, other);
+            assert_eq!(prebuilt.len(), 2);
+        }
     }
 
     #[test]

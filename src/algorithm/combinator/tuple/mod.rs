@@ -108,6 +108,7 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+                // Most calls are admitted, so they are charged first, and peeked at only if a member denies the call.
                 if Self::UNDO_BY_COPY && !Self::NEEDS_RELEASE {
                     let before = state.clone();
                     let mut decisions = ($(self.$at.check(&mut state.$at, now, cost),)+);
