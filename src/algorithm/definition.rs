@@ -24,6 +24,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The way in which a store undoes the latest admission of a queued call. With `true`, the store copies the state
     /// before each such admission, and [restores](Algorithm::restore) the copy. With `false`, the store calls
     /// [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy, or if a copy is expensive.
+    ///
+    /// A tuple also copies the states of its members before each call, if all of them have `true` here.
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:

@@ -6,8 +6,12 @@ use http::header::ACCEPT;
 /// Returns whether the client prefers `text/html` to problem details and to JSON. Invalid ranges of `Accept` are
 /// ignored. If `Accept` is missing or has no valid range, returns `false`.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(ACCEPT);
+    if lines.iter().next().is_none() {
+        return false;
+    }
     let ranges = || {
-        let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
+        let lines = lines.iter().filter_map(|line| line.to_str().ok());
         lines.flat_map(|line| line.split(',')).filter_map(Range::read)
     };
     let weight = |kind: &str, subtype: &str| {

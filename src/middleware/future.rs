@@ -38,7 +38,7 @@ pin_project! {
     {
         #[pin]
         stage: Stage<Held<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
-        // `None` if the future only has to return a rejection, or has already returned its response.
+        // `None` if the future only has to return a rejection.
         shared: Option<Arc<Shared<P, R>>>,
     }
 }
@@ -77,9 +77,9 @@ where
     pub(super) fn calling(
         response: Svc::Future,
         admitted: Admitted<P::Outcomes>,
-        shared: &Arc<Shared<P, R>>,
+        shared: Arc<Shared<P, R>>,
     ) -> Self {
-        Self { stage: Stage::Calling { response, admitted }, shared: Some(Arc::clone(shared)) }
+        Self { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
     }
 
     /// Creates the future of a call that was rejected.
@@ -91,9 +91,14 @@ where
         shared: &Arc<Shared<P, R>>,
     ) -> Self {
         let answer = Some(shared.reject(rejected, &request, outcomes));
-        let drain = shared.responder.drain(request);
-        let shared = drain.is_some().then(|| Arc::clone(shared));
-        Self { stage: Stage::Answered { answer, drain }, shared }
+        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
+        if let (Some(reading), Stage::Answered { drain, .. }) =
+            (shared.responder.drain(request), &mut future.stage)
+        {
+            *drain = Some(reading);
+            future.shared = Some(Arc::clone(shared));
+        }
+        future
     }
 
     /// Creates the future of a call that is queued. If the call is admitted, the future calls `ready`.
@@ -113,58 +118,67 @@ where
 
     /// # Panics
     ///
-    /// Panics if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
+    /// May panic if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
     /// the default clock, the future must be polled within a tokio runtime whose timer is enabled. Otherwise, the
     /// method panics.
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        loop {
-            let next = match this.stage.as_mut().project() {
-                StageProj::Calling { response, admitted } => {
-                    let shared = this.shared.as_ref().expect(OVER);
-                    let answered = ready!(response.poll(cx));
-                    let answer = shared.finish(answered, admitted);
-                    *this.shared = None;
-                    this.stage.set(Stage::Answered { answer: None, drain: None });
-                    return Poll::Ready(answer);
-                }
-                StageProj::Waiting { held } => {
-                    let shared = this.shared.as_ref().expect("a queued call has its policies");
-                    let held = held.as_mut().project();
-                    let waited = ready!(held.wait.poll(cx));
-                    let (mut ready, mut request) = held.call.take().expect("it calls once");
-                    let (policies, mut outcomes) = (&*shared.policies, P::Outcomes::default());
-                    let verdict = policies.set.waited(&policies.infos, &request, waited, &mut outcomes);
-                    match shared.permit(verdict) {
-                        Ok(permit) => {
-                            limited(&policies.infos, outcomes.as_ref())
-                                .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
-                            let started = shared.admit(&mut request, &outcomes);
-                            let response = ready.call(request);
-                            Stage::Calling { response, admitted: Admitted { outcomes, permit, started } }
-                        }
-                        Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        match this.stage.project() {
+            StageProj::Calling { response, admitted } => {
+                let answered = ready!(response.poll(cx));
+                let shared = this.shared.as_ref().expect("an admitted call has its policies");
+                Poll::Ready(shared.finish(answered, admitted))
+            }
+            StageProj::Waiting { .. } => {
+                ready!(self.as_mut().poll_wait(cx));
+                self.poll(cx)
+            }
+            StageProj::Answered { answer, drain } => {
+                if let Some(reading) = drain {
+                    let at_end = ready!(Pin::new(reading).poll(cx));
+                    *drain = None;
+                    if let (true, Some(Ok(answer)), Some(shared)) = (at_end, &mut *answer, &*this.shared) {
+                        shared.responder.drained(answer);
                     }
                 }
-                StageProj::Answered { answer, drain } => {
-                    if let Some(reading) = drain {
-                        let at_end = ready!(Pin::new(reading).poll(cx));
-                        *drain = None;
-                        if let (true, Some(Ok(answer)), Some(shared)) = (at_end, &mut *answer, &*this.shared)
-                        {
-                            shared.responder.drained(answer);
-                        }
-                    }
-                    return Poll::Ready(answer.take().expect(OVER));
-                }
-            };
-            this.stage.set(next);
+                Poll::Ready(answer.take().expect("polled after it was ready"))
+            }
         }
     }
 }
 
-const OVER: &str = "polled after it was ready";
+impl<Svc, Req, P, R> ResponseFuture<Svc, Req, P, R>
+where
+    Svc: Service<Req>,
+    P: PolicySet<Req> + SettlePolicies<Svc::Response>,
+    R: Responder<Req, Svc::Response, Svc::Error>,
+{
+    /// Polls the wait of a queued call. Once the wait is over, passes an admitted call to the inner service, and makes
+    /// the response to a rejected call.
+    fn poll_wait(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let StageProj::Waiting { held } = this.stage.as_mut().project() else { return Poll::Ready(()) };
+        let shared = this.shared.as_ref().expect("a queued call has its policies");
+        let held = held.as_mut().project();
+        let waited = ready!(held.wait.poll(cx));
+        let (mut ready, mut request) = held.call.take().expect("it calls once");
+        let (policies, mut outcomes) = (&*shared.policies, P::Outcomes::default());
+        let verdict = policies.set.waited(&policies.infos, &request, waited, &mut outcomes);
+        let next = match shared.permit(verdict) {
+            Ok(permit) => {
+                limited(&policies.infos, outcomes.as_ref())
+                    .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
+                let started = shared.admit(&mut request, &outcomes);
+                let response = ready.call(request);
+                Stage::Calling { response, admitted: Admitted { outcomes, permit, started } }
+            }
+            Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
+        };
+        this.stage.set(next);
+        Poll::Ready(())
+    }
+}
 
 impl<Svc, Req, P, R> fmt::Debug for ResponseFuture<Svc, Req, P, R>
 where

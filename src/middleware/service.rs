@@ -65,6 +65,7 @@ where
             Progress::Ready(verdict) => match shared.permit(verdict) {
                 Ok(permit) => {
                     let started = shared.admit(&mut request, &outcomes);
+                    let shared = Arc::clone(shared);
                     let response = self.inner.call(request);
                     ResponseFuture::calling(response, Admitted { outcomes, permit, started }, shared)
                 }

@@ -110,7 +110,8 @@ impl<P, R> Shared<P, R> {
     }
 
     /// Makes the response to an admitted call from the result of the inner service.
-    #[inline]
+    // Responses are large. If this function is inlined, the compiler copies each response several times.
+    #[inline(never)]
     pub(super) fn finish<Req, Res, Err>(
         &self,
         answered: Result<Res, Err>,
@@ -126,14 +127,16 @@ impl<P, R> Shared<P, R> {
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, answered.is_ok());
         }
+        if let Ok(response) = &answered {
+            self.policies.set.settle(outcomes, response);
+        }
         match answered {
             Ok(response) => {
-                self.policies.set.settle(outcomes, &response);
-                let response = self.responder.map_response(&reports(infos, outcomes), response);
-                Ok(match permit.is_empty() {
-                    true => response,
-                    false => self.responder.hold_permit(response, permit),
-                })
+                let mut response = self.responder.map_response(&reports(infos, outcomes), response);
+                if !permit.is_empty() {
+                    response = self.responder.hold_permit(response, permit);
+                }
+                Ok(response)
             }
             Err(error) => Err(self.responder.map_error(error)),
         }

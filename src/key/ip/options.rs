@@ -23,7 +23,7 @@ impl IpOptions {
     /// Returns the key of a caller, or `None` if the caller is not limited.
     #[inline]
     pub(super) fn key_of_peer(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
-        let is_in = |lists: &[Networks]| lists.iter().any(|networks| networks.contains_peer(caller));
+        let is_in = |lists: &[Networks]| !lists.is_empty() && is_in_one(lists, caller);
         if is_in(&self.deny) {
             return Err(KeyError::forbidden("this address is not served"));
         }
@@ -47,6 +47,12 @@ impl IpOptions {
             }
         }
     }
+}
+
+/// Returns whether one of the lists contains a caller. Most extractors have no lists, and then this function is not
+/// called.
+fn is_in_one(lists: &[Networks], caller: Peer) -> bool {
+    lists.iter().any(|networks| networks.contains_peer(caller))
 }
 
 /// Implements the methods that all address extractors have.

@@ -97,11 +97,12 @@ fn bare(extensions: &Extensions) -> Option<Peer> {
 fn by_axum(extensions: &Extensions) -> Option<Peer> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
-    let connected = extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| *address);
-    // If there is no `ConnectInfo`, axum's own extractor of that name also reads this extension, which is for tests.
-    connected
-        .or_else(|| extensions.get::<MockConnectInfo<SocketAddr>>().map(|mock| mock.0))
-        .map(|address| Peer::of(Some(address.ip())))
+    let address = match extensions.get::<ConnectInfo<SocketAddr>>() {
+        Some(ConnectInfo(address)) => address,
+        // If there is no `ConnectInfo`, axum's own extractor of that name also reads this extension, which is for tests.
+        None => &extensions.get::<MockConnectInfo<SocketAddr>>()?.0,
+    };
+    Some(Peer::of(Some(address.ip())))
 }
 
 #[cfg(not(feature = "axum"))]

@@ -37,7 +37,13 @@ impl ProxyWarning {
         if cfg!(feature = "tracing")
             && matches!(peer, Peer::Ip(address) if is_internal(address))
             && !self.is_logged.load(Ordering::Relaxed)
-            && FORWARDING.iter().any(|name| headers.contains_key(name))
+        {
+            self.warn_once(headers);
+        }
+    }
+
+    fn warn_once(&self, headers: &HeaderMap) {
+        if FORWARDING.iter().any(|name| headers.contains_key(name))
             && !self.is_logged.swap(true, Ordering::Relaxed)
         {
             warn();

@@ -97,18 +97,27 @@ pub(in crate::middleware) struct PolicyName {
     /// The body of a rejection with status 503. It is sent if the limiter is closed, if its key table is full, or if
     /// its store failed.
     pub(in crate::middleware) reduced: Bytes,
+    /// The header fields that report this limit. The value of `RateLimit` is empty. These fields and those of `denied`
+    /// are copied into responses, so that the names of fields are not hashed for each response.
+    pub(in crate::middleware) fields: HeaderMap,
     /// The header fields of a usual rejection by this limit. The values of `Retry-After` and `RateLimit` are empty.
     pub(in crate::middleware) denied: HeaderMap,
 }
 
 impl PolicyName {
+    fn fields(policy_field: &HeaderValue) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(RATELIMIT_POLICY, policy_field.clone());
+        fields.insert(RATELIMIT, HeaderValue::from_static(""));
+        fields
+    }
+
     fn denied(policy_field: &HeaderValue) -> HeaderMap {
         let mut fields = HeaderMap::new();
         fields.insert(CONTENT_TYPE, problem_json::MEDIA_TYPE);
         fields.insert(CACHE_CONTROL, NO_STORE);
         fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
-        fields.insert(RATELIMIT_POLICY, policy_field.clone());
-        fields.insert(RATELIMIT, HeaderValue::from_static(""));
+        fields.extend(Self::fields(policy_field));
         fields
     }
 
@@ -123,6 +132,7 @@ impl PolicyName {
     fn printable(name: &str, policy: QuotaPolicy) -> Self {
         let policy_field = structured_field::policy(name, policy);
         Self {
+            fields: Self::fields(&policy_field),
             denied: Self::denied(&policy_field),
             policy_field,
             item: structured_field::item_start(name),

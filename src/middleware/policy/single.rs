@@ -37,10 +37,10 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
-                info.count(&decision, in_shadow);
-                let details = self.details(options.algorithm.as_ref());
                 let decided =
-                    outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details });
+                    outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details: None });
+                decided.details = self.details(options.algorithm.as_ref());
+                info.count(&decided.decision, in_shadow);
                 Progress::Ready(verdict(info, decided))
             }
             Acquired::Pending(wait) => {

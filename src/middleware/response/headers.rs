@@ -51,13 +51,20 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    // The fields that are already present, collected before this function adds any field.
-    let others: Vec<HeaderValue> = match headers.is_empty() {
-        true => Vec::new(),
-        false => {
-            headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT)).cloned().collect()
+    if let (true, None, [report]) = (headers.is_empty(), refused, reports)
+        && let Some(label) = report.sole_label()
+    {
+        *headers = label.fields.clone();
+        if let Some(value) =
+            headers.iter_mut().find_map(|(name, value)| (*name == RATELIMIT).then_some(value))
+        {
+            *value = structured_field::item(&label.item, report.decision().remaining(), report.window());
         }
-    };
+        return;
+    }
+    // The fields that are already present, collected before this function adds any field.
+    let others: Vec<HeaderValue> =
+        headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT)).cloned().collect();
     let is_present = |label: &PolicyName| {
         others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
     };
@@ -119,7 +126,7 @@ mod tests {
     use crate::middleware::response::Rejection;
     use crate::quota::Quota;
     use crate::store::Reservation;
-    use http::header::RETRY_AFTER;
+    use http::header::{AGE, RETRY_AFTER};
     use std::sync::Arc;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
@@ -136,6 +143,24 @@ mod tests {
         add_fields(&mut headers, &[report], &Options::new(), refused);
         [RATELIMIT_POLICY, RATELIMIT, RETRY_AFTER]
             .map(|name| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned())
+    }
+
+    #[test]
+    fn prebuilt_fields_are_the_same_as_any_other() {
+        let algorithm = TokenBucket::new(Quota::per_minute(100));
+        let info = PolicyInfo::new(&algorithm, Arc::default());
+        for remaining in [0, 9, 10, 99] {
+            let outcome = Outcome::new(Decision::allow(100, remaining, 60_000_000_000), false);
+            let report = PolicyReport::new(&info, &outcome);
+            let [mut prebuilt, mut other] = [HeaderMap::new(), HeaderMap::new()];
+            other.insert(AGE, HeaderValue::from_static("0"));
+            for headers in [&mut prebuilt, &mut other] {
+                add_fields(headers, &[report], &Options::new(), None);
+            }
+            other.remove(AGE);
+            assert_eq!(prebuilt, other);
+            assert_eq!(prebuilt.len(), 2);
+        }
     }
 
     #[test]

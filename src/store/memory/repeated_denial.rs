@@ -21,10 +21,8 @@ impl<A: Algorithm> Table<A> {
         call: &Attempt<'_, A>,
         now: Nanos,
     ) -> Option<Decision> {
-        if !is_plain(call) {
-            return None;
-        }
-        let denial = shard.denial.standing(key, now)?;
+        // Few calls are of the key that was denied, so the denial is read before the call is examined.
+        let denial = shard.denial.standing(key, now).filter(|_| is_plain(call))?;
         let is_counted = self.counts(call).add_by_thread(CallOutcome::of(&denial, call.in_shadow));
         is_counted.then_some(denial)
     }

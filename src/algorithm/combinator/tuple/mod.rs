@@ -108,6 +108,21 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+                // Most calls are admitted, so they are charged first, and peeked at only if a member denies the call.
+                if Self::UNDO_BY_COPY && !Self::NEEDS_RELEASE {
+                    let before = state.clone();
+                    let mut decisions = ($(self.$at.check(&mut state.$at, now, cost),)+);
+                    let passes = $(decisions.$at.is_allowed())&&+;
+                    let together = Combined::default();
+                    $(
+                        if !passes && decisions.$at.is_allowed() {
+                            state.$at = before.$at;
+                            decisions.$at = self.$at.peek(&mut state.$at, now, cost);
+                        }
+                        let together = together.and(decisions.$at, reported(&self.$at, &decisions.$at));
+                    )+
+                    return together.decision();
+                }
                 let mut peeked = ($(self.$at.peek(&mut state.$at, now, cost),)+);
                 let mut passes = $(peeked.$at.is_allowed())&&+;
                 // Members with a total of all keys are checked first, because calls of other keys may have used up the

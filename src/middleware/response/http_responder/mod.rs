@@ -248,6 +248,7 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// Returns whether clients follow a response with this status by a request to another URI, to which another limit may
 /// apply. The result is `true` for all 3xx statuses except 304.
+#[inline]
 fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }

@@ -94,7 +94,7 @@ where
             && !is_grpc
             && let Some(usual) = self.usual(request, &rejection)
         {
-            return Ok(usual);
+            return Ok(usual.response::<ResBody, B>());
         }
         let waits = options.waits(&rejection);
         let mut answer = match grpc_type {

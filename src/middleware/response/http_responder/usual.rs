@@ -1,6 +1,8 @@
 //! The most frequent rejection: a denial by a policy with one limit, with the default settings. Its header fields are
 //! built once for each policy, and copied. The names of fields are then not hashed for each response.
 
+use std::time::Duration;
+
 use http::header::RETRY_AFTER;
 use http::{Method, Request, Response, StatusCode};
 
@@ -9,8 +11,10 @@ use crate::middleware::accept::prefers_html;
 use crate::middleware::body::{OuterBody, ResponseBody};
 use crate::middleware::drain::announces_body;
 use crate::middleware::formats::Draft;
+use crate::middleware::policy::policy_name::PolicyName;
 use crate::middleware::response::Rejection;
 use crate::middleware::response::options::{BodyFormat, Options, SendHeaders};
+use crate::middleware::response::report::PolicyReport;
 use crate::middleware::response::retry_after::{MAX_RETRY_AFTER, retry_after};
 use crate::middleware::response::structured_field::{self, RATELIMIT};
 
@@ -29,28 +33,41 @@ impl Options {
     }
 }
 
+/// A rejection that is made from prebuilt header fields.
+pub(super) struct Usual<'a> {
+    report: &'a PolicyReport<'a>,
+    label: &'a PolicyName,
+    wait: Duration,
+}
+
 impl<F, D, B> HttpResponder<F, D, B> {
-    /// Returns the response to a rejected request that is not a gRPC request, if the rejection is a usual one.
+    /// Returns the rejection of a request that is not a gRPC request, if the rejection is a usual one.
     #[inline]
-    pub(super) fn usual<ReqBody, ResBody>(
+    pub(super) fn usual<'a, ReqBody>(
         &self,
         request: &Request<ReqBody>,
-        rejection: &Rejection<'_>,
-    ) -> Option<Response<B::Body>>
-    where
-        B: OuterBody<ResBody>,
-    {
+        rejection: &Rejection<'a>,
+    ) -> Option<Usual<'a>> {
         let Rejection::Limited([report]) = rejection else { return None };
         // A denial with a known wait is not one because of a closed limiter, a full table, or a cost above the limit.
         let wait = report.decision().retry_after()?.min(self.options.max_reported_wait);
         let label = report.sole_label()?;
         let is_html = self.options.body == BodyFormat::ByAccept && prefers_html(request.headers());
         let is_usual = self.options.are_usual() && !is_html && *request.method() != Method::HEAD;
-        if !is_usual || wait.is_zero() || announces_body(request) {
-            return None;
-        }
-        let mut headers = label.denied.clone();
-        for (name, value) in &mut headers {
+        (is_usual && !wait.is_zero() && !announces_body(request)).then_some(Usual { report, label, wait })
+    }
+}
+
+impl Usual<'_> {
+    /// Returns the response to the rejected request.
+    #[inline]
+    pub(super) fn response<ResBody, B: OuterBody<ResBody>>(&self) -> Response<B::Body> {
+        let Self { report, label, wait } = *self;
+        let mut response = Response::new(B::rejected(ResponseBody::full(label.exceeded.clone())));
+        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        let headers = response.headers_mut();
+        *headers = label.denied.clone();
+        for (name, value) in headers {
             if *name == RETRY_AFTER {
                 *value = retry_after(wait);
             } else if *name == RATELIMIT {
@@ -58,10 +75,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
                 *value = structured_field::item(&label.item, report.decision().remaining(), window);
             }
         }
-        let mut response = Response::new(B::rejected(ResponseBody::full(label.exceeded.clone())));
-        *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        *response.headers_mut() = headers;
-        Some(response)
+        response
     }
 }
 
@@ -76,13 +90,12 @@ mod tests {
     use crate::middleware::policy::info::PolicyInfo;
     use crate::middleware::policy::outcome::Outcome;
     use crate::middleware::response::Responder;
-    use crate::middleware::response::report::PolicyReport;
     use crate::quota::Quota;
 
     #[test]
     fn a_usual_rejection_is_the_same_as_any_other() {
         let info = PolicyInfo::new(&TokenBucket::new(Quota::per_minute(7)), Arc::default());
-        let usual = HttpResponder::new().max_reported_wait(std::time::Duration::from_secs(5_000));
+        let usual = HttpResponder::new().max_reported_wait(Duration::from_secs(5_000));
         // With this option, the response has an extension, and is not made from the prebuilt fields.
         let other = usual.insert_details(true);
         for wait in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
@@ -91,7 +104,7 @@ mod tests {
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {
                     let rejection = Rejection::Limited(&reports);
-                    let is_usual = responder.usual::<_, ()>(&Request::new(()), &rejection).is_some();
+                    let is_usual = responder.usual(&Request::new(()), &rejection).is_some();
                     let answer: Result<Response<ResponseBody<()>>, Infallible> =
                         responder.reject(&Request::new(()), rejection);
                     let (head, body) = answer.unwrap().into_parts();
