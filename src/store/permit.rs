@@ -50,9 +50,9 @@ impl Permit {
 
     /// Waits until the permit is lost. Permits in memory are never lost.
     ///
-    /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, for example
+    /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, or if the server has lost its data, for example
     /// because the server could not be reached. The future is ready before the server gives the permit to another call,
-    /// with the [exceptions](crate::store::redis::RedisPermits#what-is-not-promised) that are listed there. The future does not borrow the permit, and is also ready some time after the
+    /// apart from [these cases](crate::store::redis::RedisPermits#what-is-not-promised). The future does not borrow the permit, and is also ready some time after the
     /// permit was dropped.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let lost = self.0.lost();

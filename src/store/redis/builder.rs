@@ -160,8 +160,8 @@ impl RedisStoreBuilder {
     ///
     /// The permits of a process that has failed are free again after this time. A process that cannot reach the server
     /// for this time, or that is suspended for this time, loses its permits. The time must be at least four times the
-    /// [deadline](Self::deadline). A process renews its permits and places after a third of this time, in one trip for all
-    /// of a key.
+    /// [deadline](Self::deadline). A process renews its permits and places after a third of this time, up to 256 of a key in
+    /// one trip.
     pub fn permit_lease(mut self, lease: Duration) -> Self {
         let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(86_400));
         self.settings.permit_lease = lease.clamp(shortest, longest);

@@ -40,7 +40,7 @@ impl Shared {
         }
         while received.is_none() && place.is_waiting() && link.now() < latest {
             place.tend();
-            let soon = link.now().saturating_add(self.rules.lease / 3);
+            let soon = link.now().saturating_add(self.rules.lease / 8);
             received = link.until(latest.min(soon), &mut answer).await;
         }
         if received.is_none() && place.is_waiting() {
@@ -65,7 +65,7 @@ impl Shared {
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, mut answer) = oneshot::channel();
-        self.change(key, &runtime, |state| state.peek(Peek { deadline, reply }));
+        self.change(key, &runtime, |_, state| state.peek(Peek { deadline, reply }));
         let received = link.until(deadline, &mut answer).await;
         let (held, waiting) = result_of(link, deadline, received, &mut answer)?;
         let left = if waiting > 0 { 0 } else { self.rules.limit.saturating_sub(held) };
@@ -79,7 +79,7 @@ impl Shared {
     pub(super) fn release(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<(), RedisError> {
         let runtime = self.runtime()?;
         let expires = self.links.any().now().saturating_add(self.rules.lease);
-        self.change(key, &runtime, |state| state.release(units, expires));
+        self.change(key, &runtime, |_, state| state.release(units, expires));
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! Messages that waiters have been given permits. They arrive on a connection of their own, and may be lost.
+//! Messages by which the server says that a waiter has a permit. They arrive on a connection of their own, and may be
+//! lost.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,7 @@ use crate::store::redis::links::Links;
 /// The pause before a new connection for messages, after the last one has ended: the first and the longest. It doubles
 /// as long as connections end soon.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// The connection is closed if no call waits at the end of such a time.
+/// Each time after this time, the connection is closed if no call waits.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Receives the messages for all limiters of a store.

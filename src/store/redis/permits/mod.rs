@@ -73,25 +73,28 @@ const MAX_WAITING: u64 = 10_000;
 /// A process that cannot reach the server, or that was suspended, may lose a permit although its call goes on. Then
 /// [`Permit::lost`] is ready, and [`Permit::fencing_token`] tells a resource which of two calls has the newer permit.
 /// Waiters keep their places while the server cannot be reached, for the same time. If the server has lost its data, the
-/// permits are lost when they would be renewed, and waiters are queued again.
+/// permits are lost when they would be renewed, and waiters are queued again, or denied if the queue is full.
 ///
 /// When a permit is free, the first waiter gets it. The server sends a message to its process, on a connection that each
 /// process opens when a call first waits. Messages may be lost. So processes also ask the server, more often the fewer
-/// waiters are ahead: for the next four waiters after at most one second, and for all others after at most five seconds. A
-/// waiter that is not polled gets its permit nevertheless, and holds it until its future is dropped.
+/// waiters are ahead: the first waiters of each process after at most one second if at most three tickets
+/// are ahead of them, and after at most five seconds otherwise. A call whose future is not polled still gets its permit,
+/// and holds it until the future is dropped.
 ///
 /// # What is not promised
 ///
 /// - More permits than the limit may be held after the server's clock was set forward, after the server has lost its
 ///   data, after a failover to a replica that lacks the latest permits, or if the clock of a process stands still while
 ///   the process is suspended, as that of a virtual machine may. In these cases, waiters may also lose their places, and
-///   are queued again in another order.
+///   are queued again in another order, or denied if the queue is full.
 /// - Fencing tokens increase in all these cases, unless the server's clock was set back as well, or the clock of the
 ///   replica is behind.
 /// - The permits of a key are renewed on the runtime of one of the calls of the key. If this runtime ends, or is not
-///   driven any more, the permits are lost, unless another call of the process for the key is made in time.
+///   driven any more, the permits are lost, unless in time another call for the key is made, waits on another runtime,
+///   or ends.
 /// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
-/// - If a permit is dropped while the server cannot be reached, the server removes it when it can be reached again.
+/// - A permit that is dropped while the server cannot be reached stays taken until the server can be reached, or until
+///   the permit expires.
 ///
 /// # Limits of other kinds
 ///

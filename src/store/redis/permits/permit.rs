@@ -1,4 +1,4 @@
-//! The permit of a call, which the call has from when it begins to wait.
+//! The place of a call among the records of its key, and the permit that the call may get.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::record::{Call, Grant};
-use super::records::{Records, State};
+use super::records::Records;
 use super::trips::Shared;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -35,21 +35,22 @@ impl Place {
     /// Adds a call to the next trip of its key.
     pub(super) fn new(shared: &Arc<Shared>, key: &Arc<str>, units: u64, call: Call, runtime: Handle) -> Self {
         let (number, may_wait) = (shared.listener.next_number(), call.latest.is_some());
-        let records = shared.change(key, &runtime, |state| state.enter(number, units, call));
-        if may_wait {
-            shared.listener.expect(number, &records);
-        }
+        let records = shared.change(key, &runtime, |records, state| {
+            if may_wait {
+                shared.listener.expect(number, records);
+            }
+            state.enter(number, units, call);
+        });
         Self { shared: Arc::clone(shared), records, number, runtime, is_kept: false }
     }
 
-    /// Wakes the task that renews the record, or starts another one if that task has ended or is not driven.
+    /// Starts another task if that of the records has ended or is not driven.
     pub(super) fn tend(&self) {
-        self.change(|_| {});
+        self.start(self.records.tend(self.shared.links.any().now()));
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn start(&self, task: Option<u64>) {
         let Self { shared, records, runtime, .. } = self;
-        let task = records.change(shared.links.any().now(), change);
         // The runtime in which the call was made may have ended.
         let present = Handle::try_current();
         shared.start(task, records, present.as_ref().unwrap_or(runtime));
@@ -71,8 +72,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.shared.listener.forget(self.number);
         if !self.is_kept {
-            let expires = self.shared.links.any().now().saturating_add(self.shared.rules.lease);
-            self.change(|state| state.leave(self.number, expires));
+            let now = self.shared.links.any().now();
+            let expires = now.saturating_add(self.shared.rules.lease);
+            self.start(self.records.change(now, |state| state.leave(self.number, expires)));
         }
     }
 }

@@ -35,7 +35,12 @@ pub(super) enum Stage {
         min_fence: u64,
     },
     /// The call holds a permit until the time that `valid_until` has. If `is_forgotten`, the call has no permit object.
-    Held { valid_until: watch::Sender<Nanos>, is_forgotten: bool },
+    Held {
+        valid_until: watch::Sender<Nanos>,
+        is_forgotten: bool,
+        /// The time at which the process was informed of the grant.
+        granted_at: Nanos,
+    },
 }
 
 /// A call that has no permit yet.
@@ -116,6 +121,11 @@ impl Record {
 }
 
 impl Rules {
+    /// Returns for how long a task may be late before another task replaces it, in nanoseconds.
+    pub(super) fn patience(&self) -> u64 {
+        (2 * self.deadline).clamp(self.lease / 8, self.lease / 4)
+    }
+
     /// Returns the time until which this process may use a permit that was renewed by a trip that began at `sent`. The
     /// server keeps the record for longer, because the clocks of the server and of the process may run at different
     /// speeds.

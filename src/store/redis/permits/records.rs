@@ -10,7 +10,7 @@ use super::schedule::PollSchedule;
 use crate::clock::Nanos;
 use crate::store::redis::error::RedisError;
 
-/// The records of a key. One task at a time makes trips for them.
+/// The records of a key. A task makes trips for them.
 #[derive(Debug)]
 pub(super) struct Records {
     pub(super) key: Arc<str>,
@@ -40,7 +40,7 @@ pub(super) struct Task {
     /// The number of the last task that was started.
     number: u64,
     is_running: bool,
-    /// The time at which the task should have been woken, if it has not reacted yet.
+    /// The time at which the task was first woken since it last reacted.
     woken_at: Option<Nanos>,
     /// The time at which the task goes on without being woken.
     pub(super) due: Nanos,
@@ -56,25 +56,43 @@ impl Records {
     }
 
     /// Changes the state, and wakes the task. Returns the number of the task that the caller must start, if none is
-    /// running.
+    /// running, or if the running one is late.
     #[must_use]
     pub(super) fn change(&self, now: Nanos, change: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.lock();
         change(&mut state);
-        let started = state.task.wake(now, 2 * self.rules.deadline);
+        let started = state.task.wake(now, self.rules.patience());
         drop(state);
         self.wake.notify_one();
         started
     }
+
+    /// Returns the number of the task that the caller must start, if none is running, or if the running one is late. Does
+    /// not wake the task.
+    #[must_use]
+    pub(super) fn tend(&self, now: Nanos) -> Option<u64> {
+        self.lock().task.replace(now, self.rules.patience())
+    }
 }
 
 impl Task {
+    fn is_late(&self, now: Nanos, patience: u64) -> bool {
+        let is_late = |since: Nanos| now > since.saturating_add(patience);
+        is_late(self.due) || self.woken_at.is_some_and(is_late)
+    }
+
     /// Returns the number of a new task, unless a task is running. A task whose runtime does not drive it is replaced:
     /// one that has not reacted for `patience` nanoseconds.
     fn wake(&mut self, now: Nanos, patience: u64) -> Option<u64> {
-        let is_late = |since: Nanos| now > since.saturating_add(patience);
-        if self.is_running && !is_late(self.due) && !self.woken_at.is_some_and(is_late) {
+        let started = self.replace(now, patience);
+        if started.is_none() {
             self.woken_at.get_or_insert(now);
+        }
+        started
+    }
+
+    fn replace(&mut self, now: Nanos, patience: u64) -> Option<u64> {
+        if self.is_running && !self.is_late(now, patience) {
             return None;
         }
         *self = Self { number: self.number + 1, is_running: true, woken_at: None, due: now };

@@ -4,11 +4,12 @@ use tokio::sync::watch;
 
 use super::record::{Acquired, Grant, Phase, Record, Rules, Stage};
 use super::records::State;
+use super::schedule::PollSchedule;
 use super::script::{Found, Kind, Operation, Outcome};
 use super::steps::Trip;
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::store::redis::error::RedisError;
+use crate::store::redis::error::{RedisError, RedisErrorKind};
 
 /// The maximum pause after a failed trip, in nanoseconds.
 const RETRY: u64 = 50_000_000;
@@ -39,14 +40,20 @@ impl State {
                 Found::Waits(ahead) => {
                     record.renewed = sent;
                     places.push((number, ahead));
-                    self.wait(rules, number, now);
+                    self.wait(rules, number, sent, now);
                 }
                 Found::None => self.miss(rules, operation, outcome),
             }
         }
         // The polls are for the first waiter.
         let first = self.records.iter().find(|(_, record)| record.waits()).map(|(number, _)| *number);
-        if let Some((_, ahead)) = places.into_iter().find(|(number, _)| Some(*number) == first) {
+        if first.is_none() {
+            self.polls = PollSchedule::default();
+        }
+        // A trip without the first waiter is that of new calls. Another one may be ahead of the first waiter if the server
+        // has lost records.
+        let has_first = places.iter().any(|(number, _)| Some(*number) == first);
+        if let Some(ahead) = places.into_iter().map(|(_, ahead)| ahead).min().filter(|_| has_first) {
             self.polls.observe(ahead, until_expiry.saturating_mul(1_000), rules.lease, now);
         }
     }
@@ -69,7 +76,7 @@ impl State {
             return;
         }
         let (sender, receiver) = watch::channel(valid);
-        let stage = Stage::Held { valid_until: sender, is_forgotten: false };
+        let stage = Stage::Held { valid_until: sender, is_forgotten: false, granted_at: now };
         if let Stage::Asking { call, phase, .. } = std::mem::replace(&mut record.stage, stage) {
             let has_waited = matches!(phase, Phase::Queued | Phase::Lost);
             let delay = if has_waited { now.saturating_since(call.arrived) } else { 0 };
@@ -81,13 +88,19 @@ impl State {
         }
     }
 
-    /// Records that a call waits in the queue. A call whose time to wait is over is denied.
-    fn wait(&mut self, rules: &Rules, number: u64, now: Nanos) {
+    /// Records that a call waited in the queue in a trip that began at `sent`. A call whose time to wait is over is denied.
+    fn wait(&mut self, rules: &Rules, number: u64, sent: Nanos, now: Nanos) {
         let Some(record) = self.records.get_mut(&number) else { return };
         match &mut record.stage {
             // A message has arrived before the reply.
-            Stage::Held { valid_until, .. } => {
+            Stage::Held { valid_until, granted_at, .. } if sent <= *granted_at => {
                 valid_until.send_replace(rules.valid_until(record.renewed));
+            }
+            // The server has lost the grant, but not the place in the queue.
+            Stage::Held { .. } => {
+                self.leaving.insert(number, now.saturating_add(rules.lease));
+                let late = RedisError::new(RedisErrorKind::Late, "the server has lost the permit");
+                self.end(number, Err(late));
             }
             Stage::Asking { call, .. } if call.latest.is_some_and(|latest| latest <= now) => {
                 let decision = rules.deny(record.units, rules.limit, 1);
@@ -149,7 +162,7 @@ impl State {
         }
         self.records.retain(|_, record| !matches!(record.phase(), Some(Phase::New | Phase::Sent)));
         if self.records.is_empty() {
-            // No runtime may be left that could tell the server.
+            // Perhaps no runtime is left on which the server could be informed.
             self.leaving.clear();
         }
     }

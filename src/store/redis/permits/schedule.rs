@@ -1,17 +1,18 @@
-//! When the queue of a key is polled, in case the message that a waiter has been given a permit was lost.
+//! When the queue of a key is polled. The message that a waiter has a permit may have been lost.
 
 use crate::clock::Nanos;
 
 /// The shortest time between two polls, in nanoseconds.
 const SHORTEST: u64 = 25_000_000;
-/// The number of waiters ahead that are few.
+/// Few waiters are ahead if they are at most this many.
 const NEAR: u64 = 3;
 /// The longest time between two polls if few waiters are ahead, and if more are ahead, in nanoseconds.
 const LONGEST: (u64, u64) = (1_000_000_000, 5_000_000_000);
-/// The first time between two polls for each waiter ahead, in nanoseconds.
+/// For each waiter ahead, the first time between two polls, when the speed of the queue is not known yet. In nanoseconds.
 const PER_WAITER: u64 = 5_000_000;
 
-/// The polls of a key's queue: the sooner the first waiter of this process will be the first of all, the more often.
+/// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the queue
+/// is polled.
 #[derive(Debug, Default)]
 pub(super) struct PollSchedule {
     next: Nanos,

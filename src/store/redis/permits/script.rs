@@ -16,13 +16,14 @@ use crate::store::redis::scripts::{Script, TimeSource};
 /// If the clock was set back by more than that, a record expires at most one lease after the present time. Expired
 /// records are removed.
 /// Then permits are handed over to the first waiters, and a message is sent to the process of each. A record that has been
-/// given a permit expires when it would have expired as a waiter.
+/// given a permit expires when it would have expired as a waiter. A script skips at most 2,000 tickets of waiters that have
+/// left the queue, so that it does not block the server. The next script goes on.
 ///
 /// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the beginning
 /// of the names of channels, and the operations. An operation is a letter, the number of a record, a colon, and the units
-/// of the record. `l` removes a record. `k` renews a record, and lowers the units that it holds if it asks for less. `q`
-/// and `t` create a record unless it exists, and then renew it. If there is no permit for a new record, it waits after
-/// `q`, and is denied after `t`.
+/// of the record. `l` removes a record. `k` renews a record. If the operation has fewer units than the record holds, the
+/// record keeps only those. `q` and `t` renew the record if it exists, and create it otherwise. Without a free permit, a
+/// new record of `q` waits, or is denied if the queue is full, and one of `t` is denied.
 const PERMITS: &str = "\
 local prefix, own, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local places, channel = tonumber(ARGV[5]), ARGV[6]
@@ -54,6 +55,7 @@ local function remove(name, state, units, mark)
   else
     waiting = math.max(waiting - 1, 0)
     c('HDEL', KEYS[1], string.format('q%d', mark))
+    if mark == tail - 1 then tail = mark end
   end
 end
 if first > 0 and (now >= first or first > now + longest) then
@@ -75,6 +77,7 @@ local function grant(name, units, ends, of)
   write(name, 'h', units, ends, of, fence)
 end
 local function hand_over()
+  local free = 2000
   while waiting > 0 and head < tail do
     local place = string.format('q%d', head)
     local name = c('HGET', KEYS[1], place)
@@ -88,7 +91,11 @@ local function hand_over()
       redis.pcall('PUBLISH', channel .. process, string.format('%s %d %d', number, fence, held))
     end
     if name then c('HDEL', KEYS[1], place) end
-    head = head + 1
+    head, changed = head + 1, true
+    if state ~= 'w' then
+      free = free - 1
+      if free == 0 then return end
+    end
   end
   if waiting == 0 then head, tail = 0, 0 end
 end

@@ -6,8 +6,8 @@ use super::script::{Kind, Operation};
 use crate::clock::Nanos;
 use crate::store::redis::error::{RedisError, RedisErrorKind};
 
-/// The maximum number of operations of a trip, and the maximum number of those that create records.
-const MAX_BATCH: (usize, usize) = (256, 192);
+/// The maximum number of new calls in a trip, of new calls and records that are removed, and of all operations.
+const MAX_BATCH: [usize; 3] = [128, 192, 256];
 /// The number of waiters, beginning with the first one, whose states are read when the queue is polled.
 const POLLED: usize = 16;
 
@@ -43,13 +43,15 @@ impl State {
         if now >= self.retry_at {
             next = Nanos::MAX;
             let leave = |number: &u64| Operation { kind: Kind::Leave, number: *number, units: 0 };
-            trip.operations.extend(self.leaving.keys().take(MAX_BATCH.0 - trip.operations.len()).map(leave));
+            trip.operations.extend(self.leaving.keys().take(MAX_BATCH[1] - trip.operations.len()).map(leave));
         }
         next = next.min(self.add_renewals(&mut trip, rules, now));
         for peek in std::mem::take(&mut self.peeks) {
-            if peek.deadline > now && !peek.reply.is_closed() {
+            if peek.deadline > now {
                 trip.extend(peek.deadline);
                 trip.peeks.push(peek);
+            } else {
+                let _ = peek.reply.send(Err(RedisError::new(RedisErrorKind::Late, "")));
             }
         }
         let step = match trip.operations.is_empty() && trip.peeks.is_empty() {
@@ -77,7 +79,7 @@ impl State {
             else {
                 continue;
             };
-            if call.deadline > now && trip.operations.len() < MAX_BATCH.1 {
+            if call.deadline > now && trip.operations.len() < MAX_BATCH[0] {
                 *phase = Phase::Sent;
                 record.renewed = now;
                 let kind = if call.latest.is_some() { Kind::Queue } else { Kind::Try };
@@ -87,7 +89,7 @@ impl State {
         }
     }
 
-    /// Adds the records that must be renewed or polled. Returns the time at which others must be.
+    /// Adds the records that must be renewed or polled. Returns the time at which the next one must be.
     fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
         let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
         for (number, record) in &self.records {
@@ -108,7 +110,7 @@ impl State {
                 }
             };
             let due = due.max(self.retry_at);
-            if due <= now && trip.operations.len() < MAX_BATCH.0 {
+            if due <= now && trip.operations.len() < MAX_BATCH[2] {
                 trip.operations.push(Operation { kind, number: *number, units: record.units });
             } else {
                 next = next.min(due);
@@ -122,7 +124,7 @@ impl State {
         self.leaving.retain(|_, expires| *expires > now);
         let is_over = |record: &Record| match &record.stage {
             Stage::Asking { .. } => record.waits() && rules.valid_until(record.renewed) <= now,
-            Stage::Held { valid_until, is_forgotten } => {
+            Stage::Held { valid_until, is_forgotten, .. } => {
                 (is_closed && *is_forgotten) || *valid_until.borrow() <= now
             }
         };

@@ -44,13 +44,13 @@ impl Shared {
         self: &Arc<Self>,
         key: &Arc<str>,
         runtime: &Handle,
-        change: impl FnOnce(&mut State),
+        change: impl FnOnce(&Arc<Records>, &mut State),
     ) -> Arc<Records> {
         let now = self.links.any().now();
         let new = || Arc::new(Records::new(Arc::clone(key), self.rules));
         let entry = self.keys.entry(Arc::clone(key)).or_insert_with(new);
         // The entry is locked meanwhile, so that the records are not removed from the table.
-        let (task, records) = (entry.change(now, change), Arc::clone(&entry));
+        let (task, records) = (entry.change(now, |state| change(&entry, state)), Arc::clone(&entry));
         drop(entry);
         self.start(task, &records, runtime);
         records
@@ -93,7 +93,7 @@ impl Served {
             let now = link.now();
             let mut state = records.lock();
             if !state.task.is_present(self.number) {
-                // Another task has taken over, and makes the trip again.
+                // Another task has taken over, and makes its own trips.
                 break;
             }
             match made {
@@ -114,8 +114,8 @@ impl Served {
         self.has_ended = true;
     }
 
-    /// Returns the next trip, once there is one. Returns `None` if no call of this process has a record, or if another
-    /// task has taken over.
+    /// Returns the next trip, once there is one. Returns `None` if nothing is left to do, or if another task has taken
+    /// over.
     async fn next_trip(&self) -> Option<Trip> {
         let Self { shared, records, number, .. } = self;
         loop {
@@ -178,7 +178,10 @@ impl Drop for Served {
         let Self { shared, records, number, has_ended } = self;
         let now = shared.links.any().now();
         let mut state = records.lock();
-        if !*has_ended && state.task.is_present(*number) {
+        if !state.task.is_present(*number) {
+            // This task may have taken the notification of the other one.
+            records.wake.notify_one();
+        } else if !*has_ended {
             state.abandon(&shared.rules, now);
         }
         drop(state);

@@ -154,6 +154,19 @@ fn a_reply_after_the_message_renews_the_permit() {
 }
 
 #[test]
+fn a_grant_that_the_server_has_lost_ends_although_the_place_in_the_queue_is_left() {
+    let mut setting = Setting::new();
+    let mut answer = setting.call(0, 0);
+    setting.trips(0, &[Found::Waits(0)]);
+    setting.records.lock().receive(&RULES, 0, 20_000, 1, at(27));
+    let grant = answer.try_recv().unwrap().unwrap().permit.unwrap();
+    // A replica without the grant has become the master.
+    assert_eq!(setting.trips(1_000, &[Found::Waits(0)]), [(Kind::Keep, 0)]);
+    assert_eq!(*grant.valid_until.borrow(), Nanos::ZERO);
+    assert_eq!(setting.trips(1_001, &[]), [(Kind::Leave, 0)]);
+}
+
+#[test]
 fn new_calls_do_not_postpone_the_polls_for_the_first_waiter() {
     let mut setting = Setting::new();
     let _first = setting.call(0, 0);
@@ -167,17 +180,22 @@ fn new_calls_do_not_postpone_the_polls_for_the_first_waiter() {
 }
 
 #[test]
-fn new_calls_are_sent_before_renewals() {
+fn new_calls_are_sent_first_and_leave_room_for_the_others() {
     let mut setting = Setting::new();
     let waiters: Vec<_> = (0..1_000).map(|number| setting.call(number, 0)).collect();
-    for _ in 0..6 {
+    for _ in 0..8 {
         let count = setting.trip(0).operations.len();
         setting.trips(0, &vec![Found::Waits(9); count]);
     }
-    let _new = setting.call(1_000, 1_000);
+    let new: Vec<_> = (1_000..1_500).map(|number| setting.call(number, 1_000)).collect();
+    for number in 0..200 {
+        setting.change(1_000, |state| state.leave(number, at(4_000)));
+    }
     let made = setting.trips(1_000, &[Found::Waits(9); 256]);
-    assert_eq!((made[0], made[1], made.len()), ((Kind::Queue, 1_000), (Kind::Keep, 0), 256));
-    drop(waiters);
+    let firsts = [0, 128, 192].map(|index: usize| made[index]);
+    assert_eq!(firsts, [(Kind::Queue, 1_000), (Kind::Leave, 0), (Kind::Keep, 200)]);
+    assert_eq!(made.len(), 256);
+    drop((waiters, new));
 }
 
 #[test]
@@ -198,14 +216,14 @@ fn a_task_that_is_not_driven_is_replaced_and_its_trips_are_made_again() {
     let mut answer = setting.call(0, 0);
     let late = setting.trip(0);
     let first = setting.task;
-    setting.change(150, |_| {});
+    setting.change(400, |_| {});
     assert_eq!(setting.task, first, "it is not late enough");
-    let _second = setting.call(1, 151);
+    let _second = setting.call(1, 426);
     assert_ne!(setting.task, first);
     // The deadline of the first call is over, so its caller removes it.
-    setting.change(151, |state| state.leave(0, at(3_151)));
-    assert_eq!(setting.trips(152, &[Found::Waits(0)]), [(Kind::Queue, 1), (Kind::Leave, 0)]);
-    assert!(matches!(setting.records.lock().next(&RULES, first, false, at(153)), Step::End));
+    setting.change(426, |state| state.leave(0, at(3_426)));
+    assert_eq!(setting.trips(427, &[Found::Waits(0)]), [(Kind::Queue, 1), (Kind::Leave, 0)]);
+    assert!(matches!(setting.records.lock().next(&RULES, first, false, at(428)), Step::End));
     assert!(answer.try_recv().is_err());
     drop(late);
 }
