@@ -25,8 +25,8 @@
 //!
 //! # What a reading costs
 //!
-//! A check reads the clock once, and this takes up to half of its time. These are the times of a reading on one virtual
-//! machine:
+//! A check reads the clock once. The reading takes up to half of the time of the check. These are the times of a
+//! reading on one virtual machine:
 //!
 //! | clock | time | deviation |
 //! |---|---|---|
@@ -101,8 +101,9 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
     fn now(&self) -> Nanos;
 
-    /// Returns whether no reading is before an earlier one. If `true`, a limiter in memory may deny a call without
-    /// recording the reading, so a later reading that is before this one is not noticed. `false` by default.
+    /// Returns whether each reading is at least as large as all earlier readings. If `true`, a limiter in memory may
+    /// deny a call without recording the reading, so a later reading that is before this one is not noticed. `false` by
+    /// default.
     fn is_monotonic(&self) -> bool {
         false
     }
@@ -137,7 +138,7 @@ impl AnyClock {
         }
     }
 
-    /// Returns whether no reading is before an earlier one. See [`Clock::is_monotonic`].
+    /// Returns whether each reading is at least as large as all earlier readings. See [`Clock::is_monotonic`].
     #[inline]
     pub(crate) fn is_monotonic(&self) -> bool {
         match &self.0 {

@@ -11,8 +11,8 @@
 //! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
 //! waiter is set to the time of release that was computed when the waiter arrived. If such a timer fires too early, for
 //! example because the algorithm was replaced, the waiter sets its timer again. A waiter that becomes the first is
-//! woken to set its timer again if the timer would fire too late. The waiter next behind a cancelled waiter is always
-//! woken for this.
+//! woken to set its timer again if the timer would fire too late. The waiter directly behind a cancelled waiter is
+//! always woken, so that it sets its timer again.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
 //! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Some events can

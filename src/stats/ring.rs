@@ -1,9 +1,9 @@
-//! The counters of one thread: a set of counters for each slice of time. Only that thread writes the counters, and any
-//! thread may read them.
+//! The counters of one thread at a time: a set of counters for each slice of time. Only that thread writes the
+//! counters, and any thread may read them.
 //!
-//! There is no lock: the thread adds by plain loads and stores. The counts of the slice of the latest event have a place
-//! of their own. At the first event in another slice, the thread moves these counts to the place of their slice. `moves`
-//! is odd in the meantime. A reader that sees another value of `moves` after the read than before reads again.
+//! There is no lock: the thread adds by plain loads and stores. The counts of the slice of the latest event have a
+//! place of their own. At the first event in another slice, the thread moves these counts to the place of their slice.
+//! `moves` is odd in the meantime. A reader reads again if `moves` was odd, or changed during the read.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -117,7 +117,7 @@ fn add(counter: &AtomicU64, more: u64) {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Ring {
-    /// The counts of the slice of the latest event. Before the first event, this is the first slice of the clock.
+    /// The counts of the slice of the latest event or, before the first event, of the clock's first slice.
     latest: Counters,
     /// The clock reading at which that slice began.
     began: AtomicU64,
@@ -136,7 +136,8 @@ impl Ring {
         Self { latest: Counters::new(FIRST), began: zero(), moves: zero(), others: OnceLock::new() }
     }
 
-    /// Counts an event at `now`. Only one thread may call this method on a ring, and always with the same size.
+    /// Counts an event at `now`. No two threads may call this method on a ring at the same time, and the size must
+    /// always be the same.
     // This function is inlined, so that only the code for one kind of event is left.
     #[inline(always)]
     pub(super) fn add(&self, now: Nanos, event: Event, size: &Size) {

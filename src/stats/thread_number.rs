@@ -1,4 +1,4 @@
-//! Small numbers of threads, so that each thread counts in a cell of its own.
+//! Small numbers that identify threads, so that each thread counts in counters of its own.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
@@ -18,9 +18,10 @@ const NOT_ASKED: usize = usize::MAX;
 const NONE: usize = THREADS;
 
 thread_local! {
-    /// The number of this thread. It needs no destructor, unlike `OWNER`, so a read does not ask whether it still exists.
+    /// The number of this thread. Unlike `OWNER`, this cell has no destructor, so reading it does not check whether it
+    /// was already destroyed.
     static NUMBER: Cell<usize> = const { Cell::new(NOT_ASKED) };
-    /// Returns the number when the thread ends.
+    /// The owner of the number, which makes the number available again when the thread ends.
     static OWNER: Option<ThreadNumber> = ThreadNumber::take();
 }
 
@@ -51,7 +52,8 @@ pub(super) fn thread_number() -> Option<usize> {
     if number < THREADS { Some(number) } else { ask(number) }
 }
 
-/// Returns the number of a thread whose `NUMBER` is `found`.
+/// Returns the number of this thread, and takes one if the thread has not asked before. `found` is the value of
+/// `NUMBER`.
 #[cold]
 fn ask(found: usize) -> Option<usize> {
     if found == NONE {

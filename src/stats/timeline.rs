@@ -36,8 +36,8 @@ use crate::clock::{AnyClock, Nanos};
 ///
 /// # Memory
 ///
-/// A timeline needs 17 KiB and, for each thread that has served requests, 72 bytes for each slice. The slices of a
-/// thread that has ended are used by the next thread.
+/// A timeline needs 17 KiB and, for each thread that has served requests, 72 bytes for each slice. When a thread has
+/// ended, its slices are reused by the next thread that begins to count.
 #[derive(Clone)]
 pub struct Timeline {
     shared: Arc<Shared>,

@@ -40,20 +40,21 @@ impl Permit {
     /// Returns the fencing token of the permit: a number that is larger than those of all permits that the server has
     /// granted for the key before. Only permits [in Redis](crate::store::redis::RedisPermits) have a token.
     ///
-    /// A process that is suspended may go on after its permit was lost. So pass the token to the resource that the permit
-    /// protects, with each write. If the limit is one call at a time, the resource refuses a token that is smaller than one
-    /// that it has seen.
+    /// A process that is suspended may go on after its permit was lost. So pass the token to the resource that the
+    /// permit protects, with each write. If the limit is one call at a time, the resource must refuse a token that is
+    /// smaller than one that it has seen.
     #[must_use]
     pub fn fencing_token(&self) -> Option<u64> {
         self.0.fencing_token()
     }
 
-    /// Waits until the permit is lost. Permits in memory are never lost.
+    /// Returns a future that is ready when the permit is lost. For a permit in memory, it is never ready.
     ///
-    /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, or if the server has lost its data, for example
-    /// because the server could not be reached. The future is ready before the server gives the permit to another call,
-    /// apart from [these cases](crate::store::redis::RedisPermits#what-is-not-promised). The future does not borrow the permit, and is also ready some time after the
-    /// permit was dropped.
+    /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, for example
+    /// because the server could not be reached, or if the server has lost its data. The future is ready before the
+    /// server gives the permit to another call, apart from [these
+    /// cases](crate::store::redis::RedisPermits#what-is-not-promised). The future does not borrow the permit. If the
+    /// permit is dropped, the future is ready when the lease of the permit would have ended.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let lost = self.0.lost();
         async move {

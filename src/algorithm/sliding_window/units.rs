@@ -21,8 +21,8 @@ pub struct SlidingWindowState {
 
 /// The units in all slices, in the open slice, and in each closed slice. The closed slices are a ring.
 ///
-/// `newest_index` is the index of the newest closed slice, and `oldest_age` an age above which all slices are empty. The
-/// indexes are in both variants, because they fit between the words and the discriminant there.
+/// `newest_index` is the index of the newest closed slice, and `oldest_age` an age above which all slices are empty.
+/// Both numbers are fields of each variant, because they then fit into the padding next to the discriminant.
 #[derive(Clone, Debug)]
 enum Units {
     /// At most ten slices, none of which ever had more units than fit into 32 bits.

@@ -185,7 +185,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 
-    /// Undoes the part that still counts of a charge of `cost` units, which was made at `charged_at`.
+    /// Undoes a charge of `cost` units that was made at `charged_at`, as far as the charge still counts.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, charged_at: Nanos) {
         let algorithm = self.algorithm();
         self.refund_with(now, |state| algorithm.undo(state, now, cost, charged_at));

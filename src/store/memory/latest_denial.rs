@@ -33,7 +33,8 @@ pub(super) struct LatestDenial {
 }
 
 impl LatestDenial {
-    /// Returns the decision on a plain call of `key` at `now`, if the latest denial was one of `key` and still stands.
+    /// If the latest denial was a denial of `key` and still stands, returns the decision on a plain call for `key` at
+    /// `now`.
     #[inline]
     pub(super) fn standing(&self, key: Fingerprint, now: Nanos) -> Option<Decision> {
         if self.key.load(Ordering::Relaxed) != key.word() {

@@ -27,7 +27,7 @@ const FULL_SHARD: usize = 1_500;
 /// The number of keys of a shard in a full key table that is small.
 const SMALL_SHARD: usize = 64;
 
-/// The number of shards that a key table of less than usual size has at most.
+/// The maximum number of shards of a small key table.
 const SPREAD: usize = 64;
 
 /// The maximum number of shards. The shards of a larger key table have more keys.
@@ -79,7 +79,8 @@ pub(super) struct Shards<A: Algorithm> {
 #[repr(align(128))]
 pub(super) struct LockedShard<A: Algorithm> {
     shard: SpinLock<Shard<A>>,
-    /// The latest denial by which later calls can be denied. It is written while the shard is locked.
+    /// The latest denial. While it stands, further calls for its key are denied with it. It is written while the shard
+    /// is locked.
     pub(super) denial: LatestDenial,
 }
 

@@ -43,7 +43,7 @@ pub enum RedisErrorKind {
     Loading,
     /// The user or the password is wrong (`NOAUTH`, `WRONGPASS`).
     Auth,
-    /// The Redis user may not run a command of the store, or use the key (`NOPERM`).
+    /// The Redis user lacks the permission to run a command of the store, or to use the key (`NOPERM`).
     Permission,
     /// Another node of a cluster has the key (`MOVED`, `ASK`). Either the store was not created with
     /// [`cluster`](super::RedisStore::cluster), or it could not use the address that the reply contains.

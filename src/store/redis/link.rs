@@ -160,7 +160,8 @@ impl Link {
         }
     }
 
-    /// If no other process has changed the value of a key, makes these changes, one for each key.
+    /// Makes all `swaps`, one for each key, unless another process has changed the value of any of the keys. Then it
+    /// changes nothing.
     pub(super) async fn swap(
         &self,
         keys: Keys<'_>,

@@ -67,8 +67,9 @@ local now = tonumber(ARGV[#ARGV])
 local stamp = string.format('%d %d ', math.floor(now / 1000000), math.fmod(now, 1000000))
 ";
 
-/// Gets the values of all keys, of which there is usually one. In a reply, they are one after another, after the length
-/// of each but the last. An empty value was not written by this crate.
+/// Gets the values of all keys, of which there is usually one. A reply has the lengths of all values but the last, each
+/// before its value. If a value is an empty string, the script returns an error, because this crate writes no empty
+/// value.
 const GET: &str = "\
 local found, all = {}, ''
 for i = 1, #KEYS do

@@ -51,10 +51,10 @@ impl Combined {
     }
 }
 
-/// Returns how urgent a decision is. The most urgent decision of the members is reported. The most urgent decision is
-/// the denial with the longest wait, where a denial without a `retry_after` has the longest wait of all. Without a
-/// denial, it is the admission with the fewest units left. Of admissions with equally many units left, it is the
-/// admission with the longest effective window.
+/// Returns how urgent a decision is. A tuple reports the most urgent decision of its members: the denial with the
+/// longest wait, where a denial without a `retry_after` has the longest wait of all. Without a denial, it is the
+/// admission with the fewest units left. Of admissions with equally many units left, it is the admission with the
+/// longest effective window.
 #[inline]
 fn urgency(decision: &Decision, window: Option<u64>) -> (bool, u64, u64) {
     match decision.is_allowed() {
@@ -229,7 +229,8 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Admits the call at the time at which all members admit it, but at most 5 ms before the key's time.
+            /// Admits the call if all members can admit it now, and otherwise returns `None`. The call is charged at
+            /// the time from which all members admit it, but at most 5 ms before the key's latest clock reading.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,

@@ -73,7 +73,8 @@ impl Commit<'_, '_, '_> {
         self.shards.held[call.held].2.needs_release(call.ask(call.total))
     }
 
-    /// Returns whether an earlier call with the same state is denied as well, so that the state has counted the denial.
+    /// Returns whether the state has already counted the denial, because an earlier call with the same state is denied
+    /// as well.
     fn is_denial_counted(&self, at: usize) -> bool {
         let leader = self.calls[at].leader;
         let is_denied = |other: usize| matches!(self.preview[other], Preview::Deny(_));

@@ -88,7 +88,7 @@ impl JointWait {
         self.permits.clear();
     }
 
-    /// Counts the calls. None of them may still wait.
+    /// Counts the outcomes of the calls. Must not be called while one of the calls waits.
     fn count(&self) {
         let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
         for member in &self.parts {

@@ -90,7 +90,7 @@ pub(super) enum Step {
     End,
 }
 
-/// A trip for some calls, or without calls to return units.
+/// A trip that decides some calls, or that only returns units.
 #[derive(Debug)]
 pub(super) struct Trip {
     pub(super) calls: Vec<Call>,
@@ -230,7 +230,7 @@ impl State {
         Step::Trip(Trip { calls, ask, lease: self.lease, refund: std::mem::take(&mut self.refund) })
     }
 
-    /// Ends a trip that was too late for one of its calls, so that the server has changed nothing.
+    /// Ends a trip that was too late for one of its calls, and queues its calls again. The server has changed nothing.
     pub(super) fn put_back(&mut self, trip: Trip) {
         self.is_asking = false;
         self.refund(trip.refund);

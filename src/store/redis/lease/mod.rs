@@ -76,11 +76,11 @@ impl RedisStore {
     /// # Guarantees
     ///
     /// All processes together never admit a call that a single bucket would deny. They may deny calls that a single
-    /// bucket would admit, because other processes hold the units: at most `units` for each process. A process returns
-    /// the units that it has not spent one second after it has leased them, or when the limiter is dropped, if its
-    /// runtime still runs. If a process ends without returning units, or a reply is lost, these units count as spent.
-    /// They are refilled from the first trip of any process that is made three seconds after they were leased. If the
-    /// server's clock was set back in between, these three seconds begin at the first trip after that.
+    /// bucket would admit, because other processes hold the units: at most `units` for each process. One second after a
+    /// process has leased units, or when the limiter is dropped, the process returns the units that it has not spent,
+    /// if the runtime still runs. If a process ends without returning units, or a reply is lost, these units count as
+    /// spent. They are refilled from the first trip of any process that is made three seconds after they were leased.
+    /// If the server's clock was set back in between, these three seconds begin at the first trip after that.
     ///
     /// This requires that the server's clock is not set forward, and that the process is not suspended together with
     /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end, and

@@ -1,4 +1,5 @@
-//! The script that leases units, in Rust: for a server in this process, and for tests that compare both.
+//! The script that leases units, written again in Rust. A simulated server in this process uses this version, and tests
+//! compare it with the script.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ use crate::store::redis::scripts::Script;
 use crate::store::redis::wait_queue::WaitQueues;
 use crate::store::shared_key::KeyText;
 
-/// The maximum number of keys of which a process holds units. Other keys make a trip for each call.
+/// The maximum number of keys for which a process holds units. Each call for another key makes a trip.
 const MAX_KEYS: usize = 10_000;
 
 /// The part of a limiter that its clones and its tasks share.

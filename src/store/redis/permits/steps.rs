@@ -89,7 +89,8 @@ impl State {
         }
     }
 
-    /// Adds the records that must be renewed or polled. Returns the time at which the next one must be.
+    /// Adds the records that must be renewed or polled. Returns the time at which the next record must be renewed or
+    /// polled.
     fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
         let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
         for (number, record) in &self.records {
