@@ -37,7 +37,7 @@ const REQUESTS: [(&str, [f64; 2]); 4] = [
 
 /// The maximum number of instructions that a timeline adds to a request, apart from those of reading the clock: twice for
 /// a request that is admitted, and once for one that is refused.
-const TIMELINE: f64 = 60.0;
+const TIMELINE: [f64; 2] = [60.0, 30.0];
 const TIMELINE_READINGS: [f64; 2] = [2.0, 1.0];
 
 /// Verifies that a check and a request through the layer take no more instructions than [`CHECKS`] and [`REQUESTS`]
@@ -72,7 +72,7 @@ pub fn verify() {
     let added = |at: usize, count: usize| timeline[at][count] - limited[at][count];
     let instructions = [0, 1].map(|at| added(at, 0) - TIMELINE_READINGS[at] * reading[at][0]);
     println!("one reading of the clock, instructions: {:.2}", reading[0][0]);
-    within("a timeline, instructions without the readings", instructions, [TIMELINE; 2]);
+    within("a timeline, instructions without the readings", instructions, TIMELINE);
     within("a timeline, locked operations", [0, 1].map(|at| added(at, 1)), [LOCKED - 1.0; 2]);
 }
 

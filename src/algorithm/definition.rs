@@ -25,7 +25,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// before each such admission, and [restores](Algorithm::restore) the copy. With `false`, the store calls
     /// [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy, or if a copy is expensive.
     ///
-    /// A tuple also copies the states of its members before each call, if all of them have `true` here.
+    /// A tuple whose members all have `true` here, and [need no release](Algorithm::NEEDS_RELEASE), copies their states
+    /// before each call, and charges all of them by `check`. If one of them denies the call, the others get their copies
+    /// back, and neither `undo` nor `refund` is called.
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:

@@ -118,7 +118,7 @@ where
 
     /// # Panics
     ///
-    /// May panic if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
+    /// Panics if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
     /// the default clock, the future must be polled within a tokio runtime whose timer is enabled. Otherwise, the
     /// method panics.
     #[inline]
@@ -128,7 +128,10 @@ where
             StageProj::Calling { response, admitted } => {
                 let answered = ready!(response.poll(cx));
                 let shared = this.shared.as_ref().expect("an admitted call has its policies");
-                Poll::Ready(shared.finish(answered, admitted))
+                let answer = shared.finish(answered, admitted);
+                // The inner future is dropped now, since it may hold resources, such as a permit of another layer.
+                self.project().stage.set(Stage::Answered { answer: None, drain: None });
+                Poll::Ready(answer)
             }
             StageProj::Waiting { .. } => {
                 ready!(self.as_mut().poll_wait(cx));

@@ -15,7 +15,7 @@ use super::thread_number::thread_number;
 use crate::decision::Decision;
 
 /// The number of threads that count in cells of their own: those with the lowest numbers.
-const THREADS: usize = 64;
+const CELLS: usize = 64;
 
 /// Counters on cache lines of their own.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl CallCounts {
     /// Creates counters in which a store counts calls while one of its `shards` is locked.
     pub(crate) fn by_shard(shards: usize) -> Self {
         let cells = |count| (0..count).map(|_| Cell::default()).collect();
-        Self { by_shard: cells(shards), by_thread: cells(THREADS), rest: Cell::default() }
+        Self { by_shard: cells(shards), by_thread: cells(CELLS), rest: Cell::default() }
     }
 
     /// Returns whether the store counts the calls itself.

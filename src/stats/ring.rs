@@ -12,6 +12,8 @@ use std::thread;
 use super::slice::{EMPTY, Event, Slice};
 use crate::clock::Nanos;
 
+/// The maximum number of times that a reader reads a ring whose counts are being moved.
+const MAX_READS: u32 = 1_000;
 /// The number of the first slice of time.
 pub(super) const FIRST: u64 = 1;
 
@@ -169,17 +171,20 @@ impl Ring {
         self.moves.store(moves.wrapping_add(2), Ordering::Release);
     }
 
-    /// Returns the slices that have counts, each with its number, in any order.
+    /// Returns the slices that have counts, each with its number, in any order. If counts are moved during each of many
+    /// reads, a slice may be missing or be read twice.
     pub(super) fn read(&self) -> Vec<(u64, Slice)> {
-        loop {
+        for attempt in 1.. {
             let moves = self.moves.load(Ordering::Acquire);
             let sets = self.others.get().into_iter().flatten().chain([&self.latest]);
-            let read = sets.map(Counters::read).filter(|(_, slice)| *slice != EMPTY).collect();
+            let read: Vec<_> = sets.map(Counters::read).filter(|(_, slice)| *slice != EMPTY).collect();
             fence(Ordering::Acquire);
-            if moves.is_multiple_of(2) && self.moves.load(Ordering::Relaxed) == moves {
+            let is_whole = moves.is_multiple_of(2) && self.moves.load(Ordering::Relaxed) == moves;
+            if is_whole || attempt == MAX_READS {
                 return read;
             }
             thread::yield_now();
         }
+        unreachable!("the last attempt returns")
     }
 }

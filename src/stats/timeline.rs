@@ -30,8 +30,9 @@ use crate::clock::{AnyClock, Nanos};
 ///
 /// # Guarantees
 ///
-/// Totals are exact on any number of threads. Each of up to 128 threads counts in slices of its own, without a lock; if
-/// there are more threads at the same time, the others share slices under a lock. If the clock steps back from one
+/// Totals are exact on any number of threads. At most 128 threads of the process have slices of their own, and count
+/// without a lock. A thread that finds none free when it first counts shares slices under a lock until it ends. If the
+/// clock steps back from one
 /// reading to an earlier one, only the slices between these two readings may be lost.
 ///
 /// # Memory
@@ -98,15 +99,17 @@ impl Timeline {
         let Shared { rings, size, .. } = &*self.shared;
         match thread_number() {
             Some(number) => rings[number].add(now, event, size),
-            None => self.record_without_number(now, event),
+            None => self.record_without_number(event),
         }
     }
 
-    /// Counts an event of a thread that has no number.
+    /// Counts an event of a thread that has no number. The clock is read under the lock: a thread with an earlier reading
+    /// would step back to an earlier slice, in which another thread may have counted.
     #[cold]
-    fn record_without_number(&self, now: Nanos, event: Event) {
+    fn record_without_number(&self, event: Event) {
         let Shared { rest, size, .. } = &*self.shared;
-        rest.lock().unwrap_or_else(PoisonError::into_inner).add(now, event, size);
+        let ring = rest.lock().unwrap_or_else(PoisonError::into_inner);
+        ring.add(self.now(), event, size);
     }
 
     /// Returns the slices that the timeline covers, from the oldest to the present one, each with the clock reading at
@@ -274,7 +277,7 @@ mod tests {
             clock.set(at * MS);
             thread::scope(|scope| {
                 for _ in 0..8 {
-                    let count = || timeline.record_without_number(timeline.now(), Event::Admitted);
+                    let count = || timeline.record_without_number(Event::Admitted);
                     scope.spawn(move || (0..EACH).for_each(|_| count()));
                 }
             });

@@ -21,6 +21,9 @@ impl<A: Algorithm> Table<A> {
         call: &Attempt<'_, A>,
         now: Nanos,
     ) -> Option<Decision> {
+        if !A::DENIALS_STAND {
+            return None;
+        }
         // Few calls are of the key that was denied, so the denial is read before the call is examined.
         let denial = shard.denial.standing(key, now).filter(|_| is_plain(call))?;
         let is_counted = self.counts(call).add_by_thread(CallOutcome::of(&denial, call.in_shadow));

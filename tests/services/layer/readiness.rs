@@ -421,6 +421,18 @@ async fn a_denied_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
 }
 
 #[tokio::test]
+async fn the_inner_future_is_dropped_when_it_is_ready_and_not_later() {
+    let layer = RateLimitLayer::new(Global, allows()).responder(ErrorResponder);
+    let service =
+        ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1)).service(Probe::new());
+    let (mut first, mut second) = (service.clone(), service);
+    let mut call = std::pin::pin!(first.ready().await.unwrap().call(String::new()));
+    assert!(call.as_mut().await.is_ok());
+    // The future is kept, but the permit of the inner layer is not.
+    assert!(PolledByHand::new(second.ready()).poll());
+}
+
+#[tokio::test]
 async fn a_service_that_is_not_ready_stays_so_and_wakes_once() {
     let (mut service, mut handle) = tower_test::mock::spawn_with(|mock: tower_test::mock::Mock<(), ()>| {
         RateLimitLayer::new(Global, allows()).responder(ErrorResponder).layer(mock)

@@ -108,7 +108,8 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
-                // Most calls are admitted, so they are charged first, and peeked at only if a member denies the call.
+                // Most calls are admitted, so all members are charged at once. If one denies the call, the others get their
+                // former states back, and are peeked at for the decision.
                 if Self::UNDO_BY_COPY && !Self::NEEDS_RELEASE {
                     let before = state.clone();
                     let mut decisions = ($(self.$at.check(&mut state.$at, now, cost),)+);
@@ -116,7 +117,7 @@ macro_rules! tuple {
                     let together = Combined::default();
                     $(
                         if !passes && decisions.$at.is_allowed() {
-                            state.$at = before.$at;
+                            self.$at.restore(&mut state.$at, before.$at);
                             decisions.$at = self.$at.peek(&mut state.$at, now, cost);
                         }
                         let together = together.and(decisions.$at, reported(&self.$at, &decisions.$at));
