@@ -73,10 +73,13 @@ impl RedisServer {
         self.port
     }
 
-    /// Waits until the server is a master, or a replica that is linked to its master.
+    /// Waits until the server is a master, or a replica that is linked to its master. Sentinels close the connections of
+    /// a server that becomes a replica, also that of the question.
     pub(crate) fn until_role(&self, role: &str) {
         until(role, || {
-            let info = self.info("replication");
+            let asked = Connection::to(self.port, &self.arguments)
+                .and_then(|mut server| server.try_call(&["INFO", "replication"]));
+            let Ok(info) = asked.map(Reply::text) else { return false };
             let is_linked = role == "master" || info.contains("master_link_status:up");
             info.contains(&format!("role:{role}\r")) && is_linked
         });

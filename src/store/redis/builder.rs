@@ -5,10 +5,10 @@ use std::time::Duration;
 use ::redis::{ConnectionInfo, IntoConnectionInfo};
 
 use super::RedisStore;
-use super::client::{Client, convert};
+use super::client::Client;
 use super::cluster::Cluster;
 use super::connection::Connection;
-use super::error::{RedisError, RedisErrorKind};
+use super::error::{RedisError, RedisErrorKind, convert};
 use super::link::Link;
 use super::links::Links;
 use super::names::Names;
@@ -16,8 +16,9 @@ use super::permits::Listener;
 use super::scripts::TimeSource;
 use super::sentinel::Sentinels;
 use super::server::Server;
+use super::settings::Settings;
 use crate::clock::AnyClock;
-use crate::store::shared_key::{KeySecret, KeyText};
+use crate::store::shared_key::KeySecret;
 
 /// The time limit of an attempt to connect, unless another is set or the deadline of calls is longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -36,18 +37,6 @@ enum Servers {
     One(Box<Server>),
     /// The cluster to which these nodes belong.
     Cluster(Vec<ConnectionInfo>),
-}
-
-/// The settings of a store that apply to each of its limiters.
-#[derive(Clone, Debug)]
-pub(super) struct Settings {
-    prefix: String,
-    slot: Option<String>,
-    secret: Option<KeySecret>,
-    pub(super) remember_denials: Duration,
-    pub(super) permit_lease: Duration,
-    /// `true` if scripts decide the calls of each algorithm that has a script.
-    pub(super) scripts: bool,
 }
 
 impl RedisStoreBuilder {
@@ -262,38 +251,6 @@ impl Servers {
 enum Opened {
     One(Client),
     Cluster(Arc<Cluster>),
-}
-
-impl Settings {
-    /// Returns the beginning of the names of the channels for messages of this kind.
-    pub(super) fn channel(&self, kind: &str) -> String {
-        format!("{}:{kind}:", self.prefix)
-    }
-
-    /// Returns the rule by which the names of the limiter's keys in Redis are made.
-    pub(super) fn key_text(&self, name: &str) -> KeyText {
-        let mut text = KeyText::new(name).prefix(&self.prefix);
-        if let Some(slot) = &self.slot {
-            text = text.one_slot(slot);
-        }
-        match self.secret {
-            Some(secret) => text.secret(secret),
-            None => text,
-        }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            prefix: "throttle".to_owned(),
-            slot: None,
-            secret: None,
-            remember_denials: Duration::from_secs(1),
-            permit_lease: Duration::from_secs(10),
-            scripts: true,
-        }
-    }
 }
 
 impl fmt::Debug for RedisStoreBuilder {

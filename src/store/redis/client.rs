@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::connection::{Call, CallError, Command, Connection, Listening, OnMessage, Reply};
-use super::error::{RedisError, RedisErrorKind};
+use super::error::{RedisError, RedisErrorKind, convert};
 use super::server::Server;
 use crate::clock::{AnyClock, Nanos};
 
@@ -285,21 +285,5 @@ impl Connection for Client {
                 on_message(&String::from_utf8_lossy(message.get_payload_bytes()));
             }
         })
-    }
-}
-
-/// Converts an error of the `redis` crate.
-pub(super) fn convert(error: &::redis::RedisError) -> RedisError {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => RedisError::new(RedisErrorKind::Auth, error.to_string()),
-        ErrorKind::InvalidClientConfig => RedisError::new(RedisErrorKind::Config, error.to_string()),
-        ErrorKind::Server(_) | ErrorKind::Extension => {
-            let (code, detail) = (error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
-            RedisError::from_reply(format!("{code} {detail}").trim_end())
-        }
-        _ if error.is_io_error() || error.is_unrecoverable_error() => {
-            RedisError::new(RedisErrorKind::Unreachable, error.to_string())
-        }
-        _ => RedisError::new(RedisErrorKind::Server, error.to_string()),
     }
 }

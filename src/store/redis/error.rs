@@ -2,6 +2,8 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
+use ::redis::ErrorKind;
+
 /// The error of a [`RedisStore`](super::RedisStore) that could not be set up, or that could not decide a call.
 ///
 /// In most cases, the message of the error says what to change. By default, a layer that gets this error rejects the
@@ -184,6 +186,22 @@ impl fmt::Display for RedisError {
 }
 
 impl Error for RedisError {}
+
+/// Converts an error of the `redis` crate.
+pub(super) fn convert(error: &::redis::RedisError) -> RedisError {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => RedisError::new(RedisErrorKind::Auth, error.to_string()),
+        ErrorKind::InvalidClientConfig => RedisError::new(RedisErrorKind::Config, error.to_string()),
+        ErrorKind::Server(_) | ErrorKind::Extension => {
+            let (code, detail) = (error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
+            RedisError::from_reply(format!("{code} {detail}").trim_end())
+        }
+        _ if error.is_io_error() || error.is_unrecoverable_error() => {
+            RedisError::new(RedisErrorKind::Unreachable, error.to_string())
+        }
+        _ => RedisError::new(RedisErrorKind::Server, error.to_string()),
+    }
+}
 
 #[cfg(test)]
 mod tests {

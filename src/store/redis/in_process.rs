@@ -11,12 +11,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::RedisStore;
-use super::builder::{RedisStoreBuilder, Settings};
+use super::builder::RedisStoreBuilder;
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
 use super::plan::{Plan, VERSION};
 use super::scripts::TimeSource;
+use super::settings::Settings;
 use super::turns::turn_of;
 use crate::algorithm::{Algorithm, StoredAlgorithm, TokenBucket};
 use crate::clock::Nanos;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ::redis::{ConnectionAddr, ConnectionInfo};
 
-use super::client::{Client, convert};
-use super::error::RedisError;
+use super::client::Client;
+use super::error::{RedisError, convert};
 use super::link::Link;
 use super::scripts::TimeSource;
 use super::server::Server;

@@ -11,6 +11,7 @@ mod leases;
 mod limits;
 mod network;
 mod outages;
+mod permit_faults;
 mod permit_processes;
 mod permits;
 mod permits_queue;

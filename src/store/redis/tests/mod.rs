@@ -12,9 +12,10 @@ mod staged;
 
 use std::time::Duration;
 
-use super::builder::{RedisStoreBuilder, Settings};
+use super::builder::RedisStoreBuilder;
 use super::connection::Connection;
 use super::scripts::TimeSource;
+use super::settings::Settings;
 use super::{RedisLimit, RedisStore};
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::AnyClock;
