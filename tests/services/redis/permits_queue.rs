@@ -30,7 +30,8 @@ async fn serve_all(lose: Option<u64>) -> Took {
         proxy.set(Fault::LoseMessages(every));
     }
     // One connection, so that the calls arrive in the order in which they are made. Each limiter makes its own trips.
-    let store = leasing(&proxy.url(), Duration::from_secs(40)).connect().await.unwrap();
+    // The lease is so long that no place is renewed.
+    let store = leasing(&proxy.url(), Duration::from_secs(400)).connect().await.unwrap();
     let rule = Concurrency::per_key(LIMIT);
     let first = limiter(store.clone(), rule.clone());
     let mut held = Vec::new();

@@ -42,7 +42,8 @@ impl PollSchedule {
             // Three quarters of the time after which this waiter will be the first, at the speed since the last poll.
             Some((last, at)) if ahead < last => {
                 let each = now.saturating_since(at) / (last - ahead);
-                each.saturating_mul(3 * (ahead + 1)) / 4
+                // The queue may move faster from now on.
+                (each.saturating_mul(3 * (ahead + 1)) / 4).min(ahead.saturating_mul(4 * PER_WAITER))
             }
             // The first waiter is another one than before.
             _ => ahead.saturating_mul(PER_WAITER),
