@@ -123,9 +123,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the secret for long keys: a key whose string has more than [100 bytes](crate::store::KeyText::MAX_LEN) is replaced by its
-    /// hash with this secret. All processes need the same secret. Without a secret, keys of any length are stored in
-    /// full.
+    /// Sets the secret for long keys: a key whose string has more than [100 bytes](crate::store::KeyText::MAX_LEN) is
+    /// replaced by its hash with this secret. All processes need the same secret. Without a secret, keys of any length
+    /// are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self

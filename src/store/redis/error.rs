@@ -3,6 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::redis::ErrorKind;
+use tokio::runtime::Handle;
 
 /// The error of a [`RedisStore`](super::RedisStore) that could not be set up, or that could not decide a call.
 ///
@@ -67,6 +68,11 @@ impl RedisError {
     /// Creates the error of a call without a runtime, or whose runtime has ended.
     pub(super) fn no_runtime(detail: impl Into<Arc<str>>) -> Self {
         Self::new(RedisErrorKind::NoRuntime, detail)
+    }
+
+    /// Returns the runtime of the caller.
+    pub(super) fn current_runtime() -> Result<Handle, Self> {
+        Handle::try_current().map_err(|error| Self::no_runtime(error.to_string()))
     }
 
     /// Converts the text of an error reply of the server, such as `OOM command not allowed`.

@@ -122,7 +122,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         key: &Arc<str>,
         operation: Operation<A>,
     ) -> Result<Outcome, RedisError> {
-        let runtime = Handle::try_current().map_err(|error| RedisError::no_runtime(error.to_string()))?;
+        let runtime = RedisError::current_runtime()?;
         let link = &*self.links.route(key).link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();

@@ -7,7 +7,7 @@ use tower_throttle::algorithm::{Concurrency, TokenBucket};
 use tower_throttle::store::redis::{RedisErrorKind, RedisStore};
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::permits::{MS, acquire, leasing, limiter, two, until_left, waiting};
+use crate::permits::{MS, acquire, begin_to_wait, leasing, limiter, two, until_left};
 use crate::proxy::{Fault, Proxy};
 use crate::support::redis_server::{RedisCluster, RedisServer, Reply};
 
@@ -44,14 +44,7 @@ async fn a_server_that_has_lost_its_data_ends_permits_and_keeps_waiters() {
     let server = RedisServer::start();
     let [one, other] = two(&server, Duration::from_millis(900), Concurrency::per_key(1)).await;
     let first = acquire(&one).await;
-    let next = tokio::spawn({
-        let other = other.clone();
-        async move { acquire(&other).await }
-    });
-    let mut side = server.connect();
-    while waiting(&mut side) == 0 {
-        sleep(MS).await;
-    }
+    let next = begin_to_wait(&other, &server).await;
     server.call(&["FLUSHALL"]).ok();
     timeout(Duration::from_secs(5), first.lost()).await.expect("the permit is lost");
     let second = next.await.unwrap();
@@ -130,14 +123,7 @@ async fn permits_and_waiters_follow_a_slot_that_moves() {
     let key = "throttle:{a}:exports";
     let from = cluster.node_of(key);
     let to = (from + 1) % 3;
-    let next = tokio::spawn({
-        let other = other.clone();
-        async move { acquire(&other).await }
-    });
-    let mut side = cluster.nodes[from].connect();
-    while waiting(&mut side) == 0 {
-        sleep(MS).await;
-    }
+    let next = begin_to_wait(&other, &cluster.nodes[from]).await;
     let slot = cluster.begin_to_move(key, from, to);
     cluster.move_key(key, from, to);
     assert!(one.try_acquire_permit("a").await.unwrap().is_err(), "while the slot moves");

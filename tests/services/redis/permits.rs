@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Concurrency, QueueOverflow};
@@ -50,6 +51,16 @@ pub(crate) async fn acquire(limiter: &Limiter) -> Permit {
     timeout(Duration::from_secs(20), limiter.acquire_permit("a")).await.expect("in time").unwrap().unwrap()
 }
 
+/// Starts a call that waits for a permit, and returns when it is in the queue.
+pub(crate) async fn begin_to_wait(limiter: &Limiter, server: &RedisServer) -> JoinHandle<Permit> {
+    let (limiter, mut side) = (limiter.clone(), server.connect());
+    let call = tokio::spawn(async move { acquire(&limiter).await });
+    while waiting(&mut side) == 0 {
+        sleep(MS).await;
+    }
+    call
+}
+
 /// Waits until `limiter` has this number of free permits.
 pub(crate) async fn until_left(limiter: &Limiter, left: u64) {
     let start = Instant::now();
@@ -71,14 +82,7 @@ async fn processes_share_permits_and_hand_them_over() {
     assert!(denied.decision().retry_after().is_none() && !denied.decision().never_fits());
     assert!(other.check_n("a", 3).await.unwrap().never_fits());
     assert!(other.check_n("a", 0).await.unwrap().is_allowed(), "a call without units needs no permit");
-    let next = tokio::spawn({
-        let other = other.clone();
-        async move { acquire(&other).await }
-    });
-    let mut side = server.connect();
-    while waiting(&mut side) == 0 {
-        sleep(MS).await;
-    }
+    let next = begin_to_wait(&other, &server).await;
     assert_eq!(one.peek("a").await.unwrap().remaining(), 0);
     let released = Instant::now();
     drop(first);

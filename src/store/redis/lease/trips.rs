@@ -86,7 +86,7 @@ impl Shared {
         action: Action,
         cost: u64,
     ) -> Result<Decision, RedisError> {
-        let runtime = Handle::try_current().map_err(|error| RedisError::no_runtime(error.to_string()))?;
+        let runtime = RedisError::current_runtime()?;
         let link = &*self.links.route(key).link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::permit::{HeldPermit, Place};
@@ -26,7 +25,7 @@ impl Shared {
         if units == 0 || units > self.rules.limit {
             return Ok((self.peek(key, units).await?, None));
         }
-        let (runtime, route) = (self.runtime()?, self.links.route(key));
+        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
         let link = &*route.link;
         let arrived = link.now();
         link.breaker.admit(arrived)?;
@@ -60,7 +59,7 @@ impl Shared {
 
     /// Returns the decision on a call of `units`, without making the call.
     pub(super) async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
-        let (runtime, route) = (self.runtime()?, self.links.route(key));
+        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
         let link: &Link = &route.link;
         link.breaker.admit(link.now())?;
         let deadline = link.deadline();
@@ -68,7 +67,7 @@ impl Shared {
         self.change(key, &runtime, |_, state| state.peek(Peek { deadline, reply }));
         let received = link.until(deadline, &mut answer).await;
         let (held, waiting) = result_of(link, deadline, received, &mut answer)?;
-        let left = if waiting > 0 { 0 } else { self.rules.limit.saturating_sub(held) };
+        let left = self.rules.left(held, waiting);
         Ok(match units <= left {
             true => Decision::allow(self.rules.limit, left, 0),
             false => self.rules.deny(units, held, waiting),
@@ -77,13 +76,9 @@ impl Shared {
 
     /// Releases units of forgotten permits.
     pub(super) fn release(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<(), RedisError> {
-        let runtime = self.runtime()?;
+        let runtime = RedisError::current_runtime()?;
         let expires = self.links.any().now().saturating_add(self.rules.lease);
         self.change(key, &runtime, |_, state| state.release(units, expires));
         Ok(())
-    }
-
-    fn runtime(&self) -> Result<Handle, RedisError> {
-        Handle::try_current().map_err(|error| RedisError::no_runtime(error.to_string()))
     }
 }

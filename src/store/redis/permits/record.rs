@@ -133,9 +133,13 @@ impl Rules {
         sent.saturating_add(self.lease - self.lease / 64)
     }
 
+    /// Returns how many units a new call can have. It has none while other calls wait.
+    pub(super) fn left(&self, held: u64, waiting: u64) -> u64 {
+        if waiting > 0 { 0 } else { self.limit.saturating_sub(held) }
+    }
+
     /// Returns the decision on a call of `units` that gets no permit.
     pub(super) fn deny(&self, units: u64, held: u64, waiting: u64) -> Decision {
-        let left = if waiting > 0 { 0 } else { self.limit.saturating_sub(held) };
-        Decision::deny(self.limit, left, None, 0).with_unknown_wait(units <= self.limit)
+        Decision::deny(self.limit, self.left(held, waiting), None, 0).with_unknown_wait(units <= self.limit)
     }
 }

@@ -145,7 +145,7 @@ pub(super) const PREFIX: &str = "1 permits";
 /// The maximum number of units: larger numbers are not exact in Lua.
 pub(super) const MAX_UNITS: u64 = 1 << 53;
 
-/// What a trip asks for a record.
+/// The kind of an operation on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// To remove the record.
