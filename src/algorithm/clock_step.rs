@@ -2,8 +2,8 @@
 
 use crate::clock::Nanos;
 
-/// A queued call that is released late is charged as of its scheduled time or, if that time is longer ago, as of this
-/// many nanoseconds before the release: five ticks of tokio's timer.
+/// A queued call that is released late is charged as of its scheduled time, but as of at most this many nanoseconds
+/// before the release: five ticks of tokio's timer.
 ///
 /// A timer that is late by up to this time does not lower the rate. After a longer stall the schedule moves to later
 /// times, so that missed admissions are not made up for.

@@ -11,7 +11,7 @@
 //! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact, and what is
 //!   not.
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
-//! - [Ordering](ordering): what goes outside of a limit and what inside.
+//! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //!
 //! With all features, the doc tests compile the Rust code of all chapters.

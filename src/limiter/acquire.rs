@@ -29,9 +29,9 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///   is full, or if the call would have to wait longer than `d`. With
     ///   [`Concurrency`](crate::algorithm::Concurrency), whose waits are not known, a call is denied after it has
     ///   waited for `d`. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), a call that finds the queue
-    ///   full is queued if its wait can be short enough, and the call that has waited longest is denied. With
-    ///   `queue(0)`, no call waits. If `max_wait(d)` or `overflow(..)` was called without `queue(n)`, the number of
-    ///   queued calls is at most the limit or, with a bucket or `Smooth`, the burst.
+    ///   full is queued, and the call that has waited longest is denied, provided that the new call then need not wait
+    ///   longer than its maximum wait. With `queue(0)`, no call waits. If `max_wait(d)` or `overflow(..)` was called
+    ///   without `queue(n)`, the number of queued calls is at most the limit or, with a bucket or `Smooth`, the burst.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
     /// - otherwise only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One

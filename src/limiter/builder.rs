@@ -69,7 +69,7 @@ impl<A: Algorithm> Builder<A> {
     /// Sets the store that keeps the state of the keys: any type that [makes a store](MakeStore). Options of the store
     /// in memory that were set on this builder have no effect.
     ///
-    /// After a call of this method, the options of the store in memory do not compile:
+    /// After this method, calls that set options of the store in memory do not compile:
     ///
     /// ```compile_fail,E0599
     /// # use tower_throttle::RateLimiter;

@@ -145,7 +145,7 @@ fn is_closing(headers: &HeaderMap) -> bool {
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped, the rest of the body is left unread, and the server closes the connection.
+/// If the future is dropped, the rest of the body is left unread. Over HTTP/1.x, the server then closes the connection.
 pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
 
 impl Drain {

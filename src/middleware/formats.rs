@@ -33,8 +33,8 @@ pub(super) enum Draft {
     V11,
 }
 
-/// The names of three header fields: for the limit, for the remaining units, and for the time of a retry or of a full
-/// budget. The names come with the format of this time.
+/// The names of three header fields, which report the limit, the remaining units, and a time: on a rejection, when the
+/// caller can retry, and otherwise, when the budget is full again. A [`ResetFormat`] is the format of that time.
 ///
 /// ```
 /// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};

@@ -96,7 +96,8 @@ impl<A: Algorithm> Queue<A> {
         self.reject(evicted, refusal, now)
     }
 
-    /// Queues a call, if the total of all keys has a free place.
+    /// Queues a call. Denies the call if `max_queued` calls are queued already, or if a total of the algorithm has too
+    /// few units.
     fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);

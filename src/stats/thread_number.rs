@@ -44,8 +44,8 @@ impl Drop for ThreadNumber {
     }
 }
 
-/// Returns a number below [`THREADS`] that no other thread has. Returns `None` if that many threads had numbers when
-/// this thread first asked for one, and while the thread ends.
+/// Returns a number below [`THREADS`] that no other thread has. Returns `None` if [`THREADS`] threads had numbers when
+/// this thread first asked for one, or if this thread is ending.
 #[inline]
 pub(super) fn thread_number() -> Option<usize> {
     let number = NUMBER.try_with(Cell::get).unwrap_or(NONE);

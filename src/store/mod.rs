@@ -93,8 +93,8 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     /// reservation made by [`Reservation::on_release`]. The function given to `on_release` must
     /// [release](Algorithm::release) the units of the call and drop the call's
     /// [`SharedPermit`](crate::algorithm::SharedPermit). With any other algorithm, if the call [asks for a
-    /// reservation](Attempt::wants_reservation), a [`SettleStore`] returns one made by [`Reservation::on_settle`] with
-    /// the decision on the admitted call.
+    /// reservation](Attempt::wants_reservation), a [`SettleStore`] returns the decision on an admitted call together
+    /// with a reservation made by [`Reservation::on_settle`].
     ///
     /// If the attempt has [its own algorithm](Attempt::algorithm), that algorithm decides the call.
     ///

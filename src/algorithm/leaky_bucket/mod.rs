@@ -175,8 +175,8 @@ impl LeakyBucket {
         state.last.saturating_add(self.rate.nanos_of(slot.until()))
     }
 
-    /// Advances the state to `now`, and returns the key's time after this. If the clock was set back, the schedule
-    /// moves back by the same time.
+    /// Advances the state to `now`, and returns the key's time after this. If the clock was set back by more than one
+    /// period, the schedule moves back by the same time.
     #[inline]
     fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
         let step = step(state.last, now, self.quota.period_nanos());

@@ -129,7 +129,8 @@ pub struct SmoothState {
 
 impl Smooth {
     /// Creates Guava's `SmoothBursty`, which stores the unused permits of up to one second. Stored permits cost no
-    /// time. No permits are stored when the limiter is built, but the first call passes at once.
+    /// time. Permits are stored from the time at which the limiter is built, also for keys that are first used later.
+    /// The first call of a key passes at once.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {
         Self::with(quota, StoredPermits::Bursty)

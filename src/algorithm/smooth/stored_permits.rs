@@ -119,7 +119,7 @@ impl StoredPermits {
     }
 
     /// Returns how many stored permits can be taken without delaying the next call. `time` is the length of one
-    /// interval, which is one permit in `stored`.
+    /// interval. In `stored`, one permit is counted as this time.
     pub(super) fn free(self, stored: u128, time: u128) -> u64 {
         match self {
             Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),

@@ -95,7 +95,7 @@ pub struct TokenBucketState {
     last: Nanos,
     /// The whole tokens that are missing.
     used: u64,
-    /// The grains that are missing of one more token, fewer than a whole token has.
+    /// The grains that are missing in addition to these tokens: fewer than one token has.
     part: u64,
 }
 

@@ -59,10 +59,10 @@ use crate::store::{MemoryStore, Store};
 ///
 /// # Order of the methods
 ///
-/// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` before `tier`, and call `responder` before
-/// `on_reject`. Configure each layer before you join it by `and`. After `and`, only these methods can be called: `and`,
-/// `responder`, `on_reject`, `stats` and `record_metrics`. The methods not mentioned here can be called in any order
-/// before `and`.
+/// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
+/// `responder` before `on_reject`. Configure each layer before you join it by `and`. After `and`, only these methods
+/// can be called: `and`, `responder`, `on_reject`, `stats` and `record_metrics`. The methods not mentioned here can be
+/// called in any order before `and`.
 ///
 /// # Shared state
 ///

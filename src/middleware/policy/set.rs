@@ -115,8 +115,9 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// The kind of store that all policies have.
     type Kind: JointKind;
 
-    /// Appends one element to `parts` for each policy: its part of the joint decision. `None` if the request is exempt
-    /// from the policy, or if the policy is in shadow mode and its kind of store does not decide it with the others.
+    /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
+    /// if the request is exempt from the policy, or if the policy is in shadow mode and its kind of store does not
+    /// decide it with the others.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],

@@ -1,5 +1,5 @@
-//! Adds `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11). Calls `formats` for the older and
-//! custom fields, if these are configured.
+//! The header fields `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11). The module `formats`
+//! has the older and custom fields.
 
 use std::time::Duration;
 

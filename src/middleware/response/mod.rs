@@ -98,9 +98,9 @@ pub trait Responder<Req, Res, Err> {
 pub enum Rejection<'a> {
     /// A policy denied the call. There is a report of each policy that decided the call and is not in shadow mode.
     Limited(&'a [PolicyReport<'a>]),
-    /// The call has no key because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
-    /// or the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the log, and not for
-    /// callers, because it names headers and types.
+    /// One of three cases: the key is missing because of a configuration mistake; the [client](KeyError::is_invalid)
+    /// made the key invalid; the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the
+    /// log, and not for callers, because it names headers and types.
     Key(KeyError),
     /// The store could not decide the call.
     Store(StoreError<'a>),

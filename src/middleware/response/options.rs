@@ -19,9 +19,10 @@ pub enum HeaderFormat {
     /// policies denied the request, this is the policy that denied with the longest wait. Otherwise, it is the policy
     /// with the fewest remaining units.
     XRateLimit(ResetFormat),
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the policy that matters most, and
-    /// `RateLimit-Policy`, as in draft 6. In this format, policies have no names, and the time is in seconds. This
-    /// format cannot be combined with [`Draft11`](Self::Draft11), which has another form of `RateLimit-Policy`.
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the same policy as in
+    /// [`XRateLimit`](Self::XRateLimit), and `RateLimit-Policy`, as in draft 6. In this format, policies have no names,
+    /// and the time is in seconds. This format cannot be combined with [`Draft11`](Self::Draft11), which has another
+    /// form of `RateLimit-Policy`.
     Draft06,
     /// `RateLimit` of the policy that matters most (`limit=10, remaining=0, reset=5`), and `RateLimit-Policy`
     /// (`10;w=60`), as in draft 7. This format cannot be combined with [`Draft11`](Self::Draft11), which has another

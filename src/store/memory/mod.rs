@@ -83,9 +83,10 @@ pub use wait::QueuedAcquire;
 /// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
 /// The table has about one part for each 1,500 keys of `max_keys`, but at least 64 parts (or one for each 64 keys, if
-/// these are fewer) and at most 1,024. It begins with less than 64 kB by default, and each part grows by doubling. If a new key makes a part grow, its call moves all keys of that part:
-/// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
-/// that part wait for a few microseconds. The memory of removed keys is reused, but not freed while the limiter exists.
+/// these are fewer) and at most 1,024. It begins with less than 64 kB by default, and each part grows by doubling. If a
+/// new key makes a part grow, its call moves all keys of that part: usually fewer than a thousand, or more if
+/// `max_keys` is above 1.5 million. During the move, other calls for keys of that part wait for a few microseconds. The
+/// memory of removed keys is reused, but not freed while the limiter exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {
@@ -135,7 +136,8 @@ impl<A: Algorithm> MemoryStore<A> {
         JointRequest::new(&self.context, self.context.seed.fingerprint(key), call, counts)
     }
 
-    /// Creates a request as [`part`](Self::part) does. Its call is counted with the calls that are made without a layer.
+    /// Creates a [`JointRequest`] as [`part`](Self::part) does. Its call is counted with the calls that are made
+    /// without a layer.
     #[cfg(feature = "redis")]
     pub(crate) fn direct_part<K: MemoryKey + ?Sized>(
         &self,

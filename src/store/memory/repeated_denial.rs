@@ -63,8 +63,8 @@ impl<A: Algorithm> Table<A> {
     }
 }
 
-/// Returns whether a call can be denied by an earlier denial: a call of cost 1 by the limiter's algorithm that cannot
-/// wait.
+/// Returns whether an earlier denial can deny a call. This requires that the call has cost 1 and no priority, may not
+/// wait, and is decided by the limiter's own algorithm.
 #[inline]
 fn is_plain<A: Algorithm>(call: &Attempt<'_, A>) -> bool {
     A::DENIALS_STAND && call.cost == 1 && call.algorithm.is_none() && !call.may_wait && !call.priority

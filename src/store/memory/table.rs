@@ -42,7 +42,7 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) max_keys: usize,
     /// The latest clock reading at which a key was removed.
     removed_until: AtomicU64,
-    /// The time for which a fresh key must be idle before it is removed while there is room, in nanoseconds.
+    /// The time for which an idle fresh key is kept while there is room, in nanoseconds.
     pub(super) retention: AtomicU64,
     pub(super) clock: AnyClock,
     /// The time at which the limiter was created. A new key counts as idle since then.

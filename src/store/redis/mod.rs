@@ -21,8 +21,9 @@
 //! admit exactly the calls that one process would admit. The exceptions are below. Times are those of the server's
 //! clock, in microseconds. For most algorithms, a script on the server decides a call in one round trip. For the
 //! others, one round trip reads the state, and a second writes the new state. If another process has changed the state
-//! between these two round trips, the call is decided again. A process to which this happens takes the next
-//! turn, in a key of its own that exists for at most 100 ms (not in a cluster):
+//! between these two round trips, the call is decided again. Except in a cluster, such a process then reserves the next
+//! write, unless another process has reserved it already: the script sets a second Redis key (`…:turn`), which exists
+//! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|

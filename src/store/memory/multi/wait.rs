@@ -107,7 +107,7 @@ impl JointWait {
         Permit::merged(self.permits.drain(..).flatten())
     }
 
-    /// Returns the outcome of each part. None of them may still wait.
+    /// Returns the outcome of each part. The caller ensures that no part is still waiting.
     pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
         let (decisions, charged_at) = (&self.decisions, &self.charged_at);
         let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {

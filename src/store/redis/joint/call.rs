@@ -31,8 +31,8 @@ pub(super) struct JointCall {
 /// A script and its arguments: the beginnings of the values that it writes, and the numbers.
 type Planned = (Arc<Script>, Few<String>, Vec<u8>);
 
-/// The parts of a joint call that have the same key. If some of them are not in shadow mode, only those are charged. The
-/// first part that is charged is charged for all of them.
+/// The parts of a joint call that have the same key. If some of them are not in shadow mode, only those are charged.
+/// The first of the charged parts is charged the total cost of these parts.
 pub(super) struct Group {
     first: usize,
     key: Arc<str>,

@@ -12,7 +12,7 @@ use crate::store::redis::error::RedisError;
 
 /// For how long a process holds units before it returns those that it has not spent, in nanoseconds.
 pub(super) const HOLD: u64 = 1_000_000_000;
-/// For how long units can be spent after the process has asked for them, in nanoseconds. This is shorter than
+/// The time for which units can be spent after the process has asked for them, in nanoseconds. This is shorter than
 /// [`LEASE`](super::bucket::LEASE), because the clocks of the server and of the process may run at different speeds.
 const SPEND: u64 = 2_000_000_000;
 /// After a denial, the longest time until the next trip of a key, if the units of a call are available earlier.

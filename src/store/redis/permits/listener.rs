@@ -62,7 +62,8 @@ impl Listener {
     }
 
     /// Starts the task that receives messages, unless it is running. `channel` is the beginning of the names of
-    /// channels. In a cluster, the node that has the key sends all messages, also those about other keys.
+    /// channels. In a cluster, the task subscribes at the node that has `key`. It receives there also the messages
+    /// about keys of other nodes.
     pub(super) fn listen(self: &Arc<Self>, links: &Links, channel: &str, key: &Arc<str>) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {

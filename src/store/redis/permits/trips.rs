@@ -56,7 +56,7 @@ impl Shared {
         records
     }
 
-    /// Starts a task that makes the trips of a key, if it has a number.
+    /// If `task` is a number, starts the task with this number, which makes the trips of a key.
     pub(super) fn start(self: &Arc<Self>, task: Option<u64>, records: &Arc<Records>, runtime: &Handle) {
         if let Some(number) = task {
             let (shared, records) = (Arc::clone(self), Arc::clone(records));
