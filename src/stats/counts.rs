@@ -1,9 +1,7 @@
 //! The counters of calls.
 //!
-//! A limiter in memory counts most calls while the key's shard is locked, in a cell of that shard. So a plain load and
-//! a plain store are enough, without an atomic read-modify-write. A call that is denied without the lock is counted in
-//! a cell of its thread, by a plain load and a plain store as well. All other calls are added atomically, in a cell of
-//! their own.
+//! Each thread counts in a cell of its own, so a plain load and a plain store are enough, without an atomic
+//! read-modify-write. The threads that have no number share one cell, to which they add atomically.
 
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -11,70 +9,51 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
-use super::thread_number::thread_number;
+use super::thread_number::{THREADS, thread_number};
 use crate::decision::Decision;
-
-/// The number of threads that count in cells of their own: those with the lowest numbers.
-const CELLS: usize = 64;
 
 /// Counters on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
 
-impl Cell {
-    /// Counts a call while no other thread counts in this cell.
-    #[inline]
-    fn add_alone(&self, outcome: CallOutcome) {
-        let counter = &self.0[outcome as usize];
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-}
-
 /// The counters of one policy, or of the calls that are made to a limiter without a layer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CallCounts {
-    /// One cell for each shard of a store in memory. Empty if the layer counts the calls, and not the store.
-    by_shard: Box<[Cell]>,
-    /// One cell for each of the lowest numbers of threads, if the store counts the calls.
-    by_thread: Box<[Cell]>,
+    /// The cell of each thread that has a [number](thread_number).
+    by_thread: Box<[Cell; THREADS]>,
+    /// The cell of all other threads.
     rest: Cell,
 }
 
+impl Default for CallCounts {
+    fn default() -> Self {
+        Self { by_thread: Box::new(from_fn(|_| Cell::default())), rest: Cell::default() }
+    }
+}
+
 impl CallCounts {
-    /// Creates counters in which a store counts calls while one of its `shards` is locked.
-    pub(crate) fn by_shard(shards: usize) -> Self {
-        let cells = |count| (0..count).map(|_| Cell::default()).collect();
-        Self { by_shard: cells(shards), by_thread: cells(CELLS), rest: Cell::default() }
-    }
-
-    /// Returns whether the store counts the calls itself.
-    #[inline]
-    pub(crate) fn is_by_shard(&self) -> bool {
-        !self.by_shard.is_empty()
-    }
-
-    /// Counts a call while its shard is locked, so that no other thread counts in the cell.
-    #[inline]
-    pub(crate) fn add_locked(&self, shard: usize, outcome: CallOutcome) {
-        self.by_shard[shard].add_alone(outcome);
-    }
-
-    /// Counts a call in the cell of this thread, if the thread has one. No lock is needed. Returns whether the call was
-    /// counted.
-    #[inline]
-    pub(crate) fn add_by_thread(&self, outcome: CallOutcome) -> bool {
-        let cell = thread_number().and_then(|number| self.by_thread.get(number));
-        cell.inspect(|cell| cell.add_alone(outcome)).is_some()
-    }
-
     /// Counts a call. No lock is needed.
+    #[inline]
     pub(crate) fn add(&self, outcome: CallOutcome) {
+        match thread_number() {
+            Some(number) => {
+                // No other thread writes to this cell.
+                let counter = &self.by_thread[number].0[outcome as usize];
+                counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            }
+            None => self.add_atomically(outcome),
+        }
+    }
+
+    /// Counts a call of a thread that has no number.
+    #[cold]
+    fn add_atomically(&self, outcome: CallOutcome) {
         self.rest.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     fn totals(&self) -> [u64; OUTCOMES] {
-        let cells = || self.by_shard.iter().chain(&self.by_thread).chain([&self.rest]);
+        let cells = || self.by_thread.iter().chain([&self.rest]);
         from_fn(|outcome| cells().map(|cell| cell.0[outcome].load(Ordering::Relaxed)).sum())
     }
 
@@ -113,35 +92,29 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Counts the outcome of a call. No lock is needed.
     pub(crate) fn add(&self, outcome: CallOutcome) {
         self.counts.add(outcome);
     }
 
-    /// Counts the outcome of `decision`, while the shard is locked.
-    pub(crate) fn add_locked(&self, shard: usize, decision: &Decision) {
-        self.counts.add_locked(shard, CallOutcome::of(decision, self.in_shadow));
+    /// Counts the outcome of `decision`.
+    pub(crate) fn add_decision(&self, decision: &Decision) {
+        self.add(CallOutcome::of(decision, self.in_shadow));
     }
 }
 
 /// The counters of a limiter: one set for the calls that are made without a layer, and one set for each policy that
 /// uses the limiter.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct CallRegistry {
-    shards: usize,
     pub(crate) direct: Arc<CallCounts>,
     policies: Mutex<Vec<Arc<CallCounts>>>,
 }
 
 impl CallRegistry {
-    pub(crate) fn new(shards: usize) -> Self {
-        Self { shards, direct: Arc::new(CallCounts::by_shard(shards)), policies: Mutex::default() }
-    }
-
     /// Creates the counters of a policy. Adds the counts of dropped policies to the counts of the calls that are made
     /// without a layer.
     pub(crate) fn register(&self) -> Arc<CallCounts> {
-        let counts = Arc::new(CallCounts::by_shard(self.shards));
+        let counts = Arc::<CallCounts>::default();
         let mut policies = self.lock();
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
@@ -174,13 +147,13 @@ mod tests {
 
     #[test]
     fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {
-        let limiter = CallRegistry::new(64);
+        let limiter = CallRegistry::default();
         let first = limiter.register();
-        first.add_locked(7, CallOutcome::Admitted);
+        first.add(CallOutcome::Admitted);
         first.add(CallOutcome::Cancelled);
         drop(first);
         let second = limiter.register();
-        second.add_locked(63, CallOutcome::Admitted);
+        second.add(CallOutcome::Admitted);
         limiter.direct.add(CallOutcome::Denied);
         assert_eq!(limiter.lock().len(), 1);
         let stats = limiter.stats();
@@ -190,7 +163,7 @@ mod tests {
 
     #[test]
     fn each_outcome_but_queued_ends_a_call() {
-        let counts = CallCounts::by_shard(9);
+        let counts = CallCounts::default();
         for (shard, outcome) in [
             CallOutcome::Admitted,
             CallOutcome::Denied,
@@ -206,7 +179,7 @@ mod tests {
         .enumerate()
         {
             assert_eq!(outcome as usize, shard);
-            counts.add_locked(shard, outcome);
+            counts.add(outcome);
             counts.add(outcome);
         }
         let stats = counts.stats();

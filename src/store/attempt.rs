@@ -45,7 +45,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     /// them.
     #[inline]
     pub(crate) fn counted(self, counts: &'a Arc<CallCounts>, in_shadow: bool) -> Self {
-        Self { counts: Some(counts).filter(|counts| counts.is_by_shard()), in_shadow, ..self }
+        Self { counts: Some(counts), in_shadow, ..self }
     }
 
     /// Lets the call wait in a queue, even if the algorithm is not configured to queue the requests of a layer.

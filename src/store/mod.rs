@@ -106,7 +106,12 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
         StoreStats::default()
     }
 
-    /// Creates the counters of a policy. By default, the layer counts calls in these counters, and the store does not.
+    /// `true` if the store counts calls in the counters that [`new_counts`](Self::new_counts) returns. By default, the
+    /// layer counts the calls in these counters.
+    #[doc(hidden)]
+    const COUNTS_CALLS: bool = false;
+
+    /// Creates the counters of a policy.
     #[doc(hidden)]
     fn new_counts(&self) -> Arc<CallCounts> {
         Arc::default()

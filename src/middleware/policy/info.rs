@@ -96,21 +96,14 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
-    /// Counts a call by its decision, unless the store counts the calls.
+    /// Counts a call by its decision. A call that was delayed is also counted as queued. Must not be called if the store
+    /// counts the calls.
     #[inline]
     pub(super) fn count(&self, decision: &Decision, in_shadow: bool) {
-        if !self.calls.is_by_shard() {
-            self.calls.add(CallOutcome::of(decision, in_shadow));
-        }
-    }
-
-    /// Counts a call that had to wait for its decision, unless the store counts the calls. A call that was delayed is
-    /// also counted as queued.
-    pub(super) fn count_wait(&self, decision: &Decision) {
-        if !self.calls.is_by_shard() && decision.is_delayed() {
+        if decision.is_delayed() {
             self.calls.add(CallOutcome::Queued);
         }
-        self.count(decision, self.is_in_shadow());
+        self.calls.add(CallOutcome::of(decision, in_shadow));
     }
 
     /// Returns the counts of this policy. `store` contains the counts of its store.

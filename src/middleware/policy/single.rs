@@ -1,6 +1,7 @@
 //! A policy that is not joined with others.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Policy;
@@ -40,12 +41,15 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
                 let decided =
                     outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details: None });
                 decided.details = self.details(options.algorithm.as_ref());
-                info.count(&decided.decision, in_shadow);
+                if !S::COUNTS_CALLS {
+                    info.count(&decided.decision, in_shadow);
+                }
                 Progress::Ready(verdict(info, decided))
             }
             Acquired::Pending(wait) => {
                 let borrows = if options.has_priority { options.cost } else { 0 };
-                Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, &info.calls))
+                let calls = (!S::COUNTS_CALLS).then(|| Arc::clone(&info.calls));
+                Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, calls))
             }
         }
     }
@@ -108,8 +112,10 @@ where
         match waited {
             Ok(WaitResult { decision, algorithm, reservation, borrows }) => {
                 info.log_store_decided();
-                info.count_wait(&decision);
                 let (is_shadow, details) = (info.is_in_shadow(), self.details(algorithm.as_ref()));
+                if !S::COUNTS_CALLS {
+                    info.count(&decision, is_shadow);
+                }
                 let decided = outcome.insert(Outcome { decision, is_shadow, reservation, details });
                 decided.set_borrowed(borrows);
                 verdict(info, decided)

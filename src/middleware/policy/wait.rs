@@ -35,10 +35,10 @@ pin_project! {
 }
 
 impl<W, A> PolicyWait<W, A> {
-    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units.
-    pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: &Arc<CallCounts>) -> Self {
-        let undecided = Undecided(Some(calls).filter(|calls| !calls.is_by_shard()).cloned());
-        Self { wait, algorithm, borrows, undecided }
+    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units. `calls` is `None` if the store
+    /// counts the call.
+    pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: Option<Arc<CallCounts>>) -> Self {
+        Self { wait, algorithm, borrows, undecided: Undecided(calls) }
     }
 }
 

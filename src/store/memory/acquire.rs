@@ -20,6 +20,8 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     type Error = Infallible;
     type Wait = QueuedAcquire<A>;
 
+    const COUNTS_CALLS: bool = true;
+
     #[inline]
     fn algorithm(&self) -> Cow<'_, A> {
         self.context.algorithm()
@@ -38,8 +40,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let (context, table) = (&self.context, &self.context.table);
         let now = table.clock.now();
-        let index = table.keys.index(key);
-        let shard = table.keys.at(index);
+        let shard = table.keys.of(key);
         if let Some(denial) = table.standing_denial(shard, key, &call, now) {
             return Acquired::Ready(denial, Reservation::default());
         }
@@ -64,7 +65,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
                 }
             }
         };
-        table.count(index, &call, &decision);
+        table.count(&call, &decision);
         table.keep_denial(shard, key, &call, now, algorithm, &decision);
         if !call.reserves || !decision.is_allowed() {
             return Acquired::Ready(decision, Reservation::default());
@@ -86,16 +87,13 @@ impl<A: Algorithm> MemoryStore<A> {
         now: Nanos,
     ) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
-        let index = context.table.keys.index(key);
         let outcome = context.decide_locked(shard, key, call, Some(now), |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             match &entered {
-                Enqueued::Decided(decision) => context.table.count(index, &call, decision),
-                Enqueued::Queued(_) => {
-                    context.table.counts(&call).add_locked(index, CallOutcome::Queued);
-                }
+                Enqueued::Decided(decision) => context.table.count(&call, decision),
+                Enqueued::Queued(_) => context.table.counts(&call).add(CallOutcome::Queued),
             }
             // Calls that need a release give back their units when they end, and calls of a closed limiter are not
             // charged. Neither kind of call is settled.

@@ -9,7 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::PollTurn;
-use crate::stats::{CallOutcome, Counted};
+use crate::stats::Counted;
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock, SpinGuard};
@@ -74,7 +74,7 @@ impl<A: Algorithm> MemoryContext<A> {
     ) -> Decision {
         let checked = self.decide_locked(shard, key, call, Some(now), |mut entry, now| {
             let decision = entry.check(now, call.cost);
-            self.table.count(self.table.keys.index(key), &call, &decision);
+            self.table.count(&call, &decision);
             decision
         });
         checked.unwrap_or_else(|| self.reject(call))
@@ -114,7 +114,7 @@ impl<A: Algorithm> MemoryContext<A> {
     pub(super) fn reject(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
         let denial = Decision::table_full(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota));
-        self.table.counts(&call).add(CallOutcome::of(&denial, call.in_shadow));
+        self.table.count(&call, &denial);
         denial
     }
 
@@ -128,7 +128,7 @@ impl<A: Algorithm> MemoryContext<A> {
         let asked = self.table.with_used(key, None, |entry, now| {
             let asked = entry.ask(now, ticket, waker);
             if let (PollTurn::Ready(decision, _), Some(counted)) = (&asked.0, counted) {
-                counted.add_locked(self.table.keys.index(key), decision);
+                counted.add_decision(decision);
             }
             asked
         });

@@ -9,10 +9,10 @@ use crate::stats::{CallCounts, CallOutcome};
 use crate::store::Attempt;
 
 impl<A: Algorithm> Table<A> {
-    /// Counts a call that was decided. `shard` is the index of the key's shard, which is locked.
+    /// Counts a call that was decided.
     #[inline]
-    pub(super) fn count(&self, shard: usize, call: &Attempt<'_, A>, decision: &Decision) {
-        self.counts(call).add_locked(shard, CallOutcome::of(decision, call.in_shadow));
+    pub(super) fn count(&self, call: &Attempt<'_, A>, decision: &Decision) {
+        self.counts(call).add(CallOutcome::of(decision, call.in_shadow));
     }
 
     /// Returns the counters of a call: those of its policy, or those of all calls that are made without a layer.

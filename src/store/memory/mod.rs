@@ -171,8 +171,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
         let table = &self.context.table;
         let now = table.clock.now();
-        let index = table.keys.index(key);
-        let shard = table.keys.at(index);
+        let shard = table.keys.of(key);
         if let Some(denial) = table.standing_denial(shard, key, &call, now) {
             return denial;
         }
@@ -182,7 +181,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
             return self.context.check_slow(locked, key, call, now);
         };
         let decision = algorithm.check(state, now, call.cost);
-        table.count(index, &call, &decision);
+        table.count(&call, &decision);
         table.keep_denial(shard, key, &call, now, algorithm, &decision);
         decision
     }
@@ -192,7 +191,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         let decided = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let decision = entry.check(now, call.cost);
-            context.table.count(context.table.keys.index(key), &call, &decision);
+            context.table.count(&call, &decision);
             (decision, location, holds)
         });
         let (decision, permit) = match decided {

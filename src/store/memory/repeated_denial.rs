@@ -6,7 +6,6 @@ use super::table::Table;
 use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::stats::CallOutcome;
 use crate::store::Attempt;
 use crate::sync::SpinGuard;
 
@@ -26,8 +25,8 @@ impl<A: Algorithm> Table<A> {
         }
         // Few calls are of the key that was denied, so the denial is read before the call is examined.
         let denial = shard.denial.standing(key, now).filter(|_| is_plain(call))?;
-        let is_counted = self.counts(call).add_by_thread(CallOutcome::of(&denial, call.in_shadow));
-        is_counted.then_some(denial)
+        self.count(call, &denial);
+        Some(denial)
     }
 
     /// Keeps the decision on a call, if later calls can be denied by it. The shard is locked.

@@ -16,9 +16,9 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn new(shards: usize) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            calls: CallRegistry::new(shards),
+            calls: CallRegistry::default(),
             evicted: AtomicU64::new(0),
             evicted_at_limit: AtomicU64::new(0),
             shared: AtomicU64::new(0),

@@ -79,6 +79,6 @@ pub(super) fn decide_with<A: Algorithm>(
             (decision, CallOutcome::of(&decision, false))
         }
     };
-    counts.add_locked(table.keys.index(key), outcome);
+    counts.add(outcome);
     Some((decision, is_admitted && decision.is_allowed()))
 }

@@ -43,8 +43,6 @@ pub(super) struct Ask<'a> {
 /// A limiter with state in memory, of any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
-    /// Returns the index of the key's shard.
-    fn shard(&self, key: Fingerprint) -> usize;
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
@@ -218,10 +216,6 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     fn address(&self) -> *const () {
         Arc::as_ptr(self).cast()
-    }
-
-    fn shard(&self, key: Fingerprint) -> usize {
-        self.table.keys.index(key)
     }
 
     fn warn_if_full(&self) {

@@ -225,7 +225,7 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<J
     }
 }
 
-/// Counts the calls while their shards are locked. If any call waits, only the calls that wait are counted now.
+/// Counts the calls. If any call waits, only the calls that wait are counted now.
 fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     let outcome = |at: usize| match &wait.decisions[at] {
         Some(decision) if denied => match CallOutcome::of(decision, false) {
@@ -237,7 +237,7 @@ fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     };
     for (at, call) in calls.iter().enumerate() {
         if let Some(outcome) = outcome(at) {
-            call.part.counts.add_locked(call.part.limiter.shard(call.part.key), outcome);
+            call.part.counts.add(outcome);
         }
     }
 }
