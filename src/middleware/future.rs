@@ -54,6 +54,7 @@ pin_project! {
             admitted: Admitted<O>,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
+        Done,
     }
 }
 
@@ -126,12 +127,13 @@ where
         let this = self.as_mut().project();
         match this.stage.project() {
             StageProj::Calling { response, admitted } => {
-                let answered = ready!(response.poll(cx));
                 let shared = this.shared.as_ref().expect("an admitted call has its policies");
-                let answer = shared.finish(answered, admitted);
-                // The inner future is dropped now, since it may hold resources, such as a permit of another layer.
-                self.project().stage.set(Stage::Answered { answer: None, drain: None });
-                Poll::Ready(answer)
+                let answer = shared.finish(response.poll(cx), admitted);
+                if answer.is_ready() {
+                    // The inner future is dropped now, since it may hold resources, such as a permit of another layer.
+                    self.project().stage.set(Stage::Done);
+                }
+                answer
             }
             StageProj::Waiting { .. } => {
                 ready!(self.as_mut().poll_wait(cx));
@@ -147,6 +149,7 @@ where
                 }
                 Poll::Ready(answer.take().expect("polled after it was ready"))
             }
+            StageProj::Done => panic!("polled after it was ready"),
         }
     }
 }
@@ -168,13 +171,13 @@ where
         let (mut ready, mut request) = held.call.take().expect("it calls once");
         let (policies, mut outcomes) = (&*shared.policies, P::Outcomes::default());
         let verdict = policies.set.waited(&policies.infos, &request, waited, &mut outcomes);
-        let next = match shared.permit(verdict) {
-            Ok(permit) => {
+        let next = match shared.unless_allowed_on_error(verdict) {
+            Ok(()) => {
                 limited(&policies.infos, outcomes.as_ref())
                     .for_each(|(info, outcome)| info.log_wait(&outcome.decision));
                 let started = shared.admit(&mut request, &outcomes);
                 let response = ready.call(request);
-                Stage::Calling { response, admitted: Admitted { outcomes, permit, started } }
+                Stage::Calling { response, admitted: Admitted { outcomes, started } }
             }
             Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
         };

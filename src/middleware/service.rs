@@ -62,15 +62,13 @@ where
         };
         let mut outcomes = P::Outcomes::default();
         match policies.set.decide(&policies.infos, &request, max_wait, &mut outcomes) {
-            Progress::Ready(verdict) => match shared.permit(verdict) {
-                Ok(permit) => {
-                    let started = shared.admit(&mut request, &outcomes);
-                    let shared = Arc::clone(shared);
-                    let response = self.inner.call(request);
-                    ResponseFuture::calling(response, Admitted { outcomes, permit, started }, shared)
-                }
-                Err(rejected) => ResponseFuture::rejected(rejected, &outcomes, request, shared),
-            },
+            Progress::Ready(Ok(())) => {
+                let started = shared.admit(&mut request, &outcomes);
+                let shared = Arc::clone(shared);
+                let response = self.inner.call(request);
+                ResponseFuture::calling(response, Admitted { outcomes, started }, shared)
+            }
+            Progress::Ready(Err(rejected)) => ResponseFuture::rejected(rejected, &outcomes, request, shared),
             Progress::Pending(wait) => {
                 // Only the instance that is ready may be called, so it moves into the future. Its clone stays here for
                 // the next call.

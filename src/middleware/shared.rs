@@ -1,16 +1,16 @@
 //! The part that the clones of a service share, and the steps before and after the call of the inner service.
 
-use std::mem;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 
 use super::policy::info::PolicyInfo;
-use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, word};
+use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, take_permit, word};
 use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
 use crate::clock::Nanos;
 use crate::observe;
-use crate::store::{BoxError, Permit};
+use crate::store::BoxError;
 
 /// The part that the clones of a service share.
 pub(super) struct Shared<P, R> {
@@ -27,15 +27,12 @@ impl<P, R> Shared<P, R> {
         Self { policies, responder, has_timeline, watches_keys }
     }
 
-    /// Returns the permit of an admitted request, or the reason why the request is rejected.
-    #[inline]
-    pub(super) fn permit(&self, verdict: Verdict) -> Result<Permit, Rejected> {
+    /// Returns the verdict on a request that had to wait for its decision. If the store could not decide the request, the
+    /// policies admit or reject it.
+    pub(super) fn unless_allowed_on_error(&self, verdict: Verdict) -> Verdict {
         match verdict {
-            Verdict::Admitted(permit) => Ok(permit),
-            Verdict::Rejected(Rejected::StoreError(error)) if self.admits_undecided(&error) => {
-                Ok(Permit::default())
-            }
-            Verdict::Rejected(rejected) => Err(rejected),
+            Err(Rejected::StoreError(error)) if self.admits_undecided(&error) => Ok(()),
+            verdict => verdict,
         }
     }
 
@@ -109,28 +106,30 @@ impl<P, R> Shared<P, R> {
         }
     }
 
-    /// Makes the response to an admitted call from the result of the inner service.
-    // Responses are large. If this function is inlined, the compiler copies each response several times.
+    /// Makes the response to an admitted call, as soon as the inner service has returned its result.
+    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
+    // copies each response several times.
     #[inline(never)]
     pub(super) fn finish<Req, Res, Err>(
         &self,
-        answered: Result<Res, Err>,
+        answered: Poll<Result<Res, Err>>,
         admitted: &mut Admitted<P::Outcomes>,
-    ) -> Result<R::Response, R::Error>
+    ) -> Poll<Result<R::Response, R::Error>>
     where
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
+        let answered = ready!(answered);
         let (infos, outcomes) = (&*self.policies.infos, admitted.outcomes.as_mut());
         // If the inner service returned an error, the permit is released when this function returns.
-        let permit = mem::take(&mut admitted.permit);
+        let permit = take_permit(outcomes);
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, answered.is_ok());
         }
         if let Ok(response) = &answered {
             self.policies.set.settle(outcomes, response);
         }
-        match answered {
+        Poll::Ready(match answered {
             Ok(response) => {
                 let mut response = self.responder.map_response(&reports(infos, outcomes), response);
                 if !permit.is_empty() {
@@ -139,14 +138,13 @@ impl<P, R> Shared<P, R> {
                 Ok(response)
             }
             Err(error) => Err(self.responder.map_error(error)),
-        }
+        })
     }
 }
 
 /// An admitted call whose response has not been made yet.
 pub(super) struct Admitted<O> {
     pub(super) outcomes: O,
-    pub(super) permit: Permit,
     /// The clock reading from which the response time is measured, if a policy has a timeline.
     pub(super) started: Nanos,
 }

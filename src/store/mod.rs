@@ -106,10 +106,10 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
         StoreStats::default()
     }
 
-    /// `true` if the store counts calls in the counters that [`new_counts`](Self::new_counts) returns. By default, the
-    /// layer counts the calls in these counters.
+    /// `true` if the store counts the calls of a layer that wait for their decision. By default, the layer counts them, as
+    /// it counts all calls that are decided at once.
     #[doc(hidden)]
-    const COUNTS_CALLS: bool = false;
+    const COUNTS_WAITS: bool = false;
 
     /// Creates the counters of a policy.
     #[doc(hidden)]

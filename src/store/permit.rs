@@ -66,13 +66,13 @@ impl Permit {
     }
 
     /// Merges permits into one.
-    pub(crate) fn merged(permits: impl IntoIterator<Item = Self>) -> Self {
-        Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
+    /// Returns the reservation that releases the permit.
+    pub(super) fn into_reservation(self) -> Reservation {
+        self.0
     }
 
-    /// Merges another permit into this one.
-    pub(crate) fn merge(&mut self, other: Self) {
-        *self = Self::merged([std::mem::take(self), other]);
+    pub(crate) fn merged(permits: impl IntoIterator<Item = Self>) -> Self {
+        Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
     }
 
     /// Returns whether there is nothing to release.

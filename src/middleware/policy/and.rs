@@ -10,7 +10,7 @@ use super::set::{
 };
 use crate::key::KeyError;
 use crate::stats::StoreStats;
-use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome, Permit};
+use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -69,17 +69,11 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         self.1.finish(second, outcomes);
     }
 
-    fn decide_shadows(
-        &self,
-        infos: &[PolicyInfo],
-        request: &Req,
-        outcomes: &mut [Option<Outcome>],
-        permit: &mut Permit,
-    ) {
+    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
         let (first, second) = infos.split_at(P::COUNT);
         let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
-        self.0.decide_shadows(first, request, outcomes, permit);
-        self.1.decide_shadows(second, request, others, permit);
+        self.0.decide_shadows(first, request, outcomes);
+        self.1.decide_shadows(second, request, others);
     }
 
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
@@ -91,29 +85,25 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
 }
 
 impl<P, Q> And<P, Q> {
-    /// Returns the verdict on a request that all policies have admitted, apart from those in shadow mode. Lets the
-    /// policies in shadow mode decide the request.
-    fn admitted<Req>(
+    /// Returns the verdict on a request for which the policies outside of shadow mode have decided. If they have admitted
+    /// the request, lets the policies in shadow mode decide it.
+    fn verdict<Req>(
         &self,
         infos: &[PolicyInfo],
         request: &Req,
-        (mut decided, mut permit): AllDecisions,
+        mut decided: AllDecisions,
         outcomes: &mut JointOutcomes,
     ) -> Verdict
     where
         Self: JointPolicy<Req>,
     {
+        let is_admitted = decided.iter().flatten().all(|one| one.is_shadow || one.decision.is_allowed());
         self.finish(&mut decided, outcomes);
-        self.decide_shadows(infos, request, outcomes, &mut permit);
-        Verdict::Admitted(permit)
-    }
-
-    fn denied<Req>(&self, mut decided: Few<Option<Decided>>, outcomes: &mut JointOutcomes) -> Verdict
-    where
-        Self: JointPolicy<Req>,
-    {
-        self.finish(&mut decided, outcomes);
-        Verdict::Rejected(Rejected::Denied)
+        if !is_admitted {
+            return Err(Rejected::Denied);
+        }
+        self.decide_shadows(infos, request, outcomes);
+        Ok(())
     }
 }
 
@@ -130,24 +120,22 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
     ) -> Progress<Self::Wait> {
         let mut parts = Few::new();
         if let Err(error) = self.gather(infos, request, max_wait, &mut parts) {
-            return Progress::Ready(Verdict::Rejected(Rejected::KeyError(error)));
+            return Progress::Ready(Err(Rejected::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
         let report = &mut |at, decision| outcomes[at] = Some(Outcome::new(decision, false));
         match P::Kind::decide_at_once(&parts, report) {
             Some(true) => {
-                let mut permit = Permit::default();
-                self.decide_shadows(infos, request, outcomes, &mut permit);
-                return Progress::Ready(Verdict::Admitted(permit));
+                self.decide_shadows(infos, request, outcomes);
+                return Progress::Ready(Ok(()));
             }
-            Some(false) => return Progress::Ready(Verdict::Rejected(Rejected::Denied)),
+            Some(false) => return Progress::Ready(Err(Rejected::Denied)),
             None => outcomes.clear(),
         }
-        Progress::Ready(match P::Kind::decide(parts) {
-            JointOutcome::Admitted(decided) => self.admitted(infos, request, decided, outcomes),
-            JointOutcome::Denied(decided) => self.denied(decided, outcomes),
-            JointOutcome::Pending(wait) => return Progress::Pending(wait),
-        })
+        match P::Kind::decide(parts) {
+            JointOutcome::Ready(decided) => Progress::Ready(self.verdict(infos, request, decided, outcomes)),
+            JointOutcome::Pending(wait) => Progress::Pending(wait),
+        }
     }
 
     fn waited(
@@ -161,15 +149,11 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             Ok(decided) => decided,
             Err(error) => {
                 outcomes.resize_with(Self::COUNT, || None);
-                return Verdict::Rejected(Rejected::StoreError(error.into()));
+                return Err(Rejected::StoreError(error.into()));
             }
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
-        let allows = |decided: &Decided| decided.is_shadow || decided.decision.is_allowed();
-        match decided.0.iter().flatten().all(allows) {
-            true => self.admitted(infos, request, decided, outcomes),
-            false => self.denied(decided.0, outcomes),
-        }
+        self.verdict(infos, request, decided, outcomes)
     }
 
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {

@@ -6,10 +6,10 @@ use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::RequestOptions;
-use super::set::{JointOutcomes, JointParts, JointPolicy, Progress, Verdict};
+use super::set::{JointOutcomes, JointParts, JointPolicy};
 use crate::algorithm::Algorithm;
 use crate::key::{KeyError, KeyExtractor, MissingKey, StoreKey};
-use crate::store::{Decided, JointKind, JointStore, Permit};
+use crate::store::{Decided, JointKind, JointStore};
 
 impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     /// Lets the extractor count the key of a request that this policy denied, if the extractor counts denied keys.
@@ -69,7 +69,7 @@ where
         outcomes.push(decided[0].take().map(
             |Decided { decision, algorithm, reservation, borrowed, is_shadow }| {
                 let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
-                let (reservation, details) = (reservation.unwrap_or_default(), self.details(algorithm));
+                let details = self.details(algorithm);
                 let mut outcome = Outcome { decision, is_shadow, reservation, details };
                 outcome.set_borrowed(borrowed);
                 outcome
@@ -77,13 +77,7 @@ where
         ));
     }
 
-    fn decide_shadows(
-        &self,
-        infos: &[PolicyInfo],
-        request: &Req,
-        outcomes: &mut [Option<Outcome>],
-        permit: &mut Permit,
-    ) {
+    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
         let info = &infos[0];
         if let [Some(outcome)] = outcomes
             && outcome.is_shadow
@@ -94,10 +88,9 @@ where
             && info.is_in_shadow()
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
-            && let Progress::Ready(Verdict::Admitted(held)) =
-                self.decide_alone(info, request, &key, None, outcome)
         {
-            permit.merge(held);
+            // A policy in shadow mode neither rejects nor queues the request.
+            let _ = self.decide_alone(info, request, &key, None, outcome);
         }
     }
 

@@ -1,11 +1,13 @@
 //! The outcomes of a request: one for each policy that decided it. They are kept until the response is made.
 
+use std::mem;
+
 use super::info::PolicyInfo;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::stats::{CallOutcome, Event, Timeline};
-use crate::store::Reservation;
+use crate::store::{Permit, Reservation};
 
 /// The decision of one policy, with what is needed until the response is made.
 #[derive(Debug)]
@@ -13,8 +15,7 @@ pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
     /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
-    /// The charge that is to be settled when the response is known. Empty if there is no such charge, for example if
-    /// the layer does not settle costs.
+    /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is neither.
     pub(in crate::middleware) reservation: Reservation,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     pub(in crate::middleware) details: Option<Box<OutcomeDetails>>,
@@ -69,6 +70,22 @@ impl Outcome {
 
     fn borrowed(&self) -> u64 {
         self.details.as_ref().map_or(0, |details| details.borrowed)
+    }
+}
+
+/// Takes the permits of all policies that limit calls in progress. The permit is empty if there are none.
+#[inline]
+pub(in crate::middleware) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Permit {
+    let has_permit = |outcome: &Outcome| outcome.reservation.is_permit();
+    match outcomes.iter().flatten().any(has_permit) {
+        true => Permit::merged(
+            outcomes
+                .iter_mut()
+                .flatten()
+                .filter(|outcome| has_permit(outcome))
+                .map(|outcome| Permit::new(mem::take(&mut outcome.reservation))),
+        ),
+        false => Permit::default(),
     }
 }
 

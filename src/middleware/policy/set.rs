@@ -10,7 +10,7 @@ use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::key::KeyError;
 use crate::stats::{PolicyStats, StoreStats};
-use crate::store::{BoxError, Decided, Few, JointKind, Permit};
+use crate::store::{BoxError, Decided, Few, JointKind};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
 /// contains the keys, the limiters and the options, and decides the requests.
@@ -131,13 +131,7 @@ pub trait JointPolicy<Req>: PolicyCount {
 
     /// Lets each policy in shadow mode that has not decided yet decide a request that the policies outside of shadow
     /// mode have admitted. These policies decide one after another, and not together. Also counts their denials.
-    fn decide_shadows(
-        &self,
-        infos: &[PolicyInfo],
-        request: &Req,
-        outcomes: &mut [Option<Outcome>],
-        permit: &mut Permit,
-    );
+    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
 
     /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
@@ -156,14 +150,8 @@ pub enum Progress<W> {
     Pending(W),
 }
 
-/// The result of a decision about a request.
-#[derive(Debug)]
-pub enum Verdict {
-    /// All policies admitted the request. If a policy limits calls in progress, the permit is held until the response
-    /// has ended. Otherwise, the permit is empty.
-    Admitted(Permit),
-    Rejected(Rejected),
-}
+/// The result of a decision about a request. `Ok` if all policies admitted the request.
+pub(in crate::middleware) type Verdict = Result<(), Rejected>;
 
 /// Why a request is not admitted.
 #[derive(Debug)]

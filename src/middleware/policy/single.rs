@@ -13,7 +13,7 @@ use super::wait::{PolicyWait, WaitResult};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::key::{KeyExtractor, StoreKey};
-use crate::store::{Acquired, BoxError, KeyedStore, Permit, Store};
+use crate::store::{Acquired, BoxError, KeyedStore, Store};
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     /// Decides a request whose key is known. If the decision is made at once, sets `outcome`. Otherwise, returns the
@@ -38,41 +38,32 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
+                info.count(&decision, in_shadow);
                 let decided =
                     outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details: None });
                 decided.details = self.details(options.algorithm.as_ref());
-                if !S::COUNTS_CALLS {
-                    info.count(&decided.decision, in_shadow);
-                }
                 Progress::Ready(verdict(info, decided))
             }
             Acquired::Pending(wait) => {
                 let borrows = if options.has_priority { options.cost } else { 0 };
-                let calls = (!S::COUNTS_CALLS).then(|| Arc::clone(&info.calls));
+                let calls = (!S::COUNTS_WAITS).then(|| Arc::clone(&info.calls));
                 Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, calls))
             }
         }
     }
 }
 
-/// Returns the verdict on a request, and moves the permit from the outcome to the verdict. If the request is denied in
-/// shadow mode, counts the denial and admits the request.
+/// Returns the verdict on a request. If the request is denied in shadow mode, counts the denial and admits the request.
 #[inline]
-fn verdict(info: &PolicyInfo, outcome: &mut Outcome) -> Verdict {
-    let is_allowed = outcome.decision.is_allowed();
-    if !is_allowed && !outcome.is_shadow {
-        return Verdict::Rejected(Rejected::Denied);
+fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
+    match outcome.decision.is_allowed() {
+        true => Ok(()),
+        false if outcome.is_shadow => {
+            info.record_shadow_denial(&outcome.decision);
+            Ok(())
+        }
+        false => Err(Rejected::Denied),
     }
-    if !is_allowed {
-        info.record_shadow_denial(&outcome.decision);
-    }
-    // A permit is kept until the response has ended. Any other reservation stays in the outcome until the cost is
-    // settled.
-    let permit = match outcome.reservation.is_permit() {
-        true => Permit::new(mem::take(&mut outcome.reservation)),
-        false => Permit::default(),
-    };
-    Verdict::Admitted(permit)
 }
 
 impl<Req, K, A, C, S> PolicySet<Req> for Policy<K, A, C, S>
@@ -96,8 +87,8 @@ where
         let info = &infos[0];
         match self.key(info, request) {
             Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait, outcome),
-            Ok(None) => Progress::Ready(Verdict::Admitted(Permit::default())),
-            Err(error) => Progress::Ready(Verdict::Rejected(Rejected::KeyError(error))),
+            Ok(None) => Progress::Ready(Ok(())),
+            Err(error) => Progress::Ready(Err(Rejected::KeyError(error))),
         }
     }
 
@@ -113,14 +104,14 @@ where
             Ok(WaitResult { decision, algorithm, reservation, borrows }) => {
                 info.log_store_decided();
                 let (is_shadow, details) = (info.is_in_shadow(), self.details(algorithm.as_ref()));
-                if !S::COUNTS_CALLS {
-                    info.count(&decision, is_shadow);
+                if !S::COUNTS_WAITS {
+                    info.count_wait(&decision, is_shadow);
                 }
                 let decided = outcome.insert(Outcome { decision, is_shadow, reservation, details });
                 decided.set_borrowed(borrows);
                 verdict(info, decided)
             }
-            Err(error) => Verdict::Rejected(Rejected::StoreError(error)),
+            Err(error) => Err(Rejected::StoreError(error)),
         }
     }
 

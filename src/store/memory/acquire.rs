@@ -20,7 +20,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     type Error = Infallible;
     type Wait = QueuedAcquire<A>;
 
-    const COUNTS_CALLS: bool = true;
+    const COUNTS_WAITS: bool = true;
 
     #[inline]
     fn algorithm(&self) -> Cow<'_, A> {

@@ -9,10 +9,12 @@ use crate::stats::{CallCounts, CallOutcome};
 use crate::store::Attempt;
 
 impl<A: Algorithm> Table<A> {
-    /// Counts a call that was decided.
+    /// Counts a call that was decided at once, unless a layer makes the call, because the layer counts such calls.
     #[inline]
     pub(super) fn count(&self, call: &Attempt<'_, A>, decision: &Decision) {
-        self.counts(call).add(CallOutcome::of(decision, call.in_shadow));
+        if call.counts.is_none() {
+            self.counters.calls.direct.add(CallOutcome::of(decision, false));
+        }
     }
 
     /// Returns the counters of a call: those of its policy, or those of all calls that are made without a layer.

@@ -53,8 +53,7 @@ pub struct JointRequest<'a> {
 /// The outcome of a joint decision. `None` stands for a call that is not limited.
 #[derive(Debug)]
 pub enum JointOutcome<W> {
-    Admitted(AllDecisions),
-    Denied(Few<Option<Decided>>),
+    Ready(AllDecisions),
     Pending(W),
 }
 
@@ -218,10 +217,9 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<J
         wait::Member { decides: Some(decides), algorithm, reserve, borrows, counted }
     };
     wait.parts = parts.into_iter().map(of_part).collect();
-    match (denied, wait.may_wait.is_empty()) {
-        (true, _) => JointOutcome::Denied(wait.decided()),
-        (false, true) => JointOutcome::Admitted((wait.decided(), wait.hold())),
-        (false, false) => JointOutcome::Pending(Box::new(wait)),
+    match wait.may_wait.is_empty() {
+        true => JointOutcome::Ready(wait.decided()),
+        false => JointOutcome::Pending(Box::new(wait)),
     }
 }
 

@@ -18,8 +18,8 @@ use crate::store::{Permit, Reservation};
 pub struct Decided {
     pub(crate) decision: Decision,
     pub(crate) algorithm: Option<AnyAlgorithm>,
-    /// The reservation, if the call was admitted and is to be settled.
-    pub(crate) reservation: Option<Reservation>,
+    /// The permit of the call, or its charge, if it is to be settled. Empty if there is neither.
+    pub(crate) reservation: Reservation,
     /// The units that the call has borrowed from the next window.
     pub(crate) borrowed: u64,
     /// `true` if the decision was made in shadow mode, so that it does not affect the others.
@@ -42,8 +42,8 @@ pub(super) struct Member {
     pub(super) counted: Option<Counted>,
 }
 
-/// The outcomes of several calls, with `None` for a call that is not limited, and their common permit.
-pub(crate) type AllDecisions = (Few<Option<Decided>>, Permit);
+/// The outcomes of several calls, with `None` for a call that is not limited.
+pub(crate) type AllDecisions = Few<Option<Decided>>;
 
 /// A joint call that waits in one queue, or in several queues at the same time.
 ///
@@ -85,7 +85,7 @@ impl JointWait {
         self.may_wait.clear();
         self.undo();
         self.rollbacks.drain(..).for_each(|(charged_at, undo)| undo(charged_at));
-        self.permits.clear();
+        self.permits.fill_with(|| None);
     }
 
     /// Counts the outcomes of the calls. Must not be called while one of the calls waits.
@@ -102,18 +102,17 @@ impl JointWait {
         }
     }
 
-    /// Merges the permits of all calls into one.
-    pub(super) fn hold(&mut self) -> Permit {
-        Permit::merged(self.permits.drain(..).flatten())
-    }
-
     /// Returns the outcome of each part. The caller ensures that no part is still waiting.
-    pub(super) fn decided(&mut self) -> Few<Option<Decided>> {
-        let (decisions, charged_at) = (&self.decisions, &self.charged_at);
+    pub(super) fn decided(&mut self) -> AllDecisions {
+        let (decisions, charged_at, permits) = (&self.decisions, &self.charged_at, &mut self.permits);
         let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {
             let decision = decisions[decides?]?;
             let reserve = reserve.filter(|_| decision.is_allowed());
-            let reservation = reserve.map(|(charged, reserve)| reserve(charged_at[charged]));
+            let reservation = match reserve {
+                Some((charged, reserve)) => reserve(charged_at[charged]),
+                // If several parts use one state, the first of them gets the permit.
+                None => permits[decides?].take().map(Permit::into_reservation).unwrap_or_default(),
+            };
             let borrowed = if decision.is_delayed() { borrows } else { 0 };
             Some(Decided { decision, algorithm, reservation, borrowed, is_shadow: false })
         };
@@ -146,7 +145,7 @@ impl Future for JointWait {
         match this.may_wait.is_empty() {
             true => {
                 this.count();
-                Poll::Ready(Ok((this.decided(), this.hold())))
+                Poll::Ready(Ok(this.decided()))
             }
             false => Poll::Pending,
         }

@@ -27,7 +27,7 @@ use crate::stats::{CallCounts, CallOutcome};
 use crate::store::memory::{JointWait, decide as decide_in_memory};
 use crate::store::shared_key::SharedKey;
 use crate::store::{
-    AllDecisions, Attempt, Decided, Few, JointKind, JointOutcome, JointStore, KeyedStore, Permit,
+    AllDecisions, Attempt, Decided, Few, JointKind, JointOutcome, JointStore, KeyedStore, Reservation,
 };
 
 /// The kind of [`RedisLimit`].
@@ -67,7 +67,7 @@ impl JointKind for InRedis {
         let known: Few<Option<Decision>> = members.iter().map(known).collect();
         match known.iter().all(Option::is_none) {
             true => JointOutcome::Pending(Box::pin(decide(members))),
-            false => JointOutcome::Denied(members.into_iter().zip(known).map(denied).collect()),
+            false => JointOutcome::Ready(members.into_iter().zip(known).map(denied).collect()),
         }
     }
 }
@@ -80,7 +80,7 @@ fn denied((member, known): (Option<Box<dyn Member>>, Option<Decision>)) -> Optio
         member.count(outcome.unwrap_or(CallOutcome::DeniedByOthers));
     }
     let (decision, algorithm) = (known?, member.algorithm());
-    Some(Decided { decision, algorithm, reservation: None, borrowed: 0, is_shadow: false })
+    Some(Decided { decision, algorithm, reservation: Reservation::default(), borrowed: 0, is_shadow: false })
 }
 
 /// Decides a joint call. `None` stands for a limiter from which the call is exempt.
@@ -118,7 +118,7 @@ async fn decide(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, R
     }
     let mut decided = decided.into_iter();
     let all = is_limited.into_iter().map(|is_limited| if is_limited { decided.next()? } else { None });
-    Ok((all.collect(), Permit::default()))
+    Ok(all.collect())
 }
 
 /// Counts the parts of a joint call as cancelled if the call is dropped before it is decided.
@@ -229,7 +229,7 @@ impl Charged {
             Some(Decided {
                 decision,
                 algorithm: member.algorithm(),
-                reservation: is_charged.then(|| member.reservation(charged_at)),
+                reservation: is_charged.then(|| member.reservation(charged_at)).unwrap_or_default(),
                 borrowed: 0,
                 is_shadow: member.is_in_shadow(),
             })
@@ -259,9 +259,9 @@ fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
 
 async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> Few<Option<Decided>> {
     match outcome {
-        JointOutcome::Admitted((decided, _)) | JointOutcome::Denied(decided) => decided,
+        JointOutcome::Ready(decided) => decided,
         JointOutcome::Pending(wait) => match wait.await {
-            Ok((decided, _)) => decided,
+            Ok(decided) => decided,
             Err(never) => match never {},
         },
     }

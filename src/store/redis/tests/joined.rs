@@ -42,7 +42,7 @@ async fn a_part_in_shadow_mode_neither_charges_nor_denies_the_parts_of_its_key()
     let server = Staged::new();
     let limit = limit(&swaps(&server), FixedWindow::new(Quota::per_hour(3)));
     for left in [2, 1, 0] {
-        let (decided, _) = decide(&limit, "a", [shadow(5), enforced(1)]).await.unwrap();
+        let decided = decide(&limit, "a", [shadow(5), enforced(1)]).await.unwrap();
         let decided: Vec<_> = decided.into_iter().flatten().collect();
         assert_eq!(decided.iter().map(|one| one.is_shadow).collect::<Vec<_>>(), [true, false]);
         for one in &decided {
@@ -50,7 +50,7 @@ async fn a_part_in_shadow_mode_neither_charges_nor_denies_the_parts_of_its_key()
             assert_eq!(one.reservation.is_some(), !one.is_shadow, "the part in shadow mode was not charged");
         }
     }
-    let (decided, _) = decide(&limit, "a", [enforced(1), shadow(5)]).await.unwrap();
+    let decided = decide(&limit, "a", [enforced(1), shadow(5)]).await.unwrap();
     let decided: Vec<_> = decided.into_iter().collect();
     assert!(!decided[0].as_ref().unwrap().decision.is_allowed() && decided[1].is_none(), "{decided:?}");
 }
@@ -92,7 +92,7 @@ async fn a_joint_denial_closes_a_breaker_that_waits_for_a_write() {
     server.set_full(false);
     tokio::time::advance(400 * MS).await;
     let texts = server.texts();
-    let (decided, _) = decide(&limit, "a", [enforced(2)]).await.unwrap();
+    let decided = decide(&limit, "a", [enforced(2)]).await.unwrap();
     assert!(!decided.into_iter().flatten().next().unwrap().decision.is_allowed());
     assert!(!store.stats().is_open, "the state was written as it is");
     assert_eq!(server.texts(), texts);
