@@ -14,10 +14,10 @@ pub struct Attempt<'a, A> {
     pub(super) may_wait: bool,
     pub(super) max_wait: u64,
     pub(super) reserves: bool,
-    /// The counters in which the store counts the call for its policy. `None` if the call is made without a layer, or
-    /// if the layer counts the call itself.
+    /// The counters of the call's policy, in which the store counts the call. `None` if the call is made without a
+    /// layer, or if the layer counts the call itself.
     pub(super) counts: Option<&'a Arc<CallCounts>>,
-    /// `true` in shadow mode: the call is admitted even if the decision is a denial.
+    /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
     pub(super) in_shadow: bool,
 }
 

@@ -17,13 +17,14 @@
 //!
 //! # What is exact
 //!
-//! All processes whose limiters have the same name on one server, or in one cluster, share one limit. Together they
-//! admit exactly the calls that one process would admit. The exceptions are below. Times are those of the server's
-//! clock, in microseconds. For most algorithms, a script on the server decides a call in one round trip. For the
-//! others, one round trip reads the state, and a second writes the new state. If another process has changed the state
-//! between these two round trips, the call is decided again. Except in a cluster, such a process then reserves the next
-//! write, unless another process has reserved it already: the script sets a second Redis key (`…:turn`), which exists
-//! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
+//! All processes whose limiters have the same name and the same [prefix](RedisStoreBuilder::prefix), on one server or
+//! in one cluster, share one limit. Together they admit exactly the calls that one process would admit. The exceptions
+//! are below. Times are those of the server's clock, in microseconds. For most algorithms, a script on the server
+//! decides a call in one round trip. For the others, one round trip reads the state, and a second writes the new state.
+//! If another process has changed the state between these two round trips, the call is decided again. Except in a
+//! cluster, the process whose write failed then reserves the next write, unless another process has reserved it
+//! already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for at most 100 ms and keeps
+//! other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -58,8 +59,8 @@
 //!   they were charged. If such a call is cancelled while it waits, its charge is given back only if no later call was
 //!   charged.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
-//!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
-//!   would. A call then takes at least two round trips if it is admitted.
+//!   Each admitted call is charged to the states of these quotas, of which at most four are kept, so that no machine
+//!   admits more than its own quota would. A call then takes at least two round trips if it is admitted.
 //! - Two limiters with the same name in one process make separate trips.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
@@ -145,7 +146,7 @@ pub use stats::RedisStats;
 /// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
 /// and are not sent, except for one call that tries the server again after 50 ms. Each time that such a call fails, the
 /// pause before the next one doubles, up to 400 ms. If the server failed to write, for example because it is out of
-/// memory, only a call that has written closes the breaker.
+/// memory, only a call that writes a state closes the breaker.
 ///
 /// If a call is dropped before its reply was received, and the server has charged the call, another trip undoes the
 /// charge. The charge remains if that trip fails. The charge also remains if the call may wait for a `TokenBucket` or a
@@ -163,8 +164,8 @@ pub struct RedisStore {
     listener: Arc<Listener>,
 }
 
-/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide. Created by
-/// [`RedisStore::fallback`].
+/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
+/// [`RedisStore::fallback`] creates this store.
 #[derive(Clone, Debug)]
 pub struct WithFallback<A: StoredAlgorithm> {
     store: RedisStore,
@@ -172,7 +173,7 @@ pub struct WithFallback<A: StoredAlgorithm> {
 }
 
 impl RedisStore {
-    /// Connects to a server, such as `redis://:password@localhost:6379/0`.
+    /// Connects to the server at `url`, such as `redis://:password@localhost:6379/0`.
     ///
     /// # Errors
     ///
@@ -217,8 +218,8 @@ impl RedisStore {
     ///
     /// Before each new connection, the sentinels are asked for the current master. After a failover, the store connects
     /// to the new master as soon as the connection to the former master ends, five trips in a row are late, or the
-    /// former master replies that it is a replica. Charges that the new master did not receive are lost, so at most
-    /// that many units of each key are admitted once more.
+    /// former master replies that it is a replica. Charges that the new master did not receive are lost. For each key,
+    /// at most the units of these charges are admitted once more.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
@@ -232,8 +233,8 @@ impl RedisStore {
     ///
     /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
     /// sentinel with those of its own URL, without the database. If the master needs other settings than the first
-    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user needs the
-    /// command `ROLE`. [`connect`](RedisStoreBuilder::connect) and
+    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user must be
+    /// allowed to run the command `ROLE`. [`connect`](RedisStoreBuilder::connect) and
     /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
     /// `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {
@@ -242,7 +243,7 @@ impl RedisStore {
 
     /// Returns a store that passes a call to `limiter` if Redis cannot decide the call.
     ///
-    /// `limiter` counts only the calls that are passed to it, so give it one machine's share of the quota.
+    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }
@@ -278,7 +279,7 @@ impl<A: StoredAlgorithm> MakeStore<A> for RedisStore {
     /// # Errors
     ///
     /// Returns an error if the limiter has no name, if another limiter of this store has the same name and another
-    /// algorithm or quota, or if the states of its algorithm cannot be kept in Redis.
+    /// algorithm or quota, or if the states of the limiter's algorithm cannot be kept in Redis.
     fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
         self.limit(settings, None)
     }
