@@ -57,7 +57,7 @@ impl Breaker {
         Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Records a reply at `now`. The reply closes the breaker, unless the breaker waits for a trip that writes.
+    /// Records a reply at `now`. The reply closes the breaker, unless only a trip that writes can close it.
     pub(super) fn replied(&self, now: Nanos) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Breaker {
             self.opened.fetch_add(1, Ordering::Relaxed);
             log_opened(error);
         }
-        // Otherwise a reply to a trip that only reads would close the breaker, although writes fail.
+        // If writes fail, a reply to a trip that only reads must not close the breaker.
         open.needs_write |= writes;
         open.reason = Some(error.clone());
         true

@@ -59,7 +59,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         Some(self.sets[index].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Remembers a state, if no unit is available in it.
+    /// Remembers a state, if no unit is available in the state now, but a unit can become available later.
     pub(super) fn remember(
         &self,
         key: &Arc<str>,
@@ -116,7 +116,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         decision
     }
 
-    /// Returns how often states were forgotten. A state that was read before a state of its key was forgotten must not
+    /// Returns how often states were forgotten. If this number has changed since a state was read, the state must not
     /// be remembered.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::SeqCst)

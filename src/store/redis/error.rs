@@ -65,12 +65,12 @@ impl RedisError {
         Self { kind, detail: detail.into() }
     }
 
-    /// Creates the error of a call without a runtime, or whose runtime has ended.
+    /// Creates the error of a call that has no runtime, or whose runtime has ended.
     pub(super) fn no_runtime(detail: impl Into<Arc<str>>) -> Self {
         Self::new(RedisErrorKind::NoRuntime, detail)
     }
 
-    /// Returns the runtime of the caller.
+    /// Returns the runtime of the caller, or an error if there is none.
     pub(super) fn current_runtime() -> Result<Handle, Self> {
         Handle::try_current().map_err(|error| Self::no_runtime(error.to_string()))
     }
@@ -105,14 +105,14 @@ impl RedisError {
         self.kind
     }
 
-    /// Returns what the server replied, or another detail.
+    /// Returns the text of the server's reply, or another detail.
     pub(super) fn detail(&self) -> &str {
         &self.detail
     }
 }
 
 impl RedisErrorKind {
-    /// Returns the kind of an error reply that begins with `code`.
+    /// Returns the kind of an error reply that begins with `code`, or `None` if the code has no kind of its own.
     fn of_code(code: &str) -> Option<Self> {
         Some(match code {
             "READONLY" => Self::ReadOnly,

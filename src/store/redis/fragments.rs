@@ -29,7 +29,7 @@ ttl = math.max(ttl, math.ceil((m$ / @1 + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit, the period, and 1 if windows are aligned, otherwise 0.
+/// Arguments: the limit, the period in microseconds, and 1 if windows are aligned, otherwise 0.
 const FIXED_WINDOW: Fragments = Fragments {
     read: "\
 local l$, g$, n$, h$ = now, 0, 0, 0
@@ -59,7 +59,7 @@ ttl = math.max(ttl, math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit and the period.
+/// Arguments: the limit, and the period in microseconds.
 const SLIDING_COUNTER: Fragments = Fragments {
     read: "\
 local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
@@ -98,7 +98,7 @@ ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit, the period, the length of a slice, and the number of slices. Times are in nanoseconds.
+/// Arguments: the limit, the period, the length of a slice, and the number of slices. These times are in nanoseconds.
 const SLIDING_WINDOW: Fragments = Fragments {
     read: "\
 local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
