@@ -28,7 +28,7 @@ use crate::store::shared_key::{KeyText, SharedKey};
 use crate::store::{Acquired, Attempt, KeyedStore, Reservation, SettleStore, Store};
 
 /// The store of one limiter in a [`RedisStore`](super::RedisStore). [`Builder::store`](crate::limiter::Builder::store)
-/// creates it.
+/// creates this store.
 pub struct RedisLimit<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
 }

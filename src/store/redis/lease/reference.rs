@@ -49,7 +49,7 @@ pub(in crate::store::redis) fn execute(value: &mut Leased, arguments: &[String],
         Some((_, level, first)) => (*level, *first),
     };
     let own = value.leases.get(name).map_or(0, |(units, _)| *units);
-    // If the first lease expires after a lease of the present time, the clock was set back.
+    // If the first lease expires later than a lease that begins now, the clock was set back.
     let must_scan = level.leased > 0 && (now >= first || first > now + LEASE);
     let mut expired = 0;
     if must_scan {
