@@ -61,7 +61,7 @@ pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
 pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 
-/// Keeps the state of keys, and lets one call at a time change it.
+/// A store keeps the state of keys, and lets one call at a time change the state of a key.
 ///
 /// The [module documentation](self) states the contract. A store contains its algorithm and its clock. The clones of a
 /// store share their state, as the clones of a database client do.
@@ -189,8 +189,8 @@ pub trait CloseStore<A: Algorithm>: Store<A> {
     fn close(&self);
 }
 
-/// Creates the store of a limiter from the settings of the limiter. [`Builder::store`](crate::limiter::Builder::store)
-/// takes a value of a type that implements this trait.
+/// A maker of a limiter's store, which creates the store from the settings of the limiter.
+/// [`Builder::store`](crate::limiter::Builder::store) takes such a maker.
 pub trait MakeStore<A: Algorithm> {
     /// The store.
     type Store: Store<A>;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::decision::Decision;
 
-/// What is left to do at the end of an admitted call: to release the permit of the call, or to settle its charge.
+/// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
 /// A store creates the reservation while it decides the call, because the reservation needs the clock reading at which
 /// the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is released, and
@@ -27,7 +27,7 @@ use crate::decision::Decision;
 #[derive(Default)]
 pub struct Reservation(Option<Box<dyn Charge>>);
 
-/// What happens at the end of an admitted call.
+/// The work at the end of an admitted call.
 pub(super) trait Charge: Send + Sync {
     /// Settles the call at its actual cost.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use crate::clock::AnyClock;
 use crate::store::shared_key::KeySecret;
 
-/// The time limit of an attempt to connect, unless another is set or the deadline of calls is longer.
+/// The time limit of an attempt to connect, unless another limit is set or the deadline of calls is longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A builder of a [`RedisStore`].

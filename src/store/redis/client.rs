@@ -94,7 +94,7 @@ impl Client {
     }
 }
 
-/// The number of commands that can wait for the connection to send them.
+/// The maximum number of commands that wait until the connection sends them.
 const PIPELINE: usize = 1 << 16;
 
 impl Inner {
@@ -127,8 +127,8 @@ impl Inner {
         self.connecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the time at which a task that begins an attempt now will count as abandoned. That time comes after twice
-    /// the maximum duration of an attempt and the pause after it.
+    /// Returns the time at which a task that begins an attempt now will count as abandoned. That time is later by twice
+    /// the sum of the time limit of an attempt and the maximum pause.
     fn end_of_attempt(&self) -> Nanos {
         let attempt = Nanos::from(self.timeout.saturating_add(PAUSES.1)).0;
         self.clock.now().saturating_add(attempt.saturating_mul(2))

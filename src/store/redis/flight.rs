@@ -60,8 +60,8 @@ impl<A: StoredAlgorithm> Shared<A> {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
                 waiting.calls.push(call);
-                // The present trip should have ended at `waiting.ends`. If it is still under way after the time of a
-                // further deadline, its flight counts as abandoned.
+                // The present trip should have ended at `waiting.ends`. If it is still under way one deadline after
+                // that time, its flight counts as abandoned.
                 let now = self.links.any().now();
                 if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
                     // The runtime of the present flight is not driven, so a new flight takes over.

@@ -98,7 +98,8 @@ ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit, the period, the length of a slice, and the number of slices. These times are in nanoseconds.
+/// Arguments: the limit, the period, the length of a slice, and the number of slices. The period and the length are in
+/// nanoseconds.
 const SLIDING_WINDOW: Fragments = Fragments {
     read: "\
 local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
@@ -155,8 +156,8 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
 };
 
-/// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for its
-/// second, and `cost` for the cost of the call on the key of the limit.
+/// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for
+/// its second, and `cost` for the cost of the call on the key of the limit.
 pub(super) struct Fragments {
     /// Reads the state and advances it to `now`.
     pub(super) read: &'static str,

@@ -33,7 +33,7 @@ pub(super) struct Link {
     pub(super) swap_in_turn: Script,
     /// A random number that identifies this process among the processes that change a key.
     pub(super) process: u64,
-    /// The scripts of joint calls, by the limits of their keys.
+    /// The scripts of joint calls, by the limits of their keys. A script is `None` if it would need too many variables.
     joint: RwLock<HashMap<Vec<KeySteps>, Option<Arc<Script>>>>,
     trips: AtomicU64,
     late: AtomicU64,

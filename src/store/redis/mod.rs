@@ -1,4 +1,4 @@
-//! A store in Redis or Valkey, for limits that several machines share. Feature `redis`.
+//! A store in Redis or Valkey, for limits that several machines share. This module needs the feature `redis`.
 //!
 //! ```no_run
 //! use tower_throttle::algorithm::TokenBucket;
@@ -19,12 +19,12 @@
 //!
 //! All processes whose limiters have the same name and the same [prefix](RedisStoreBuilder::prefix), on one server or
 //! in one cluster, share one limit. Together they admit exactly the calls that one process would admit. The exceptions
-//! are below. Times are those of the server's clock, in microseconds. For most algorithms, a script on the server
-//! decides a call in one round trip. For the others, one round trip reads the state, and a second writes the new state.
-//! If another process has changed the state between these two round trips, the call is decided again. Except in a
-//! cluster, the process whose write failed then reserves the next write, unless another process has reserved it
-//! already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for at most 100 ms and keeps
-//! other processes from writing. This table lists the round trips:
+//! are [below](#what-is-not-promised). Times are those of the server's clock, in microseconds. For most algorithms, a
+//! script on the server decides a call in one round trip. For the others, one round trip reads the state, and a second
+//! writes the new state. If another process has changed the state between these two round trips, the call is decided
+//! again. Except in a cluster, the process whose write failed then reserves the next write, unless another process has
+//! reserved it already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for at most 100
+//! ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -33,15 +33,16 @@
 //! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
-//! [Joined layers](crate::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of round
-//! trips.
+//! [Joined layers](crate::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of
+//! round trips.
 //!
 //! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
 //! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
 //! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
 //! available yet, the process denies the call without asking Redis.
 //!
-//! A limit of the calls in progress ([`Concurrency`](crate::algorithm::Concurrency)) is kept as [permits](RedisPermits).
+//! A limit of the calls in progress ([`Concurrency`](crate::algorithm::Concurrency)) is kept as
+//! [permits](RedisPermits).
 //!
 //! With [leases](RedisStore::lease), a process takes several units of a `TokenBucket` at once, and decides most calls
 //! without a trip.
@@ -49,18 +50,18 @@
 //! # What is not promised
 //!
 //! - A failover to a replica loses the charges that were not replicated. For each key, at most as many additional units
-//!   are admitted as were charged and not replicated.
+//!   are admitted as were charged but not replicated.
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
-//!   calls for up to one second.
+//!   calls, by default for up to one second.
 //! - If calls of several processes wait for a window, the processes are served in no particular order. Calls that wait
 //!   for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted in the order in which
 //!   they were charged. If such a call is cancelled while it waits, its charge is given back only if no later call was
 //!   charged.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
-//!   Each admitted call is charged to the states of these quotas, of which at most four are kept, so that no machine
-//!   admits more than its own quota would. A call then takes at least two round trips if it is admitted.
+//!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
+//!   would. At most four states of a key are kept. A call then takes at least two round trips if it is admitted.
 //! - Two limiters with the same name in one process make separate trips.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
@@ -131,8 +132,9 @@ pub use stats::RedisStats;
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
-/// Pass the store to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`]. Each limiter
-/// needs a [name](crate::limiter::Builder::name).
+/// Pass the store to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`], or
+/// [`RedisPermits`] for a [`Concurrency`](crate::algorithm::Concurrency). Each limiter needs a
+/// [name](crate::limiter::Builder::name).
 ///
 /// # Guarantees
 ///
@@ -243,7 +245,8 @@ impl RedisStore {
 
     /// Returns a store that passes a call to `limiter` if Redis cannot decide the call.
     ///
-    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
+    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A reset is
+    /// always made in `limiter` as well. A refund is made in `limiter` if it fails in Redis.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }

@@ -41,7 +41,7 @@ impl TimeSource {
 
 /// Reads the server's time. The last argument of a script is a deadline. After the deadline, the script changes
 /// nothing, because its callers no longer wait. The time is returned as it was read, in seconds and microseconds,
-/// because formatting a number takes as long as a command.
+/// because a script takes as long to format a number as to execute a command.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')

@@ -1,4 +1,4 @@
-//! The queues of this process, for calls that wait for a window.
+//! The queues of this process, for calls that wait for a window or for units of a bucket with leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

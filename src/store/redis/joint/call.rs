@@ -84,7 +84,7 @@ impl JointCall {
         self.members[0].links()
     }
 
-    /// Returns an error if one trip cannot decide this call.
+    /// Returns an error if the parts of this call cannot be decided together.
     pub(super) fn check_supported(&self) -> Result<(), RedisError> {
         let config = |detail: &str| Err(RedisError::new(RedisErrorKind::Config, detail));
         let (links, key) = (self.links(), self.members[0].key());
@@ -111,7 +111,7 @@ impl JointCall {
             prefixes.push(prefix.to_owned());
             numbers.extend_from_slice(&part.arguments);
         }
-        // All parts of a group are checks without a tier.
+        // A script can decide the call only if each part is a check without a tier and with a cost above 0.
         if !self.members.iter().all(|member| member.script_part(0).is_some()) {
             return None;
         }
@@ -228,7 +228,8 @@ impl JointCall {
         })
     }
 
-    /// Applies the call to the states in `found`. Returns the outcome of each group, and whether states must be written.
+    /// Applies the call to the states in `found`. Returns the outcome of each group, and whether states must be
+    /// written.
     fn apply(&mut self, found: &Answer) -> Result<(Outcomes, bool), RedisError> {
         let now = found.now;
         for (group, value) in self.values(found)?.into_iter().enumerate() {

@@ -40,7 +40,7 @@ pub(super) struct State {
     until: Nanos,
     /// The number of units that the server has leased to the process in the last trip.
     granted: u64,
-    /// The number of units that a trip takes at once, including those of the calls that it decides.
+    /// The number of units that a trip takes at once, including the units of the calls that the trip decides.
     size: u64,
     /// The beginning of the last trip that decided checks, or that returned units after other units had been spent.
     /// [`HOLD`] counts from this time.
@@ -87,7 +87,7 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(super) enum Step {
     Trip(Trip),
-    /// Waits for a call, or for this time.
+    /// Waits for a call, but only until this time.
     Wait(Nanos),
     End,
 }
@@ -98,7 +98,7 @@ pub(super) struct Trip {
     pub(super) calls: Vec<Call>,
     pub(super) ask: Ask,
     pub(super) lease: u64,
-    /// The part of the refund that is not for calls of this trip.
+    /// The units that are refunded for dropped calls. The rest of the refund is for calls of this trip.
     refund: u64,
 }
 
@@ -148,7 +148,7 @@ impl Held {
 
 impl State {
     /// Decides a call without a trip, if the process holds the units of the call, or if the level after the last trip
-    /// shows that the call must wait.
+    /// shows that the call must wait. Returns `None` if a trip must decide the call.
     pub(super) fn decide(&mut self, rules: &Rules, cost: u64, now: Nanos) -> Option<Decision> {
         // A call must not overtake the calls that wait for a trip.
         let is_first = !self.is_asking && self.calls.is_empty();
@@ -218,7 +218,7 @@ impl State {
                 self.is_served = false;
                 return Step::End;
             }
-            // If some units were spent, the next calls may follow soon.
+            // If some units were spent, the next calls may follow soon, so the task goes on.
             let spent = self.granted - self.left;
             (self.size, want) = ((spent / 2).max(1), 0);
             self.asked = self.asked.filter(|_| spent > 0).map(|_| now);

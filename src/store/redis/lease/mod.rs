@@ -55,10 +55,10 @@ impl RedisStore {
     /// Returns a store whose limiters take up to `units` units of a key at once. These units are a *lease*: the limiter
     /// spends them without further trips.
     ///
-    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for `units`
-    /// calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice as many
-    /// in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so leases
-    /// get smaller while few units are left.
+    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
+    /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice
+    /// as many in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so
+    /// leases get smaller while few units are left.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -76,12 +76,12 @@ impl RedisStore {
     /// # Guarantees
     ///
     /// All processes together never admit a call that a single bucket would deny. They may deny calls that a single
-    /// bucket would admit, because other processes hold the units: at most `units` for each process. One second after a
-    /// process has leased units, or when the limiter is dropped, the process returns the units that it has not spent,
-    /// if the runtime still runs. If a process ends without returning units, or a reply is lost, these units count as
-    /// spent. Their refill begins with the first trip of any process that is made three seconds or more after they were
-    /// leased. If the server's clock was set back in between, these three seconds begin with the first trip after the
-    /// clock was set back.
+    /// bucket would admit, because other processes hold the units. Each process holds at most `units` units of a key.
+    /// One second after a process has leased units, or when the limiter is dropped, the process returns the units that
+    /// it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is lost,
+    /// these units count as spent. Their refill begins with the first trip of any process that is made three seconds or
+    /// more after they were leased. If the server's clock was set back in between, these three seconds begin with the
+    /// first trip after the clock was set back.
     ///
     /// This requires that the server's clock is not set forward, and that the process is not suspended together with
     /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end.

@@ -26,7 +26,8 @@ use crate::store::redis::scripts::Script;
 use crate::store::redis::wait_queue::WaitQueues;
 use crate::store::shared_key::KeyText;
 
-/// The maximum number of keys of a limiter for which a process holds units. Each call for a further key makes a trip.
+/// The maximum number of keys of a limiter for which a process holds units. While there are more keys, no units are
+/// leased, and each call makes a trip.
 const MAX_KEYS: usize = 10_000;
 
 /// The part of a limiter that its clones and its tasks share.

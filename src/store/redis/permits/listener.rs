@@ -17,7 +17,7 @@ use crate::store::redis::links::Links;
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a connection lasts for [`IDLE`].
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// The interval at which the connection is closed if no call waits.
+/// The interval at which the task closes the connection if no call waits.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The receiver of the messages for all limiters of a store.

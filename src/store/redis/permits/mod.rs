@@ -86,8 +86,8 @@ const MAX_WAITING: u64 = 10_000;
 ///
 /// - More permits than the limit may be held after the server's clock was set forward, after the server has lost its
 ///   data, after a failover to a replica that lacks the latest permits, or if the clock of a process stands still while
-///   the process is suspended, as that of a virtual machine may. In these cases, waiters may also lose their places, and
-///   are queued again in another order, or denied if the queue is full.
+///   the process is suspended, as that of a virtual machine may. In these cases, waiters may also lose their places,
+///   and are queued again in another order, or denied if the queue is full.
 /// - Fencing tokens increase in all these cases, unless the server's clock was set back as well, or the clock of the
 ///   replica is behind.
 /// - The permits of a key are renewed on the runtime of one of the calls of the key. If this runtime ends, or is not
@@ -107,9 +107,10 @@ const MAX_WAITING: u64 = 10_000;
 /// # Permissions
 ///
 /// The Redis user needs the permission to run EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to EVALSHA,
-/// EVAL and TIME. For messages, it needs PUBLISH and SUBSCRIBE, and access to the channels whose names begin with
-/// `throttle:permits:` (or another [prefix](super::RedisStoreBuilder::prefix)). Without these permissions, no messages
-/// arrive, and processes only ask the server.
+/// EVAL and TIME, and to GET for [`connect`](super::RedisStoreBuilder::connect). For messages, the user needs PUBLISH
+/// and SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
+/// [prefix](super::RedisStoreBuilder::prefix)). Without these permissions, no messages arrive, and processes only ask
+/// the server.
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,

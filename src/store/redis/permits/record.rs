@@ -19,7 +19,7 @@ pub(super) struct Rules {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) units: u64,
-    /// The time at which the last trip began that has renewed the record, or that may have created it.
+    /// The beginning of the last trip that has renewed the record, or that may have created it.
     pub(super) renewed: Nanos,
     /// `true` if units were released, and the server does not know this yet.
     pub(super) is_lowered: bool,

@@ -22,7 +22,7 @@ pub(super) struct Records {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// The records by their numbers, which is the order in which they were created.
+    /// The records by their numbers, in the order in which they were created.
     pub(super) records: BTreeMap<u64, Record>,
     /// The numbers of the records that the server may still have, but must remove, each with the time at which the
     /// record expires.

@@ -3,18 +3,17 @@
 
 use crate::clock::Nanos;
 
-/// The shortest time between two polls, in nanoseconds.
+/// The minimum time between two polls, in nanoseconds.
 const SHORTEST: u64 = 25_000_000;
 /// The maximum number of waiters ahead that counts as few.
 const NEAR: u64 = 3;
-/// The longest times between two polls, in nanoseconds: the first time applies if few waiters are ahead, and the second
-/// otherwise.
+/// The maximum time between two polls if few waiters are ahead, and the maximum time otherwise, in nanoseconds.
 const LONGEST: (u64, u64) = (1_000_000_000, 5_000_000_000);
 /// The time between two polls for each waiter ahead, in nanoseconds, while the speed of the queue is not known.
 const PER_WAITER: u64 = 5_000_000;
 
-/// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the queue
-/// is polled.
+/// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the
+/// queue is polled.
 #[derive(Debug, Default)]
 pub(super) struct PollSchedule {
     next: Nanos,

@@ -17,7 +17,7 @@ use crate::store::redis::scripts::{Script, TimeSource};
 /// record is lowered to the record's lease. Expired records are removed. Then permits are handed over to the first
 /// waiters, and a message is sent to the process of each of these waiters. A record that is given a permit in this way
 /// keeps the time at which it expires. A script skips at most 2,000 tickets of waiters that have left the queue, so
-/// that it does not block the server. The next script goes on.
+/// that it does not block the server. The next script continues there.
 ///
 /// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the
 /// beginning of the names of channels, and the operations. An operation is a letter, the number of a record, a colon,

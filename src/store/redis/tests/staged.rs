@@ -24,7 +24,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// What the server does with the next calls.
+    /// The behaviour of the server for the next calls.
     mode: Mode,
     texts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
