@@ -66,7 +66,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { priority: true, ..self }
     }
 
-    /// Sets another algorithm than the limiter's.
+    /// Sets the algorithm that decides the call, instead of the limiter's.
     #[must_use]
     pub fn with_algorithm(self, algorithm: &'a A) -> Self {
         Self { algorithm: Some(algorithm), ..self }
@@ -111,7 +111,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         self.reserves
     }
 
-    /// Returns the call's algorithm, if it is not the limiter's.
+    /// Returns the call's own algorithm, or `None` if the limiter's algorithm decides the call.
     #[must_use]
     pub fn algorithm(&self) -> Option<&'a A> {
         self.algorithm

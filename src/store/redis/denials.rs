@@ -19,7 +19,7 @@ const SET_KEYS: usize = 10;
 
 /// The states of keys that had no unit available after their last decision.
 ///
-/// From such a state, this process denies a call as long as the units of the call cannot be available. During this
+/// With such a state, this process denies a call as long as the units of the call cannot be available. During this
 /// time, other processes can only take more units, unless they reset the key or give units back. The work of each call
 /// is bounded by the size of a set, even if a flood of keys fills all sets.
 #[derive(Debug)]

@@ -20,11 +20,11 @@
 //! All processes whose limiters have the same name and the same [prefix](RedisStoreBuilder::prefix), on one server or
 //! in one cluster, share one limit. Together they admit exactly the calls that one process would admit. The exceptions
 //! are [below](#what-is-not-promised). Times are those of the server's clock, in microseconds. For most algorithms, a
-//! script on the server decides a call in one round trip. For the others, one round trip reads the state, and a second
-//! writes the new state. If another process has changed the state between these two round trips, the call is decided
-//! again. Except in a cluster, the process whose write failed then reserves the next write, unless another process has
-//! reserved it already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for at most 100
-//! ms and keeps other processes from writing. This table lists the round trips:
+//! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
+//! a second writes the new state. If another process has changed the state between these two round trips, the call is
+//! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
+//! process has reserved it already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for
+//! at most 100 ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -138,11 +138,11 @@ pub use stats::RedisStats;
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached, if the
-/// future of the call is polled when it is woken. The time for which the call waits for units is not part of the
-/// deadline. If the server receives a call after the deadline of the call, the server charges nothing. This holds only
-/// if the server has replied at least once before the call was sent, so that the store knows the server's time, and if
-/// the server's clock is not set back.
+/// Each call whose future is polled when it is woken ends within the [deadline](RedisStoreBuilder::deadline), even
+/// while the server cannot be reached. The time for which the call waits for units is not part of the deadline. If the
+/// server receives a call after the deadline of the call, the server charges nothing. This holds only if the server has
+/// replied at least once before the call was sent, so that the store knows the server's time, and if the server's clock
+/// is not set back.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. A reply that
 /// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
@@ -194,8 +194,9 @@ impl RedisStore {
     ///
     /// Each key is kept on the master that has the slot of the key. So the keys of a limiter are spread over all
     /// masters, unless [`one_slot`](RedisStoreBuilder::one_slot) is set. If a slot moves to another master, the store
-    /// follows. Each master has a circuit breaker of its own. If the configuration of the servers has
-    /// `cluster-require-full-coverage no`, and a master fails, only the calls for the keys of that master fail.
+    /// sends the calls for the keys of that slot there. Each master has a circuit breaker of its own. If the
+    /// configuration of the servers has `cluster-require-full-coverage no`, and a master fails, only the calls for the
+    /// keys of that master fail.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {

@@ -17,9 +17,9 @@ use crate::clock::Nanos;
 /// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// A [`Flight`](super::flight::Flight) that is polled by the call that began it. So the only call for a key needs no
-/// task if one trip decides the call. The flight moves to a task when a second call arrives, or when the first call has
-/// its result or is dropped. So no call for a key depends on another call being polled.
+/// A [`Flight`](super::flight::Flight) that is polled by the call that began it. The only call for a key then needs no
+/// task, if one trip decides the call. The flight moves to a task when a second call arrives, or when the first call
+/// has its result or is dropped. So no call for a key depends on another call being polled.
 #[derive(Clone)]
 pub(super) struct PolledFlight(Arc<Place>);
 

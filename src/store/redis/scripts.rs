@@ -23,8 +23,8 @@ pub(super) struct Script {
 pub(super) enum TimeSource {
     /// The server's clock.
     Server,
-    /// The last argument, in tests. Keys do not expire in such tests: the time to live of each key is written to a
-    /// second key, whose name begins with `ttl:`.
+    /// The last argument of the script, in tests. Keys do not expire in such tests, and the time to live of each key is
+    /// written to a second key, whose name begins with `ttl:`.
     #[cfg(test)]
     Passed,
 }

@@ -39,7 +39,7 @@ pub(super) fn slot(key: &str) -> u16 {
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % SLOTS as u16
 }
 
-/// Returns the checksum of the cluster specification, which is CRC-16/XMODEM.
+/// Returns the checksum that the cluster specification defines, CRC-16/XMODEM.
 fn crc16(text: &str) -> u16 {
     text.bytes().fold(0, |sum, byte| (sum << 8) ^ TABLE[usize::from((sum >> 8) as u8 ^ byte)])
 }

@@ -2,10 +2,10 @@
 //! server.
 //!
 //! Leased units have left the bucket, and the server learns only later whether they were spent. Meanwhile, the bucket
-//! must not refill their places, so the number of missing units never falls below the number of leased units. Compare
-//! this bucket with a single bucket that decides the same calls. The units that are missing here are always at least
-//! the units that are missing from the single bucket, plus the leased units that can still be spent. So no call is
-//! admitted that the single bucket would deny.
+//! must not replace them by refilled units, so the number of missing units never falls below the number of leased
+//! units. Compare this bucket with a single bucket that decides the same calls. The units that are missing here are
+//! always at least the units that are missing from the single bucket, plus the leased units that can still be spent. So
+//! no call is admitted that the single bucket would deny.
 
 use crate::algorithm::{StoredAlgorithm, TokenBucket};
 use crate::decision::Decision;

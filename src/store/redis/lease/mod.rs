@@ -75,17 +75,17 @@ impl RedisStore {
     ///
     /// # Guarantees
     ///
-    /// All processes together never admit a call that a single bucket would deny. They may deny calls that a single
-    /// bucket would admit, because other processes hold the units. Each process holds at most `units` units of a key.
-    /// One second after a process has leased units, or when the limiter is dropped, the process returns the units that
-    /// it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is lost,
+    /// All processes together never admit a call that a single bucket would deny. The processes may deny calls that a
+    /// single bucket would admit, because other processes hold the units. Each process holds at most `units` units of a
+    /// key. One second after a process has leased units, or when the limiter is dropped, the process returns the units
+    /// that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is lost,
     /// these units count as spent. Their refill begins with the first trip of any process that is made three seconds or
     /// more after they were leased. If the server's clock was set back in between, these three seconds begin with the
     /// first trip after the clock was set back.
     ///
-    /// This requires that the server's clock is not set forward, and that the process is not suspended together with
-    /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end.
-    /// Then the excess is at most the units of the leases.
+    /// These guarantees require that the server's clock is not set forward, and that the process is not suspended
+    /// together with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent
+    /// after its end. Then the excess is at most the units of the leases.
     ///
     /// The methods of a limiter keep their meaning, except:
     ///

@@ -33,8 +33,8 @@ impl Leased {
     }
 }
 
-/// Executes the script at `now`, in microseconds, with its arguments except the deadline. Returns the reply without the
-/// verdict and the time. Returns `None` if the value has another prefix.
+/// Executes the script at `now`, in microseconds. `arguments` are the arguments of the script without the deadline.
+/// Returns the reply without the verdict and the time. Returns `None` if the value has another prefix.
 pub(in crate::store::redis) fn execute(value: &mut Leased, arguments: &[String], now: u64) -> Option<String> {
     let [prefix, name, numbers @ .., costs] = arguments else { return None };
     let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().ok()).collect::<Option<_>>()?;
