@@ -14,10 +14,10 @@ pub struct Attempt<'a, A> {
     pub(super) may_wait: bool,
     pub(super) max_wait: u64,
     pub(super) reserves: bool,
-    /// The counters in which the store counts the call for its policy. `None` if the call is made without a layer, or
-    /// if the layer counts the call itself.
+    /// The counters of the call's policy, in which the store counts the call. `None` if the call is made without a
+    /// layer, or if the layer counts the call itself.
     pub(super) counts: Option<&'a Arc<CallCounts>>,
-    /// `true` in shadow mode: the call is admitted even if the decision is a denial.
+    /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
     pub(super) in_shadow: bool,
 }
 
@@ -66,7 +66,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { priority: true, ..self }
     }
 
-    /// Sets another algorithm than the limiter's.
+    /// Sets the algorithm that decides the call, instead of the limiter's.
     #[must_use]
     pub fn with_algorithm(self, algorithm: &'a A) -> Self {
         Self { algorithm: Some(algorithm), ..self }
@@ -111,7 +111,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         self.reserves
     }
 
-    /// Returns the call's algorithm, if it is not the limiter's.
+    /// Returns the call's own algorithm, or `None` if the limiter's algorithm decides the call.
     #[must_use]
     pub fn algorithm(&self) -> Option<&'a A> {
         self.algorithm

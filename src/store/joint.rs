@@ -29,7 +29,7 @@ pub trait JointStore<A: Algorithm, K: ?Sized>: KeyedStore<A, K> {
     ) -> <Self::Kind as JointKind>::Part<'a>;
 }
 
-/// A kind of stores whose limiters decide together.
+/// A kind of store. The limiters of stores of one kind can decide a call together.
 pub trait JointKind {
     /// The part of one limiter in a joint call.
     type Part<'a>;
@@ -37,7 +37,7 @@ pub trait JointKind {
     /// The error of a joint call that could not be decided.
     type Error: Into<BoxError>;
 
-    /// The future of a decision that comes later.
+    /// The future of the decisions on a joint call that is not decided immediately.
     type Wait: Future<Output = Result<AllDecisions, Self::Error>> + Send + 'static;
 
     /// `true` if the parts of limiters in shadow mode are decided together with the others. `false` if these limiters
@@ -45,8 +45,8 @@ pub trait JointKind {
     const DECIDES_SHADOWS: bool;
 
     /// Decides all parts without waiting and without allocation. Calls `report` with the index and the decision of each
-    /// limiter that is not exempt. Returns whether all of them admit the call. Returns `None`, and changes nothing, if
-    /// [`decide`](Self::decide) must decide instead.
+    /// limiter, except those from which the call is exempt. Returns whether all these limiters admit the call. Returns
+    /// `None`, and changes nothing, if [`decide`](Self::decide) must decide instead.
     #[inline]
     fn decide_at_once(
         parts: &[Option<Self::Part<'_>>],

@@ -7,8 +7,8 @@
 //! 2. **Removal changes no decision.** The state of a key may be dropped only when the algorithm reports that the state
 //!    is [fresh](Algorithm::is_fresh). If the store is full, a documented policy may drop other states: for the
 //!    [`MemoryStore`], this policy is [`OnFull`].
-//! 3. **All or nothing.** A call that is denied has charged nothing. In a store that decides immediately, a call that is
-//!    cancelled while it is queued has charged nothing either. [`Store::Wait`] says what other stores promise.
+//! 3. **All or nothing.** A call that is denied charges nothing. In a store that decides immediately, a call that is
+//!    cancelled while it is queued charges nothing either. [`Store::Wait`] says what other stores promise.
 //!
 //! # A store of your own
 //!
@@ -61,7 +61,7 @@ pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
 pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
 
-/// Keeps the state of keys, and lets one call at a time change it.
+/// A store keeps the state of keys, and lets one call at a time change the state of a key.
 ///
 /// The [module documentation](self) states the contract. A store contains its algorithm and its clock. The clones of a
 /// store share their state, as the clones of a database client do.
@@ -160,8 +160,8 @@ pub trait CheckStore<A: Algorithm>: Store<A> {
         attempt: Attempt<'_, A>,
     ) -> Self::Reply<Result<Permit, Denied>>;
 
-    /// Returns whether [`check`](CheckStore::check) would admit the call, without charging anything. The result is that
-    /// of [`RateLimiter::peek`](crate::limiter::RateLimiter::peek).
+    /// Returns a decision that tells whether [`check`](CheckStore::check) would admit the call. Charges nothing.
+    /// [`RateLimiter::peek`](crate::limiter::RateLimiter::peek) describes the decision.
     fn peek(&self, key: Self::Key, attempt: Attempt<'_, A>) -> Self::Reply<Decision>;
 
     /// Refunds up to `cost` units that were charged to the key and still count.
@@ -194,8 +194,8 @@ pub trait CloseStore<A: Algorithm>: Store<A> {
     fn close(&self);
 }
 
-/// Creates the store of a limiter from the settings of the limiter. [`Builder::store`](crate::limiter::Builder::store)
-/// takes a value of such a type.
+/// A maker of a limiter's store, which creates the store from the settings of the limiter.
+/// [`Builder::store`](crate::limiter::Builder::store) takes such a maker.
 pub trait MakeStore<A: Algorithm> {
     /// The store.
     type Store: Store<A>;

@@ -37,18 +37,18 @@ impl Permit {
         self.0.forget();
     }
 
-    /// Returns the fencing token of the permit: a number that is larger than those of all permits that the server has
-    /// granted for the key before. Only permits [in Redis](crate::store::redis::RedisPermits) have a token.
+    /// Returns the fencing token of the permit: a number that is larger than the tokens of all permits that the server
+    /// has granted for the key before. Only permits [in Redis](crate::store::redis::RedisPermits) have a token.
     ///
     /// A process that is suspended may go on after its permit was lost. So pass the token to the resource that the
     /// permit protects, with each write. If the limit is one call at a time, the resource must refuse a token that is
-    /// smaller than one that it has seen.
+    /// smaller than the largest token that it has received.
     #[must_use]
     pub fn fencing_token(&self) -> Option<u64> {
         self.0.fencing_token()
     }
 
-    /// Returns a future that is ready when the permit is lost. For a permit in memory, it is never ready.
+    /// Returns a future that is ready when the permit is lost. For a permit in memory, the future is never ready.
     ///
     /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, for example
     /// because the server could not be reached, or if the server has lost its data. The future is ready before the
@@ -75,7 +75,7 @@ impl Permit {
         Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
     }
 
-    /// Returns whether there is nothing to release.
+    /// Returns whether the permit holds no units, so that there is nothing to release.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::decision::Decision;
 
-/// What is left to do at the end of an admitted call: to release the permit of the call, or to settle its charge.
+/// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
 /// A store creates the reservation while it decides the call, because the reservation needs the clock reading at which
 /// the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is released, and
@@ -27,7 +27,7 @@ use crate::decision::Decision;
 #[derive(Default)]
 pub struct Reservation(Option<Box<dyn Charge>>);
 
-/// What happens at the end of an admitted call.
+/// The work at the end of an admitted call.
 pub(super) trait Charge: Send + Sync {
     /// Settles the call at its actual cost.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
@@ -41,7 +41,7 @@ pub(super) trait Charge: Send + Sync {
     /// Returns whether the call is in progress, so that its units must be released.
     fn is_permit(&self) -> bool;
 
-    /// Returns the fencing token of a permit that can be lost.
+    /// Returns the fencing token of the permit. Returns `None` if the permit has no token.
     fn fencing_token(&self) -> Option<u64> {
         None
     }
@@ -82,7 +82,7 @@ impl Reservation {
         Self(Some(Box::new(charge)))
     }
 
-    /// Returns the largest fencing token of the permits.
+    /// Returns the largest fencing token of the permits, or `None` if no permit has a token.
     pub(super) fn fencing_token(&self) -> Option<u64> {
         self.0.as_ref()?.fencing_token()
     }
@@ -95,9 +95,9 @@ impl Reservation {
     /// Settles the call at its actual cost of `actual` units.
     ///
     /// If the call was charged more than `actual`, the units of the difference that still count are refunded. If the
-    /// call was charged less than `actual`, the difference is charged or, if fewer units are available, these units are
-    /// charged. Returns an allowed decision that describes the key right after the settlement. Returns `None` if the
-    /// store replies later, if the store no longer keeps the key, or if there is nothing to settle.
+    /// call was charged less than `actual`, the difference is charged, but no more units than are available. Returns an
+    /// allowed decision that describes the key right after the settlement. Returns `None` if the store replies later,
+    /// if the store no longer keeps the key, or if there is nothing to settle.
     pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }
@@ -179,7 +179,7 @@ impl Charge for Merged {
         self.0.into_iter().filter_map(|one| one.settle(actual)).last()
     }
 
-    /// Drops all reservations, so that the others are released even if the release of one panics.
+    /// Drops all reservations. If the release of one reservation panics, the others are still released.
     fn release(self: Box<Self>) {
         drop(self);
     }

@@ -28,8 +28,8 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Converts the answer of the script that reads into the answer of a script that found a value which it cannot
-    /// process. A late answer stays late.
+    /// Replaces the verdict of the script that reads by [`Verdict::Other`], as if another script had found a value that
+    /// it cannot process. A late answer stays late.
     pub(super) fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }

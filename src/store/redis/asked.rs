@@ -14,8 +14,8 @@ use super::operation::{Operation, Outcome};
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 
-/// A call that awaits its result. If the call is dropped when its flight has already sent the result, and the call has
-/// not received it, the charge of the call is undone.
+/// A call that awaits its result. If the call is dropped after its flight has sent the result, but before the call has
+/// received the result, the charge of the call is undone.
 pub(super) struct Asked<'a, A: StoredAlgorithm> {
     pub(super) shared: &'a Arc<Shared<A>>,
     pub(super) key: &'a Arc<str>,
@@ -27,8 +27,8 @@ pub(super) struct Asked<'a, A: StoredAlgorithm> {
 }
 
 impl<A: StoredAlgorithm> Asked<'_, A> {
-    /// Returns the result, or `None` if there is none before the deadline. A flight that the call has begun ends by
-    /// itself at the deadline.
+    /// Returns the result, or `None` if no result was sent before the deadline. A flight that the call has begun ends
+    /// by itself at the deadline.
     pub(super) async fn answer(
         &mut self,
         link: &Link,
@@ -56,7 +56,8 @@ impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
     }
 }
 
-/// Returns the result of a call. `received` is what came through `answer`, or `None` if nothing came before the deadline.
+/// Returns the result of a call. `received` is what was received from `answer`, or `None` if nothing was received
+/// before the deadline.
 pub(super) fn result_of<T>(
     link: &Link,
     deadline: Nanos,

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::error::{RedisError, RedisErrorKind};
 use crate::clock::Nanos;
 
-/// The number of failed trips in a row that opens the breaker, if the last of them was late or had no connection. Any
-/// other outage opens the breaker at once.
+/// The number of failed trips in a row that opens the breaker, if the last of these trips was late or had no
+/// connection. Any other outage opens the breaker at once.
 const MAX_LATE: u64 = 5;
 const MILLISECOND: u64 = 1_000_000;
 /// The pause before the first trial, and the maximum pause between two trials. The pause doubles after each trial that
@@ -57,7 +57,7 @@ impl Breaker {
         Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Records a reply at `now`. The reply closes the breaker, unless the breaker waits for a trip that writes.
+    /// Records a reply at `now`. The reply closes the breaker, unless only a trip that writes can close it.
     pub(super) fn replied(&self, now: Nanos) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
@@ -112,8 +112,8 @@ impl Breaker {
         if error.kind().is_outage() { self.record_outage(error, now) } else { self.is_open() }
     }
 
-    /// Records a trip that failed at `now` for a reason that concerns other trips as well. Returns whether the breaker is
-    /// open.
+    /// Records a trip that failed at `now` for a reason that concerns other trips as well. Returns whether the breaker
+    /// is open.
     pub(super) fn record_outage(&self, error: &RedisError, now: Nanos) -> bool {
         let is_slow = matches!(error.kind(), RedisErrorKind::Late | RedisErrorKind::Unreachable);
         let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
@@ -134,7 +134,7 @@ impl Breaker {
             self.opened.fetch_add(1, Ordering::Relaxed);
             log_opened(error);
         }
-        // Otherwise a reply to a trip that only reads would close the breaker, although writes fail.
+        // If writes fail, a reply to a trip that only reads must not close the breaker.
         open.needs_write |= writes;
         open.reason = Some(error.clone());
         true

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use crate::clock::AnyClock;
 use crate::store::shared_key::KeySecret;
 
-/// The time limit of an attempt to connect, unless another is set or the deadline of calls is longer.
+/// The time limit of an attempt to connect, unless another limit is set or the deadline of calls is longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A builder of a [`RedisStore`].
@@ -72,7 +72,7 @@ impl RedisStoreBuilder {
     }
 
     /// Creates a builder for the master that these [sentinels](RedisStore::sentinel) know under the name `master`. The
-    /// master is reached with the settings of the client `like`, apart from its address.
+    /// master is reached at its own address, with the other settings of the client `like`.
     pub fn from_sentinel_clients(
         sentinels: impl IntoIterator<Item = ::redis::Client>,
         master: &str,
@@ -90,21 +90,24 @@ impl RedisStoreBuilder {
         Self::with(Ok(Servers::Cluster(infos.collect())))
     }
 
-    /// Sets the prefix of all keys: `throttle` unless set. Applications that share a server need different prefixes.
+    /// Sets the prefix of all keys. The default is `throttle`. Applications that share a server need different
+    /// prefixes.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.settings.prefix);
         self
     }
 
-    /// Sets the maximum time for which a call waits for the server: 50 ms unless set. This includes the time to
-    /// reconnect, but not the time for which the call waits for units. A timer may be up to 1 ms late.
+    /// Sets the maximum time for which a call waits for the server. The default is 50 ms. This time includes the time
+    /// to reconnect, but not the time for which the call waits for units. A call may fail up to 1 ms later, because
+    /// tokio's timers count whole milliseconds.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Sets how long an attempt to connect may take, including log-in, TLS, and the question to the sentinels if there
-    /// are some: unless set, 250 ms, or the [deadline](Self::deadline) if the deadline is longer.
+    /// Sets the maximum time of an attempt to connect. This time includes TLS, the log-in and, with sentinels, the
+    /// question which server is the master. The default is 250 ms, or the [deadline](Self::deadline) if the deadline is
+    /// longer.
     ///
     /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may
     /// be much longer than the deadline, for example for a server that is far away. But if a server does not answer at
@@ -116,26 +119,27 @@ impl RedisStoreBuilder {
 
     /// Keeps all keys in one slot of a cluster: the slot of `tag`. Then one node does all the work.
     ///
-    /// Only [joined layers](crate::RateLimitLayer::and) with different subjects need this, such as one limit for each
-    /// caller and one for all callers. Without it, their requests fail with a [`RedisErrorKind::Config`].
+    /// Only [joined layers](crate::RateLimitLayer::and) that have different keys for one request need this, such as one
+    /// limit for each caller and one for all callers. Without this setting, the requests to such layers fail with a
+    /// [`RedisErrorKind::Config`].
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self
     }
 
-    /// Sets the secret for long keys: a key whose string has more than [100 bytes](crate::store::KeyText::MAX_LEN) is
-    /// replaced by its hash with this secret. All processes need the same secret. Without a secret, keys of any length
-    /// are stored in full.
+    /// Sets the secret for long keys. A key whose [text](crate::store::SharedKey) has more than [100
+    /// bytes](crate::store::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the same
+    /// secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
     }
 
-    /// Sets for how long a process remembers that a key has no unit available: one second unless set. With zero,
-    /// nothing is remembered, and each call is sent.
+    /// Sets the maximum time for which a process remembers that a key has no unit available. The default is one second.
+    /// With zero, nothing is remembered, and each call is sent.
     ///
     /// During this time, if the units of a call for the key cannot be available yet, the process denies the call
-    /// without asking Redis. A reset or refund by another process is not noticed. With a
+    /// without asking Redis. A reset or refund by another process has no effect on such denials. With a
     /// [lockout](crate::algorithm::Lockout), each call is sent. Calls that may be settled, and calls that may wait for
     /// a `TokenBucket` or a `LeakyBucket`, are always sent.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
@@ -143,14 +147,14 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets for how long the server keeps a [permit](super::RedisPermits), or a place in the queue for permits, unless it
-    /// is renewed: ten seconds unless set. Values below 100 ms are raised to 100 ms, and values above one day are lowered
-    /// to one day.
+    /// Sets the time for which the server keeps a [permit](super::RedisPermits), or a place in the queue for permits,
+    /// without a renewal. The default is ten seconds. Values below 100 ms are raised to 100 ms, and values above one
+    /// day are lowered to one day.
     ///
     /// The permits of a process that has failed are free again after this time. A process that cannot reach the server
     /// for this time, or that is suspended for this time, loses its permits. The time must be at least four times the
-    /// [deadline](Self::deadline). A process renews its permits and places after a third of this time, up to 256 of a key in
-    /// one trip.
+    /// [deadline](Self::deadline). A process renews its permits and places after a third of this time. One trip renews
+    /// up to 256 permits and places of one key.
     pub fn permit_lease(mut self, lease: Duration) -> Self {
         let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(86_400));
         self.settings.permit_lease = lease.clamp(shortest, longest);
@@ -158,7 +162,7 @@ impl RedisStoreBuilder {
     }
 
     /// Decides all calls by reading and writing states, in two round trips each, instead of by scripts in one round
-    /// trip. Tests compare both.
+    /// trip. Tests compare the decisions of both.
     #[doc(hidden)]
     pub fn without_scripts(mut self) -> Self {
         self.settings.scripts = false;
@@ -194,7 +198,7 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Returns a store that connects when a call first needs a connection.
+    /// Returns a store that makes no connection until a call needs one.
     ///
     /// # Errors
     ///
@@ -255,7 +259,7 @@ enum Opened {
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may have a password.
+        // The URL may have a password, so it is not shown.
         f.debug_struct("RedisStoreBuilder").field("deadline", &self.deadline).finish_non_exhaustive()
     }
 }

@@ -73,7 +73,7 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
             if let Some(local) = &shared.fallback {
                 match action {
                     Action::Reset => local.reset(&*key),
-                    // If Redis fails now, the call to refund was probably charged by the fallback.
+                    // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
                     _ if changed.is_err() => local.refund(&*key, cost),
                     _ => {}
                 }

@@ -52,7 +52,7 @@ struct Connecting {
     until: Option<Nanos>,
 }
 
-/// A guard in the task that connects. Dropping the guard records that the task has ended, also if the runtime drops the
+/// A guard in the task that connects. Dropping the guard records that the task has ended, even if the runtime drops the
 /// task.
 struct ConnectTask {
     inner: Arc<Inner>,
@@ -94,13 +94,13 @@ impl Client {
     }
 }
 
-/// The number of commands that can wait for the connection to send them.
+/// The maximum number of commands that wait until the connection sends them.
 const PIPELINE: usize = 1 << 16;
 
 impl Inner {
     async fn attempt(&self) -> Result<(), ::redis::RedisError> {
-        // Calls that are not polled keep their places in the pipeline. So the pipeline is long: else a task that suspends
-        // many calls would delay the calls of all others.
+        // Calls that are not polled keep their places in the pipeline. So the pipeline is long. Otherwise a task that
+        // begins many calls and does not poll them would delay all other calls.
         let config = AsyncConnectionConfig::new()
             .set_pipeline_buffer_size(PIPELINE)
             .set_connection_timeout(None)
@@ -127,8 +127,8 @@ impl Inner {
         self.connecting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when a task that now begins an attempt will count as abandoned: after twice the maximum time of an
-    /// attempt and of the pause after it.
+    /// Returns the time at which a task that begins an attempt now will count as abandoned. That time is later by twice
+    /// the sum of the time limit of an attempt and the maximum pause.
     fn end_of_attempt(&self) -> Nanos {
         let attempt = Nanos::from(self.timeout.saturating_add(PAUSES.1)).0;
         self.clock.now().saturating_add(attempt.saturating_mul(2))
@@ -196,7 +196,7 @@ impl Inner {
         }
     }
 
-    /// Sends commands one right after the other, and returns the reply to the last.
+    /// Sends commands one right after the other, and returns the reply to the last command.
     async fn send(self: &Arc<Self>, commands: &[Cmd]) -> Result<Value, CallError> {
         let (number, mut connection) = self.connected().await.map_err(CallError::Failed)?;
         let replied = match commands {

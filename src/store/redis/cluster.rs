@@ -44,12 +44,12 @@ struct Nodes {
     nodes: Vec<Node>,
     /// The index of each slot's node in `nodes`.
     of_slots: Vec<u16>,
-    /// The statistics of the nodes whose links were dropped because they have no slots any more, added up.
+    /// The sum of the statistics of all nodes whose links were dropped because the nodes have no slots any more.
     former: RedisStats,
 }
 
 /// A round of `CLUSTER SLOTS`. Until this value is dropped and [`PAUSE`] is over, no other round begins, unless this
-/// round takes very long.
+/// round takes longer than ten times the time limit of an attempt to connect.
 struct Question(Arc<Cluster>);
 
 impl Cluster {
@@ -112,8 +112,8 @@ impl Cluster {
         Some(Route { link, is_asking, redirects: from.redirects + 1 })
     }
 
-    /// Starts a background task that asks the nodes which node has which slots, and stores the reply. Does nothing if
-    /// such a task is running, or has ended less than 100 ms ago.
+    /// Starts a background task that asks the nodes which node has which slots, and stores the reply. Does nothing
+    /// outside of a runtime, or if such a task is running or has ended less than 100 ms ago.
     pub(super) fn find_masters(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));
@@ -200,9 +200,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Executes a script on each master to which one of some test keys belongs. If a master is late, unreachable or
-    /// still loading, this error is returned only if no other master answers. Any other error is returned at once,
-    /// except that the slot of the test key has moved, which counts as an answer.
+    /// Executes a script on each master that has the slot of a test key. The error of a master that is late,
+    /// unreachable or still loading is returned only if no other master answers. The error that the slot of the test
+    /// key has moved counts as an answer. Any other error is returned at once.
     pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
         let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
         let timeout = self.settings.max_time();

@@ -1,4 +1,5 @@
-//! The connection to a server: it sends a command and returns the reply. Tests implement the trait to simulate faults.
+//! The trait of a connection to a server, which sends a command and returns the reply. Tests implement the trait to
+//! simulate faults.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,8 +11,8 @@ use super::error::RedisError;
 /// A connection to one server. It sends the commands of several callers one after another, without waiting for the
 /// replies in between.
 pub(crate) trait Connection: Send + Sync + 'static {
-    /// Sends a command, and returns its reply. If there is no connection, the future waits for one. The caller sets the
-    /// deadline.
+    /// Sends a command, and returns its reply. If there is no connection, the future waits for one. The caller must
+    /// bound the time for which it waits.
     fn call(&self, command: Command) -> Call;
 
     /// Returns why there is no connection. Returns `None` if there is a connection, or if no attempt to connect has
@@ -25,8 +26,8 @@ pub(crate) trait Connection: Send + Sync + 'static {
     /// another connection has replaced it.
     fn renew(&self, number: u64);
 
-    /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends when
-    /// there is no such connection any more. By default, there are no messages.
+    /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends
+    /// when that connection ends, or if it cannot be made. By default, there are no messages.
     fn listen(&self, _channel: String, _on_message: OnMessage) -> Listening {
         Box::pin(std::future::pending())
     }
@@ -68,7 +69,7 @@ pub(crate) enum CallError {
 
 impl Command {
     pub(crate) fn new(is_asking: bool) -> Self {
-        // This is enough for the script of two limits.
+        // This capacity is enough for the script of two limits.
         Self { words: Cmd::with_capacity(8, 320), is_asking }
     }
 

@@ -73,7 +73,8 @@ impl<A: StoredAlgorithm> Flight<A> {
             if !must_write {
                 after.clone_from(&found.text);
             }
-            // A process that has lost writes the state even if it is unchanged, so that its turn ends.
+            // A process whose first write failed may have taken the turn. Such a process writes the state even if the
+            // state is unchanged, so that its turn ends.
             if after == found.text && !has_lost {
                 self.probe(at, plan, &mut state, &found, not_after).await;
             } else {
@@ -135,7 +136,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         sent: Nanos,
         outcomes: &[Outcome],
     ) {
-        // If another flight has taken over, the state may have changed since.
+        // If another flight has taken over, the state may have changed since it was read.
         let is_current =
             self.shared.flights.get(&self.key).is_some_and(|waiting| waiting.flight == self.number);
         if is_current && outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {

@@ -19,7 +19,7 @@ const SET_KEYS: usize = 10;
 
 /// The states of keys that had no unit available after their last decision.
 ///
-/// From such a state, this process denies a call as long as the units of the call cannot be available. During this
+/// With such a state, this process denies a call as long as the units of the call cannot be available. During this
 /// time, other processes can only take more units, unless they reset the key or give units back. The work of each call
 /// is bounded by the size of a set, even if a flood of keys fills all sets.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         Some(self.sets[index].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Remembers a state, if no unit is available in it.
+    /// Remembers a state, if no unit is available in the state now, but a unit can become available later.
     pub(super) fn remember(
         &self,
         key: &Arc<str>,
@@ -116,7 +116,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         decision
     }
 
-    /// Returns how often states were forgotten. A state that was read before a state of its key was forgotten must not
+    /// Returns how often states were forgotten. If this number has changed since a state was read, the state must not
     /// be remembered.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::SeqCst)

@@ -23,12 +23,14 @@ pub enum RedisErrorKind {
     Config,
     /// A limiter has no name, or another limiter with the same name has another algorithm or quota.
     Name,
-    /// The states of this algorithm, as it is configured, cannot be kept in Redis.
+    /// The states of this algorithm, as it is configured, cannot be kept in Redis. In joined layers, a call also gets
+    /// this error if it would have to wait in a queue of the process.
     Algorithm,
     /// No reply came before the deadline of the call. The call is charged if the server has executed it before that
-    /// deadline.
+    /// deadline. A call for a [permit](super::RedisPermits) also gets this error if its place in the queue has expired,
+    /// or if its permit was lost before the call received it.
     Late,
-    /// There is no connection.
+    /// There is no connection, for example because the server accepts no more clients.
     Unreachable,
     /// Earlier calls failed, so this call was not sent. After a pause of at most 400 ms since the last failure, the
     /// next call is sent to try the server again.
@@ -42,14 +44,15 @@ pub enum RedisErrorKind {
     OutOfMemory,
     /// The server is busy with a script that takes long (`BUSY`).
     Busy,
-    /// The server is starting (`LOADING`), or has no master (`MASTERDOWN`, `CLUSTERDOWN`).
+    /// The server is starting (`LOADING`), or has no master (`MASTERDOWN`, `CLUSTERDOWN`), or no node of the cluster
+    /// has slots.
     Loading,
     /// The user or the password is wrong (`NOAUTH`, `WRONGPASS`).
     Auth,
     /// The Redis user lacks the permission to run a command of the store, or to use the key (`NOPERM`).
     Permission,
     /// Another node of a cluster has the key (`MOVED`, `ASK`). Either the store was not created with
-    /// [`cluster`](super::RedisStore::cluster), or it could not use the address that the reply contains.
+    /// [`cluster`](super::RedisStore::cluster), or the store could not use the address in the reply.
     Moved,
     /// No node of the cluster has the slot of the key (`CLUSTERDOWN Hash slot not served`). Calls for keys in other
     /// slots are not affected.
@@ -65,12 +68,12 @@ impl RedisError {
         Self { kind, detail: detail.into() }
     }
 
-    /// Creates the error of a call without a runtime, or whose runtime has ended.
+    /// Creates the error of a call that has no runtime, or whose runtime has ended.
     pub(super) fn no_runtime(detail: impl Into<Arc<str>>) -> Self {
         Self::new(RedisErrorKind::NoRuntime, detail)
     }
 
-    /// Returns the runtime of the caller.
+    /// Returns the runtime of the caller, or an error if there is none.
     pub(super) fn current_runtime() -> Result<Handle, Self> {
         Handle::try_current().map_err(|error| Self::no_runtime(error.to_string()))
     }
@@ -105,14 +108,14 @@ impl RedisError {
         self.kind
     }
 
-    /// Returns what the server replied, or another detail.
+    /// Returns the text of the server's reply, or another detail.
     pub(super) fn detail(&self) -> &str {
         &self.detail
     }
 }
 
 impl RedisErrorKind {
-    /// Returns the kind of an error reply that begins with `code`.
+    /// Returns the kind of an error reply that begins with `code`, or `None` if the code has no kind of its own.
     fn of_code(code: &str) -> Option<Self> {
         Some(match code {
             "READONLY" => Self::ReadOnly,

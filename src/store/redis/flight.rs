@@ -16,7 +16,7 @@ use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
 use crate::algorithm::StoredAlgorithm;
 
-/// Makes the trips for a key, one after another. Each key in the table of flights has one flight.
+/// The trips for a key, which are made one after another. Each key in the table of flights has one flight.
 pub(super) struct Flight<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
     pub(super) key: Arc<str>,
@@ -60,8 +60,8 @@ impl<A: StoredAlgorithm> Shared<A> {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
                 waiting.calls.push(call);
-                // The present trip should have ended at `waiting.ends`. If it has not ended one deadline later, its
-                // flight counts as abandoned.
+                // The present trip should have ended at `waiting.ends`. If it is still under way one deadline after
+                // that time, its flight counts as abandoned.
                 let now = self.links.any().now();
                 if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
                     // The runtime of the present flight is not driven, so a new flight takes over.
@@ -173,7 +173,7 @@ impl<A: StoredAlgorithm> Flight<A> {
 }
 
 /// If the flight panics, or a runtime drops the flight, the calls that wait for its trips get an error, and the key can
-/// be used again. If the flight is polled by the call that began it, that call panics.
+/// be used again. If a flight panics while it is polled by the call that began it, that call panics.
 impl<A: StoredAlgorithm> Drop for Flight<A> {
     fn drop(&mut self) {
         if !self.has_ended {

@@ -29,7 +29,7 @@ ttl = math.max(ttl, math.ceil((m$ / @1 + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit, the period, and 1 if windows are aligned, otherwise 0.
+/// Arguments: the limit, the period in microseconds, and 1 if windows are aligned, otherwise 0.
 const FIXED_WINDOW: Fragments = Fragments {
     read: "\
 local l$, g$, n$, h$ = now, 0, 0, 0
@@ -59,7 +59,7 @@ ttl = math.max(ttl, math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit and the period.
+/// Arguments: the limit, and the period in microseconds.
 const SLIDING_COUNTER: Fragments = Fragments {
     read: "\
 local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
@@ -98,7 +98,8 @@ ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
 ",
 };
 
-/// Arguments: the limit, the period, the length of a slice, and the number of slices. Times are in nanoseconds.
+/// Arguments: the limit, the period, the length of a slice, and the number of slices. The period and the length are in
+/// nanoseconds.
 const SLIDING_WINDOW: Fragments = Fragments {
     read: "\
 local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
@@ -155,8 +156,8 @@ ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
 };
 
-/// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for its
-/// second, and `cost` for the cost of the call on the key of the limit.
+/// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for
+/// its second, and `cost` for the cost of the call on the key of the limit.
 pub(super) struct Fragments {
     /// Reads the state and advances it to `now`.
     pub(super) read: &'static str,

@@ -25,11 +25,12 @@ use crate::quota::Quota;
 
 /// A Redis server in this process, for simulations and tests in tokio's paused time.
 ///
-/// The server executes the scripts of [leases](RedisStore::lease), of token buckets, and those that read and write the
-/// states of all other limiters, which then make at least three trips for each call. It keeps all keys for ever, and its
-/// clock is tokio's. Processes that change one key take no turns. Layers that are
-/// [joined](crate::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail with an error
-/// that says so.
+/// The server executes the scripts of [leases](RedisStore::lease) and of token buckets. The states of other algorithms
+/// are read and written by scripts, so a call of these algorithms makes at least two trips if it is admitted. The
+/// server keeps all keys for ever, and its clock is tokio's. Processes that change one key take no turns. Layers that
+/// are [joined](crate::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail with an
+/// error that says so. [Permits](super::RedisPermits) are not supported either: their calls fail with
+/// [`RedisErrorKind::Foreign`](super::RedisErrorKind::Foreign).
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,7 +91,7 @@ impl RedisInProcess {
         self.is_cut_off.store(true, Ordering::SeqCst);
     }
 
-    /// Returns a store on this server, as that of another process.
+    /// Returns a new store on this server. Each such store acts as the store of another process.
     #[must_use]
     pub fn connect(&self) -> RedisStore {
         let deadline = Duration::from_millis(50);
@@ -118,7 +119,8 @@ impl RedisInProcess {
         let [_, _, keys, key, arguments @ .., last] = command else { return error("ERR arguments") };
         let arguments = match (keys.as_str(), arguments) {
             ("1", _) => arguments,
-            // A change in turn. Here, no process takes a turn, which is two arguments.
+            // A change in turn. In this server, no process takes a turn, so the key and the two arguments of the turn
+            // are left out.
             ("2", [turn, arguments @ .., _, _]) if *turn == turn_of(key) => arguments,
             _ => return error("ERR joined calls are not supported by a server in this process"),
         };
@@ -136,7 +138,8 @@ impl RedisInProcess {
         let text = keys.texts.get(key).cloned().unwrap_or_default();
         match arguments {
             [] => reply('D', &text),
-            // Token buckets decide here; `O` makes other limiters read and write the state.
+            // Calls of token buckets are decided here. The verdict `O` makes the limiters of other algorithms write the
+            // state.
             [prefix, numbers] => match decide(prefix, numbers, &text, now) {
                 Some(after) => {
                     keys.texts.insert(key.clone(), after);
@@ -162,7 +165,7 @@ impl RedisInProcess {
 }
 
 /// Decides calls as the script of a token bucket does, and returns the new state. Returns `None` if the prefix is not
-/// that of a token bucket, or if the state has another.
+/// that of a token bucket, or if the state has another prefix.
 fn decide(prefix: &str, numbers: &str, text: &str, now: u64) -> Option<String> {
     let unit = prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
     let bucket = TokenBucket::new(Quota::per_second(1)).with_unit(unit)?;
@@ -184,7 +187,7 @@ fn decide(prefix: &str, numbers: &str, text: &str, now: u64) -> Option<String> {
 impl Connection for RedisInProcess {
     fn call(&self, command: Command) -> Call {
         let words = command.words.args_iter().filter_map(|word| match word {
-            // Each byte is a character, as the numbers of a script are no text.
+            // Each byte becomes a character, because the numbers of a script are not text.
             Arg::Simple(word) => Some(word.iter().copied().map(char::from).collect::<String>()),
             _ => None,
         });

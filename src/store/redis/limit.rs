@@ -27,8 +27,8 @@ use crate::stats::StoreStats;
 use crate::store::shared_key::{KeyText, SharedKey};
 use crate::store::{Acquired, Attempt, KeyedStore, Reservation, SettleStore, Store};
 
-/// The store of one limiter in a [`RedisStore`](super::RedisStore). Created by
-/// [`Builder::store`](crate::limiter::Builder::store).
+/// The store of one limiter in a [`RedisStore`](super::RedisStore). [`Builder::store`](crate::limiter::Builder::store)
+/// creates this store.
 pub struct RedisLimit<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
 }
@@ -149,7 +149,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         self.send(key, Pending { operation, deadline, reply: None }, runtime);
     }
 
-    /// Returns the reservation of a call that was charged, or an empty one if the call needs none.
+    /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
     pub(super) fn reservation(
         self: &Arc<Self>,
         key: &Arc<str>,

@@ -31,9 +31,9 @@ pub(super) struct Link {
     read: Script,
     swap: Script,
     pub(super) swap_in_turn: Script,
-    /// A number that identifies this process among those that change a key.
+    /// A random number that identifies this process among the processes that change a key.
     pub(super) process: u64,
-    /// The scripts of joint calls, by the limits of their keys.
+    /// The scripts of joint calls, by the limits of their keys. A script is `None` if it would need too many variables.
     joint: RwLock<HashMap<Vec<KeySteps>, Option<Arc<Script>>>>,
     trips: AtomicU64,
     late: AtomicU64,
@@ -87,8 +87,8 @@ impl Link {
         }
     }
 
-    /// Returns the script that decides joint calls on keys with these limits. Returns `None` if it would need too many
-    /// variables.
+    /// Returns the script that decides joint calls on keys with these limits. Returns `None` if that script would need
+    /// too many variables.
     pub(super) fn joint_script(&self, keys: Vec<KeySteps>) -> Option<Arc<Script>> {
         if let Some(known) = self.joint.read().unwrap_or_else(PoisonError::into_inner).get(&keys) {
             return known.clone();
@@ -160,8 +160,8 @@ impl Link {
         }
     }
 
-    /// Makes all `swaps`, one for each key, unless another process has changed the value of any of the keys. Then it
-    /// changes nothing.
+    /// Makes all `swaps`, one for each key. Changes nothing if another process has changed the value of any of the
+    /// keys.
     pub(super) async fn swap(
         &self,
         keys: Keys<'_>,
@@ -177,7 +177,7 @@ impl Link {
     }
 
     /// Executes a script, even if the breaker is open. Records the success or failure of the script in the breaker. The
-    /// caller limits how long it waits for the result.
+    /// caller must bound the time for which it waits for the result.
     pub(super) async fn eval(
         &self,
         script: &Script,
@@ -199,8 +199,8 @@ impl Link {
         self.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
-            // The server does not have the script: for example, it has restarted. `EVAL` sends the source of the
-            // script, which the server then keeps.
+            // The server does not have the script, for example because the server has restarted. `EVAL` sends the
+            // source of the script, which the server then keeps.
             self.trips.fetch_add(1, Ordering::Relaxed);
             reply = self.connection.call(command("EVAL", script.text())).await;
         }
@@ -254,8 +254,8 @@ impl Link {
         error
     }
 
-    /// Records a trip on the connection with the number `connection` that had no reply at its deadline. Whatever the
-    /// reason is, the next trip would probably fail as well.
+    /// Records that a trip on the connection with the number `connection` had no reply at its deadline. Drops that
+    /// connection if the breaker is open. Whatever the reason is, the next trip would probably fail as well.
     pub(super) fn failed_late(&self, connection: u64) -> RedisError {
         let error = self.deadline_error();
         if self.breaker.record_outage(&error, self.now()) {

@@ -18,7 +18,7 @@ pub(super) enum Links {
     Cluster(Arc<Cluster>),
 }
 
-/// If a trip ends by more than this time after its deadline, its caller was not polled in time. In nanoseconds.
+/// If a trip ends more than this time after its deadline, its caller was not polled in time. The unit is nanoseconds.
 const POLLED_LATE: u64 = 10_000_000;
 
 /// The result of an attempt to make a trip.
@@ -28,7 +28,8 @@ pub(super) enum Attempted<T> {
     Again(Route),
 }
 
-/// The pause before a trip is made again because the keys of a joint call are being moved, in nanoseconds.
+/// The pause, in nanoseconds, before the trip of a joint call is made again because the keys of the call are being
+/// moved.
 const MOVING_PAUSE: u64 = 2_000_000;
 
 impl Links {
@@ -40,8 +41,8 @@ impl Links {
         }
     }
 
-    /// Returns the route to the server that has the key. In a cluster, this may be wrong, because the slot of the key
-    /// may have moved to another node.
+    /// Returns the route to the server that has the key. In a cluster, the route may be wrong, because the slot of the
+    /// key may have moved to another node.
     pub(super) fn route(&self, key: &str) -> Route {
         let link = match self {
             Self::One(link) => Arc::clone(link),
@@ -50,8 +51,8 @@ impl Links {
         Route::new(link)
     }
 
-    /// Makes an attempt on `route`, which ends at `deadline`. `trip` yields `None` if the server has changed nothing
-    /// because a deadline had passed by its clock.
+    /// Makes an attempt on `route`. The attempt ends at `deadline`. `trip` yields `None` if the server has changed
+    /// nothing, because the deadline of a call had passed by the server's clock.
     pub(super) async fn attempt<T>(
         &self,
         route: &Route,
@@ -104,8 +105,8 @@ impl Links {
         }
     }
 
-    /// Returns whether processes that change one key take turns. In a cluster, they do not: while a slot is being moved, a
-    /// script cannot use a second key that does not exist.
+    /// Returns whether processes that change one key take turns. In a cluster, processes take no turns: while a slot is
+    /// being moved, a script cannot use a second key that does not exist.
     pub(super) fn has_turns(&self) -> bool {
         matches!(self, Self::One(_))
     }

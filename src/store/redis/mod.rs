@@ -1,4 +1,4 @@
-//! A store in Redis or Valkey, for limits that several machines share. Feature `redis`.
+//! A store in Redis or Valkey, for limits that several machines share. This module needs the feature `redis`.
 //!
 //! ```no_run
 //! use tower_throttle::algorithm::TokenBucket;
@@ -17,13 +17,14 @@
 //!
 //! # What is exact
 //!
-//! All processes whose limiters have the same name on one server, or in one cluster, share one limit. Together they
-//! admit exactly the calls that one process would admit. The exceptions are below. Times are those of the server's
-//! clock, in microseconds. For most algorithms, a script on the server decides a call in one round trip. For the
-//! others, one round trip reads the state, and a second writes the new state. If another process has changed the state
-//! between these two round trips, the call is decided again. Except in a cluster, such a process then reserves the next
-//! write, unless another process has reserved it already: the script sets a second Redis key (`…:turn`), which exists
-//! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
+//! All processes whose limiters have the same name and the same [prefix](RedisStoreBuilder::prefix), on one server or
+//! in one cluster, share one limit. Together they admit exactly the calls that one process would admit. The exceptions
+//! are [below](#what-is-not-promised). Times are those of the server's clock, in microseconds. For most algorithms, a
+//! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
+//! a second writes the new state. If another process has changed the state between these two round trips, the call is
+//! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
+//! process has reserved it already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for
+//! at most 100 ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -32,15 +33,16 @@
 //! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
-//! [Joined layers](crate::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of round
-//! trips.
+//! [Joined layers](crate::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of
+//! round trips.
 //!
 //! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
 //! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
 //! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
 //! available yet, the process denies the call without asking Redis.
 //!
-//! A limit of the calls in progress ([`Concurrency`](crate::algorithm::Concurrency)) is kept as [permits](RedisPermits).
+//! A limit of the calls in progress ([`Concurrency`](crate::algorithm::Concurrency)) is kept as
+//! [permits](RedisPermits).
 //!
 //! With [leases](RedisStore::lease), a process takes several units of a `TokenBucket` at once, and decides most calls
 //! without a trip.
@@ -48,18 +50,18 @@
 //! # What is not promised
 //!
 //! - A failover to a replica loses the charges that were not replicated. For each key, at most as many additional units
-//!   are admitted as were charged and not replicated.
+//!   are admitted as were charged but not replicated.
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
-//!   calls for up to one second.
+//!   calls, by default for up to one second.
 //! - If calls of several processes wait for a window, the processes are served in no particular order. Calls that wait
 //!   for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted in the order in which
 //!   they were charged. If such a call is cancelled while it waits, its charge is given back only if no later call was
 //!   charged.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
 //!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
-//!   would. A call then takes at least two round trips if it is admitted.
+//!   would. At most four states of a key are kept. A call then takes at least two round trips if it is admitted.
 //! - Two limiters with the same name in one process make separate trips.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
@@ -130,22 +132,23 @@ pub use stats::RedisStats;
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
-/// Pass the store to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`]. Each limiter
-/// needs a [name](crate::limiter::Builder::name).
+/// Pass the store to [`Builder::store`](crate::limiter::Builder::store), which creates a [`RedisLimit`], or
+/// [`RedisPermits`] for a [`Concurrency`](crate::algorithm::Concurrency). Each limiter needs a
+/// [name](crate::limiter::Builder::name).
 ///
 /// # Guarantees
 ///
-/// Each call ends within the [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached, if the
-/// future of the call is polled when it is woken. The time for which the call waits for units is not part of the
-/// deadline. If the server receives a call after the deadline of the call, the server charges nothing. This holds only
-/// if the server has replied at least once before the call was sent, so that the store knows the server's time, and if
-/// the server's clock is not set back.
+/// Each call whose future is polled when it is woken ends within the [deadline](RedisStoreBuilder::deadline), even
+/// while the server cannot be reached. The time for which the call waits for units is not part of the deadline. If the
+/// server receives a call after the deadline of the call, the server charges nothing. This holds only if the server has
+/// replied at least once before the call was sent, so that the store knows the server's time, and if the server's clock
+/// is not set back.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. A reply that
 /// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
 /// and are not sent, except for one call that tries the server again after 50 ms. Each time that such a call fails, the
 /// pause before the next one doubles, up to 400 ms. If the server failed to write, for example because it is out of
-/// memory, only a call that has written closes the breaker.
+/// memory, only a call that writes a state closes the breaker.
 ///
 /// If a call is dropped before its reply was received, and the server has charged the call, another trip undoes the
 /// charge. The charge remains if that trip fails. The charge also remains if the call may wait for a `TokenBucket` or a
@@ -163,8 +166,8 @@ pub struct RedisStore {
     listener: Arc<Listener>,
 }
 
-/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide. Created by
-/// [`RedisStore::fallback`].
+/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
+/// [`RedisStore::fallback`] creates this store.
 #[derive(Clone, Debug)]
 pub struct WithFallback<A: StoredAlgorithm> {
     store: RedisStore,
@@ -172,7 +175,7 @@ pub struct WithFallback<A: StoredAlgorithm> {
 }
 
 impl RedisStore {
-    /// Connects to a server, such as `redis://:password@localhost:6379/0`.
+    /// Connects to the server at `url`, such as `redis://:password@localhost:6379/0`.
     ///
     /// # Errors
     ///
@@ -191,8 +194,9 @@ impl RedisStore {
     ///
     /// Each key is kept on the master that has the slot of the key. So the keys of a limiter are spread over all
     /// masters, unless [`one_slot`](RedisStoreBuilder::one_slot) is set. If a slot moves to another master, the store
-    /// follows. Each master has a circuit breaker of its own. If the configuration of the servers has
-    /// `cluster-require-full-coverage no`, and a master fails, only the calls for the keys of that master fail.
+    /// sends the calls for the keys of that slot there. Each master has a circuit breaker of its own. If the
+    /// configuration of the servers has `cluster-require-full-coverage no`, and a master fails, only the calls for the
+    /// keys of that master fail.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
@@ -217,8 +221,8 @@ impl RedisStore {
     ///
     /// Before each new connection, the sentinels are asked for the current master. After a failover, the store connects
     /// to the new master as soon as the connection to the former master ends, five trips in a row are late, or the
-    /// former master replies that it is a replica. Charges that the new master did not receive are lost, so at most
-    /// that many units of each key are admitted once more.
+    /// former master replies that it is a replica. Charges that the new master did not receive are lost. For each key,
+    /// at most the units of these charges are admitted once more.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle::store::redis::RedisError> {
@@ -232,8 +236,8 @@ impl RedisStore {
     ///
     /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
     /// sentinel with those of its own URL, without the database. If the master needs other settings than the first
-    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user needs the
-    /// command `ROLE`. [`connect`](RedisStoreBuilder::connect) and
+    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user must be
+    /// allowed to run the command `ROLE`. [`connect`](RedisStoreBuilder::connect) and
     /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
     /// `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {
@@ -242,7 +246,8 @@ impl RedisStore {
 
     /// Returns a store that passes a call to `limiter` if Redis cannot decide the call.
     ///
-    /// `limiter` counts only the calls that are passed to it, so give it one machine's share of the quota.
+    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A reset is
+    /// always made in `limiter` as well. A refund is made in `limiter` if it fails in Redis.
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }
@@ -278,7 +283,7 @@ impl<A: StoredAlgorithm> MakeStore<A> for RedisStore {
     /// # Errors
     ///
     /// Returns an error if the limiter has no name, if another limiter of this store has the same name and another
-    /// algorithm or quota, or if the states of its algorithm cannot be kept in Redis.
+    /// algorithm or quota, or if the states of the limiter's algorithm cannot be kept in Redis.
     fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
         self.limit(settings, None)
     }

@@ -10,7 +10,7 @@ pub(super) struct Names(Arc<Mutex<HashMap<String, Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
-    /// The beginning of the values that the limiters write. It differs between algorithms and between quotas.
+    /// The beginning of the values that the limiters write. Different algorithms and quotas have different beginnings.
     unit: String,
     limiters: usize,
 }
@@ -27,7 +27,8 @@ impl Names {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Registers a limiter.
+    /// Registers a limiter. Returns an error if the limiter has no name, or if a registered limiter with this name has
+    /// another unit.
     pub(super) fn register(&self, name: Option<String>, unit: &str) -> Result<Registered, RedisError> {
         let error = |detail: String| RedisError::new(RedisErrorKind::Name, detail);
         let Some(name) = name.filter(|name| !name.is_empty()) else {

@@ -17,14 +17,14 @@ use crate::clock::Nanos;
 /// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
 const MAX_BATCH: usize = 256;
 
-/// A flight that is polled by the call that began it, so that the only call for a key needs no task, if one trip decides
-/// the call. The flight moves to a task when a second call arrives, or when the first call has its result or is dropped.
-/// So no call for a key depends on another call being polled.
+/// A [`Flight`](super::flight::Flight) that is polled by the call that began it. The only call for a key then needs no
+/// task, if one trip decides the call. The flight moves to a task when a second call arrives, or when the first call
+/// has its result or is dropped. So no call for a key depends on another call being polled.
 #[derive(Clone)]
 pub(super) struct PolledFlight(Arc<Place>);
 
 struct Place {
-    /// `None` if the flight has ended, or is in a task.
+    /// `None` if the flight has ended, or has moved to a task.
     flight: Mutex<Option<BoxedFlight>>,
     runtime: Handle,
 }
@@ -57,7 +57,7 @@ impl PolledFlight {
         Self(Arc::new(Place { flight: Mutex::new(Some(flight)), runtime: runtime.clone() }))
     }
 
-    /// Waits for the answer of the flight, and polls the flight meanwhile, unless it is in a task.
+    /// Waits for the answer of the flight, and polls the flight meanwhile, unless the flight is in a task.
     pub(super) async fn drive<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, RecvError> {
         poll_fn(|cx| {
             self.poll(cx);
@@ -70,7 +70,7 @@ impl PolledFlight {
         // The caller may be polled outside a runtime.
         let _entered = self.0.runtime.enter();
         let mut place = self.lock();
-        // If the flight panics, it is gone.
+        // If the flight panics, it is not put back.
         let Some(mut flight) = place.take() else { return };
         if flight.as_mut().poll(cx).is_pending() {
             *place = Some(flight);

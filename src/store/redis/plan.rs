@@ -53,7 +53,8 @@ impl<A: StoredAlgorithm> Plan<A> {
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
-    /// Returns the beginning of the values that this process writes. It differs between algorithms and between quotas.
+    /// Returns the beginning of the values that this process writes. Different algorithms and quotas have different
+    /// beginnings.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -111,7 +112,8 @@ impl ScriptPart {
     }
 }
 
-/// Returns the bytes of a number in a script's argument: as a floating-point number, which is what numbers in Lua are.
+/// Returns the bytes of a number in a script's argument. They are those of a floating-point number, because Lua has
+/// only such numbers.
 pub(super) fn packed(number: u64) -> [u8; 8] {
     (number as f64).to_be_bytes()
 }

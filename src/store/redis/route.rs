@@ -8,8 +8,8 @@ use super::link::Link;
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub(super) link: Arc<Link>,
-    /// `true` if the slot of the key is being migrated to that node, and the node that the slot leaves does not have
-    /// the key.
+    /// `true` if the trip came to the node because of the reply `ASK`: the slot of the key is still being migrated to
+    /// the node.
     pub(super) is_asking: bool,
     /// The number of replies in this trip that said that another node has the key.
     pub(super) redirects: u32,

@@ -23,8 +23,8 @@ pub(super) struct Script {
 pub(super) enum TimeSource {
     /// The server's clock.
     Server,
-    /// The last argument, in tests. Keys do not expire in such tests: the time to live of each key is written to a
-    /// second key, whose name begins with `ttl:`.
+    /// The last argument of the script, in tests. Keys do not expire in such tests, and the time to live of each key is
+    /// written to a second key, whose name begins with `ttl:`.
     #[cfg(test)]
     Passed,
 }
@@ -41,7 +41,7 @@ impl TimeSource {
 
 /// Reads the server's time. The last argument of a script is a deadline. After the deadline, the script changes
 /// nothing, because its callers no longer wait. The time is returned as it was read, in seconds and microseconds,
-/// because formatting a number takes as long as a command.
+/// because a script takes as long to format a number as to execute a command.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
@@ -67,8 +67,8 @@ local now = tonumber(ARGV[#ARGV])
 local stamp = string.format('%d %d ', math.floor(now / 1000000), math.fmod(now, 1000000))
 ";
 
-/// Gets the values of all keys, of which there is usually one. A reply has the lengths of all values but the last, each
-/// before its value. If a value is an empty string, the script returns an error, because this crate writes no empty
+/// Gets the values of all keys, of which there is usually one. A reply has the lengths of all values but the last, and
+/// then all values. If a value is an empty string, the script returns an error, because this crate writes no empty
 /// value.
 const GET: &str = "\
 local found, all = {}, ''
@@ -86,8 +86,8 @@ const READ: &str = "\
 return 'D' .. stamp .. all
 ";
 
-/// Writes the states of the keys if no other process has changed one of them. For each key, the arguments are the old
-/// state, the new state, and the time to live. If the new state is empty, the key is deleted.
+/// Writes the states of the keys, unless another process has changed one of them. For each key, the arguments are the
+/// old state, the new state, and the time to live. If the new state is empty, the key is deleted.
 const SWAP: &str = "\
 for i = 1, #KEYS do
   if found[i] ~= ARGV[3 * i - 2] then return 'O' .. stamp .. all end
@@ -100,8 +100,8 @@ return 'D' .. stamp
 ";
 
 /// Writes the state of the first key as [`SWAP`] does. The second key says whose turn it is. The fourth argument
-/// identifies this process. If this process cannot write, and it is nobody's turn, it takes the next turn, for at most the
-/// milliseconds of the fifth argument. During a turn, no other process writes.
+/// identifies this process. If this process cannot write, and no process has the turn, this process takes the next
+/// turn. The fifth argument is the maximum time of the turn, in milliseconds. During a turn, no other process writes.
 const SWAP_IN_TURN: &str = "\
 local s = c('GET', KEYS[1])
 if s == '' then return 'E' .. stamp end
@@ -123,8 +123,8 @@ const KEY_LOCALS: usize = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct KeySteps {
     pub(super) kinds: Vec<StepKind>,
-    /// `true` if the limits of the key are in shadow mode: they do not decide whether calls are admitted, and are
-    /// charged if the other keys admit the call.
+    /// `true` if the limits of the key are in shadow mode: they do not decide whether a call is admitted. If the other
+    /// keys admit the call, these limits are charged, provided that they would admit the call as well.
     pub(super) is_in_shadow: bool,
 }
 
@@ -134,27 +134,26 @@ impl Script {
         Self { text, sha }
     }
 
-    /// Creates the script that reads a state.
+    /// Creates the script that reads states.
     pub(super) fn read(source: TimeSource) -> Self {
         Self::new(format!("{}{GET}{READ}", source.head()))
     }
 
-    /// Creates the script that writes a state if no other process has changed it.
+    /// Creates the script that writes states, unless another process has changed one of them.
     pub(super) fn swap(source: TimeSource) -> Self {
         Self::new(format!("{}{GET}{SWAP}", source.head()))
     }
 
-    /// Creates the script that writes a state if no other process has changed it, and if it is not the turn of another
-    /// process.
+    /// Creates the script that writes a state, unless another process has changed the state or has the turn.
     pub(super) fn swap_in_turn(source: TimeSource) -> Self {
         Self::new(format!("{}{SWAP_IN_TURN}", source.head()))
     }
 
-    /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually there is one key. A joint call has several keys, and is charged to
-    /// all of them or to none. The first arguments of the script are the beginnings of the values that this process
-    /// writes, one for each key. The next argument contains the arguments of all steps, and then the costs of each call,
-    /// one for each key. Each number has eight bytes. These bytes are one argument, because the server reads one long
-    /// argument faster than many short ones.
+    /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually `keys`
+    /// has one key. A joint call has several keys, and is charged to all of them or to none. The first arguments of the
+    /// script are the beginnings of the values that this process writes, one for each key. The next argument contains
+    /// the arguments of all steps, and then the costs of each call, one for each key. Each number has eight bytes.
+    /// These bytes are one argument, because the server reads one long argument faster than many short ones.
     pub(super) fn decide(source: TimeSource, keys: &[KeySteps]) -> Option<Self> {
         let locals =
             |key: &KeySteps| KEY_LOCALS + key.kinds.iter().map(|kind| kind.local_count()).sum::<usize>();
@@ -187,8 +186,9 @@ impl Script {
 #[derive(Default)]
 struct Decide {
     text: String,
-    /// The number of steps so far, and the place of the next number in the argument with the numbers.
+    /// The number of steps so far.
     steps: usize,
+    /// The place of the next number in the argument with the numbers.
     place: usize,
     /// For each key, the fragments of its steps.
     fragments: Vec<Vec<Filled>>,

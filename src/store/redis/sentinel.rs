@@ -50,8 +50,8 @@ impl Sentinels {
     }
 
     /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names.
-    /// Returns the first connection to a server that is a master, and the client of that server. So a sentinel that does not answer delays nothing,
-    /// and neither does one that names the former master.
+    /// Returns the first connection to a server that is a master, and the client of that server. So neither a sentinel
+    /// that does not answer nor a sentinel that names the former master delays the connection.
     pub(super) async fn connect(
         &self,
         config: &AsyncConnectionConfig,

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks count from about
-/// the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
+/// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks read about the
+/// time since the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
 ///
 /// A reply is received some time after the server read its clock for the reply. So each reply shows by how much the
 /// server's clock is ahead *at least*, and the largest of these differences is nearest to the truth. The request was
-/// sent before the server read its clock. So each reply also shows by how much the server's clock is ahead *at most*. If
-/// that is less than a former reply has shown, the server's clock was set back.
+/// sent before the server read its clock. So each reply also shows by how much the server's clock is ahead *at most*.
+/// If this maximum is less than the minimum that an earlier reply has shown, the server's clock was set back.
 #[derive(Debug, Default)]
 pub(super) struct ServerTime {
     /// The difference plus [`BIAS`], or 0 if the difference is not known.
@@ -16,7 +16,8 @@ pub(super) struct ServerTime {
 }
 
 const BIAS: u64 = 1 << 62;
-/// The error of the difference of two differences, because readings are rounded to microseconds.
+/// The maximum error, in microseconds, of a comparison of two differences, because readings are rounded to
+/// microseconds.
 const ROUNDING: u64 = 2;
 
 impl ServerTime {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::store::shared_key::{KeySecret, KeyText};
 
-/// The settings of a store that apply to each of its limiters.
+/// The settings of a store, which apply to each of its limiters.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) prefix: String,
@@ -22,7 +22,7 @@ impl Settings {
         format!("{}:{kind}:", self.prefix)
     }
 
-    /// Returns the rule by which the names of the limiter's keys in Redis are made.
+    /// Returns the [`KeyText`] that creates the keys of the limiter `name` in Redis.
     pub(super) fn key_text(&self, name: &str) -> KeyText {
         let mut text = KeyText::new(name).prefix(&self.prefix);
         if let Some(slot) = &self.slot {

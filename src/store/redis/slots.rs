@@ -25,7 +25,7 @@ pub(super) struct Range {
 /// The node that has a key, according to an error reply of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// `true` if the slot is being migrated to that node, and the node that the slot leaves does not have the key.
+    /// `true` if the reply is `ASK`: the slot is still being migrated to that node.
     pub(super) is_asking: bool,
     pub(super) slot: u16,
     /// The address of that node. An empty host stands for the host of the node that replied.
@@ -39,7 +39,7 @@ pub(super) fn slot(key: &str) -> u16 {
     crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key)) % SLOTS as u16
 }
 
-/// The checksum of the cluster specification (XMODEM).
+/// Returns the checksum that the cluster specification defines, CRC-16/XMODEM.
 fn crc16(text: &str) -> u16 {
     text.bytes().fold(0, |sum, byte| (sum << 8) ^ TABLE[usize::from((sum >> 8) as u8 ^ byte)])
 }
@@ -73,8 +73,8 @@ impl Redirect {
     }
 }
 
-/// Parses the reply to `CLUSTER SLOTS`. `own` is the host of the server that replied. `own` replaces an empty host in
-/// the reply.
+/// Parses the reply to `CLUSTER SLOTS`. `own`, the host of the server that replied, replaces an empty host in the
+/// reply.
 pub(super) fn parse_slots(reply: &Value, own: &str) -> Result<Vec<Range>, RedisError> {
     let error = || {
         let reply: String = format!("{reply:?}").chars().take(200).collect();

@@ -53,8 +53,8 @@ impl<A: StoredAlgorithm> States<A> {
         Self { own, others: Vec::new() }
     }
 
-    /// Parses the value of a key at `now`. If the value has no state of this process's quota, a state of another quota
-    /// is converted. Returns `None` if the value is not in the format of this crate.
+    /// Parses the value of a key at `now`. If the value has no state of this process's quota, the states of other
+    /// quotas are converted. Returns `None` if the value is not in the format of this crate.
     pub(super) fn read(plan: &Plan<A>, text: &str, now: Nanos) -> Option<Self> {
         let mut parts = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(SEPARATOR);
         let first = parts.next()?;
@@ -248,8 +248,8 @@ mod tests {
         assert_eq!(machines.text.matches('|').count(), 0, "{}", machines.text);
     }
 
-    /// Makes random calls at two machines. No machine may admit a call that its quota would deny if it had decided all
-    /// calls alone.
+    /// Makes random calls at two machines. Neither machine may admit a call that the larger quota would deny if it
+    /// decided all calls alone.
     fn never_above_the_larger_quota<A: StoredAlgorithm>(larger: A, smaller: A, max_cost: u64) {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         let mut below = |limit: u64| {

@@ -1,16 +1,16 @@
 //! The turns of processes that change one key by reading and writing its state.
 //!
-//! Without turns, a process whose answers take longer than those of the others would never be the first to write, and its
-//! calls would be late. So a process that was not the first takes the next turn, unless another process has it already. A turn
-//! is a key of its own, which expires.
+//! Without turns, a process whose trips take longer than those of the other processes might never be the first to
+//! write, and its calls would be late. So a process that was not the first takes the next turn, unless another process
+//! has already taken it. A turn is a key of its own, which expires.
 
 use super::answer::Answer;
 use super::error::RedisError;
 use super::link::{Keys, Link, Swap};
 use crate::clock::Nanos;
 
-/// The maximum time of a turn, in milliseconds. It is short, because no other process writes while a process that has its
-/// turn has ended.
+/// The maximum time of a turn, in milliseconds. This time is short, because if a process ends during its turn, no other
+/// process can write until the turn expires.
 const MAX_TURN: u64 = 100;
 
 /// Returns the key that says whose turn it is to change `key`.
@@ -19,8 +19,8 @@ pub(super) fn turn_of(key: &str) -> String {
 }
 
 impl Link {
-    /// Makes the change of a key as [`swap`](Self::swap) does, unless it is the turn of another process. If another process
-    /// has changed the value first, this process takes the next turn.
+    /// Makes the change of a key as [`swap`](Self::swap) does, unless it is the turn of another process. If the change
+    /// is not made, this process takes the next turn, unless another process has already taken it.
     pub(super) async fn swap_in_turn(
         &self,
         key: &str,
@@ -36,7 +36,7 @@ impl Link {
         .await
     }
 
-    /// Waits for a moment while another process has its turn.
+    /// Waits for 1/64 of the deadline, because another process has its turn.
     pub(super) async fn wait_for_turn(&self) {
         let pause = Nanos::from(self.deadline).0 / 64;
         self.sleep_until(self.now().saturating_add(pause)).await;

@@ -1,4 +1,4 @@
-//! The queues of this process, for calls that wait for a window.
+//! The queues of this process, for calls that wait for a window or for units of a bucket with leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +39,8 @@ impl WaitQueues {
     }
 }
 
-/// Returns the decision on a call that may not overtake others, which are queued before it: a denial, even if units are
-/// available. `peeked` is the decision without the others.
+/// Returns the denial of a call that must not overtake the calls that are queued before it. The call is denied even if
+/// units are available. `peeked` is the decision without regard to the queued calls.
 pub(super) fn denied_behind(peeked: Decision) -> Decision {
     if !peeked.is_allowed() {
         return peeked;

@@ -18,7 +18,7 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::Reservation;
 
-/// Gives back the charge of a call if the call is dropped while it sleeps.
+/// A guard that gives back the charge of a call if the call is dropped while it sleeps.
 struct Sleeper<'a, A: StoredAlgorithm> {
     shared: &'a Arc<Shared<A>>,
     key: &'a Arc<str>,
@@ -71,7 +71,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             self.links.any().sleep_until(self.links.any().now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
-        // The call was charged as of the time at which it is released.
+        // The call was charged for the time at which it is released.
         let charged_at = outcome.now.saturating_add(delay);
         Ok((outcome.decision, self.reservation(key, request, charged_at)))
     }

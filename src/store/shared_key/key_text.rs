@@ -3,16 +3,16 @@ use std::fmt;
 use super::writer::{escape, is_plain};
 use super::{KeySecret, KeyWriter, SharedKey};
 
-/// Creates the texts of a limiter's keys: the strings that name the keys in a store on another machine, such as
+/// A creator of the texts of a limiter's keys. Such a text names a key in a store on another machine: for example,
 /// `throttle:{user-42}:login`.
 ///
 /// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only the
 /// part in braces, the hash tag. So all limits of one caller are on one node, and different callers are spread over all
-/// nodes. In prefixes, keys and names, braces, NULs, line breaks and bytes that are not ASCII are escaped, as
-/// [`KeyWriter`] describes.
+/// nodes. In prefixes, keys and names, special characters such as braces and line breaks are escaped, as [`KeyWriter`]
+/// describes. In names, colons are escaped as well.
 ///
 /// Texts with different prefixes or names are different. With the same prefix and name, different keys of a type have
-/// different texts: see [`KeyWriter`]. If long keys are hashed, two such keys have the same text only if they have the
+/// different texts: see [`KeyWriter`]. If long keys are hashed, two long keys have the same text only if they have the
 /// same 128-bit hash.
 ///
 /// ```
@@ -40,8 +40,8 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// The maximum length, in bytes, of the text of a key without prefix and name. If there is a secret, a longer text
-    /// is replaced by its hash.
+    /// The maximum length, in bytes, of the text of a key, without the prefix and the name of the limiter. If there is
+    /// a secret, a longer text is replaced by its hash.
     pub const MAX_LEN: usize = 100;
 
     /// Creates a `KeyText` for the limiter `name`, with the prefix `throttle`.
@@ -50,7 +50,7 @@ impl KeyText {
         Self { prefix: "throttle:".to_owned(), slot: None, name: escaped(name, is_plain), secret: None }
     }
 
-    /// Sets the prefix: `throttle` unless set. With an empty prefix, the text begins with the brace.
+    /// Sets the prefix. The default is `throttle`. With an empty prefix, the texts begin with the brace.
     pub fn prefix(mut self, prefix: &str) -> Self {
         self.prefix = if prefix.is_empty() { String::new() } else { escaped(prefix, is_plain) + ":" };
         self
@@ -70,7 +70,7 @@ impl KeyText {
         self
     }
 
-    /// Sets the secret with which keys of more than [100](KeyText::MAX_LEN) bytes are hashed.
+    /// Sets the secret with which keys whose texts have more than [100](KeyText::MAX_LEN) bytes are hashed.
     pub fn secret(mut self, secret: KeySecret) -> Self {
         self.secret = Some(secret);
         self
@@ -84,7 +84,7 @@ impl KeyText {
         let mut key = writer.finish();
         if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
             // The text of a caller's key never begins with `~`, because an empty name of a variant is written as `%`.
-            // Only the text of `StoreKey::Missing` does, and it is too short to be hashed.
+            // Only the text of `StoreKey::Missing` begins with `~`, and that text is too short to be hashed.
             key = format!("~{:032x}", secret.hash_text(&key));
         }
         let Self { prefix, name, .. } = self;

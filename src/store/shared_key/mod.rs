@@ -69,7 +69,7 @@ pub trait SharedKey {
     /// Writes the parts of the key.
     ///
     /// Two different keys of a type must write different parts. The writer separates the parts, and escapes special
-    /// characters in them. For an enum, write a [`variant`](KeyWriter::variant). For a list of any length, write the
-    /// length first.
+    /// characters in them. For an enum, write a [`variant`](KeyWriter::variant). For a list whose length can vary,
+    /// write the length first.
     fn write_to(&self, text: &mut KeyWriter);
 }

@@ -9,10 +9,10 @@ use crate::error::KeySecretError;
 /// A secret in the configuration of all processes that share limits.
 ///
 /// The secret is part of the configuration, because a random secret would differ in each process. Keys that must not be
-/// readable, and keys that are too long to be stored, are hashed with the secret:
-/// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf) with 128 bits. Someone who can read the store but does
-/// not know the secret can neither recover such a key nor verify a guess of the key. A caller who does not know the
-/// secret cannot find two keys with the same hash. If the secret changes, the limits of all hashed keys start anew.
+/// readable, and keys that are too long to be stored, are hashed with the secret and
+/// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf), to 128 bits. Someone who can read the store but does not
+/// know the secret can neither recover such a key nor verify a guess of the key. A caller who does not know the secret
+/// cannot find two keys with the same hash. If the secret changes, the limits of all hashed keys start anew.
 ///
 /// The `Debug` form of a secret shows nothing.
 ///
@@ -37,11 +37,11 @@ impl KeySecret {
     /// The minimum length of a secret, in bytes.
     pub const MIN_LEN: usize = 16;
 
-    /// Creates a secret from bytes that are hard to guess, such as `openssl rand -hex 16` prints.
+    /// Creates a secret from bytes that are hard to guess, such as the output of `openssl rand -hex 16`.
     ///
     /// # Errors
     ///
-    /// Returns an error if there are fewer than 16 bytes.
+    /// Returns an error if `secret` has fewer than 16 bytes.
     pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, KeySecretError> {
         let secret = secret.as_ref();
         if secret.len() < Self::MIN_LEN {

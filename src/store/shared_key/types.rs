@@ -1,4 +1,4 @@
-//! How keys whose types are from std or `http` are written.
+//! The texts of keys whose types are from std or `http`.
 
 use std::borrow::Cow;
 use std::convert::Infallible;

@@ -2,12 +2,13 @@ use std::fmt::{self, Write};
 
 use super::SharedKey;
 
-/// Writes the text of a key, part by part.
+/// A writer of the text of a key, part by part.
 ///
 /// The text consists of parts that are separated by commas. A part that itself consists of several parts is in
 /// parentheses. ASCII letters, digits and the characters `-._:/@+=` are written as they are. All other bytes of a part
-/// are written as `%` and two hexadecimal digits, as in a URL. So no value that a caller sends can look like two parts,
-/// end a hash tag of Redis, or match other keys as a pattern of Redis's `SCAN`.
+/// are written as `%` and two hexadecimal digits, as in a URL. A part without any bytes is written as `%`. So no value
+/// that a caller sends can look like two parts, end a hash tag of Redis, or match other keys as a pattern of Redis's
+/// `SCAN`.
 ///
 /// | key | text |
 /// |---|---|
@@ -24,7 +25,10 @@ use super::SharedKey;
 /// exceptions:
 ///
 /// - equal integers of different types,
-/// - a string, a character and a byte slice with the same bytes,
+/// - values of text types, such as a string, a character, a byte slice, a `Method` and a `HeaderValue`, with the same
+///   bytes,
+/// - the same IP address as an `IpAddr` and as an `Ipv4Addr` or `Ipv6Addr`,
+/// - a value, and a reference or smart pointer to it,
 /// - a tuple or struct with a single field, and that field,
 /// - types of your own that write the same parts.
 pub struct KeyWriter {

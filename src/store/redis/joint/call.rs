@@ -31,8 +31,8 @@ pub(super) struct JointCall {
 /// A script and its arguments: the beginnings of the values that it writes, and the numbers.
 type Planned = (Arc<Script>, Few<String>, Vec<u8>);
 
-/// The parts of a joint call that have the same key. If some of them are not in shadow mode, only those are charged.
-/// The first of the charged parts is charged the total cost of these parts.
+/// The parts of a joint call that have the same key. If some of these parts are not in shadow mode, only those parts
+/// are charged: the limiter of the first of them is charged their total cost.
 pub(super) struct Group {
     first: usize,
     key: Arc<str>,
@@ -42,7 +42,7 @@ pub(super) struct Group {
     pub(super) is_in_shadow: bool,
 }
 
-/// The outcome of each group. `None` for a group in shadow mode if another group denies the call.
+/// The outcome of each group. An outcome is `None` if the group is in shadow mode and another group denies the call.
 pub(super) type Outcomes = Few<Option<Outcome>>;
 
 impl JointCall {
@@ -84,7 +84,7 @@ impl JointCall {
         self.members[0].links()
     }
 
-    /// Returns an error if one trip cannot decide this call.
+    /// Returns an error if the parts of this call cannot be decided together.
     pub(super) fn check_supported(&self) -> Result<(), RedisError> {
         let config = |detail: &str| Err(RedisError::new(RedisErrorKind::Config, detail));
         let (links, key) = (self.links(), self.members[0].key());
@@ -111,7 +111,7 @@ impl JointCall {
             prefixes.push(prefix.to_owned());
             numbers.extend_from_slice(&part.arguments);
         }
-        // All parts of a group are checks without a tier.
+        // A script can decide the call only if each part is a check without a tier and with a cost above 0.
         if !self.members.iter().all(|member| member.script_part(0).is_some()) {
             return None;
         }
@@ -176,8 +176,8 @@ impl JointCall {
                     let swaps: Few<Swap<'_>> =
                         both.map(|(before, (after, ttl))| Swap { before, after, ttl: *ttl }).collect();
                     let swapped = link.until(not_after, link.swap(keys, not_after, &swaps)).await;
-                    // The server has replied to this call, so its deadline is no outage: many calls may have changed
-                    // these keys at once.
+                    // The server has replied to this call before, so a passed deadline is no outage: many calls may
+                    // have changed these keys at once.
                     swapped.unwrap_or_else(|| Err(link.deadline_error()))?
                 };
                 match swapped.verdict {
@@ -228,7 +228,8 @@ impl JointCall {
         })
     }
 
-    /// Applies the call to the states in `found`. Returns the outcome of each group, and whether states must be written.
+    /// Applies the call to the states in `found`. Returns the outcome of each group, and whether states must be
+    /// written.
     fn apply(&mut self, found: &Answer) -> Result<(Outcomes, bool), RedisError> {
         let now = found.now;
         for (group, value) in self.values(found)?.into_iter().enumerate() {
@@ -259,7 +260,7 @@ impl JointCall {
         Ok((outcomes, must_write))
     }
 
-    /// Returns whether a group denies the call.
+    /// Returns whether a group that is not in shadow mode denies the call.
     pub(super) fn is_denied(&self, outcomes: &Outcomes) -> bool {
         let denies =
             |outcome: &Option<Outcome>| outcome.is_some_and(|outcome| !outcome.decision.is_allowed());
@@ -271,7 +272,7 @@ impl JointCall {
         self.members[index].is_in_shadow() == self.groups[self.group_of[index]].is_in_shadow
     }
 
-    /// Undoes the charges of all groups.
+    /// Undoes the charges of all groups, if the call was admitted.
     pub(super) fn undo(&self, outcomes: &Outcomes, runtime: &Handle) {
         if self.is_denied(outcomes) {
             return;

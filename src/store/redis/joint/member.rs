@@ -25,10 +25,10 @@ pub(super) trait Member: Send + Sync {
     fn count(&self, outcome: CallOutcome);
     fn counts(&self) -> Arc<CallCounts>;
 
-    /// Returns an error if the call would have to wait in a queue of this process.
+    /// Returns an error if the call may have to wait in a queue of this process.
     fn check_supported(&self) -> Result<(), RedisError>;
 
-    /// Returns the denial of the call if the state that this process remembers denies it.
+    /// Returns the denial of the call if this process remembers a state that denies the call.
     fn known_denial(&self) -> Option<Decision>;
 
     /// Returns the part of this limiter in a script, and the beginning of the values that it writes. Returns `None` if
@@ -163,7 +163,8 @@ impl<A: StoredAlgorithm> Member for Part<A> {
             operation.apply(&self.plan.algorithm, &mut state, now).0.decision
         };
         let decided = peek(self.request.operation.action);
-        // A call that is admitted at once is reported as a peek: with the units that are there before its charge.
+        // For a call that is admitted at once, the preview is a peek: the units of the call are still among the
+        // remaining units.
         match decided.is_allowed() && decided.delay().is_zero() {
             true => Some(peek(Action::Peek)).filter(Decision::is_allowed).unwrap_or(decided),
             false => decided,

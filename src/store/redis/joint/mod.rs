@@ -2,8 +2,8 @@
 //!
 //! A joint call is decided like a call of a tuple of algorithms, except that each algorithm has its own key. One script
 //! reads the states of all keys, and writes all of them if the call is admitted. If an algorithm has no script, the
-//! states are read in one trip, and written in a second trip unless another call has changed one of them. Each joint
-//! call makes its own trips.
+//! states are read in one trip, and written in a second trip. If another call has changed one of the states in between,
+//! the call is decided again. Each joint call makes its own trips.
 
 mod call;
 mod member;
@@ -121,7 +121,7 @@ async fn decide(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, R
     Ok(all.collect())
 }
 
-/// Counts the parts of a joint call as cancelled if the call is dropped before it is decided.
+/// A guard that counts the parts of a joint call as cancelled if the call is dropped before it is decided.
 struct Undecided(Few<Arc<CallCounts>>);
 
 impl Drop for Undecided {
@@ -130,7 +130,7 @@ impl Drop for Undecided {
     }
 }
 
-/// A joint call that awaits the result of its trips. If the call is dropped, a charge is undone.
+/// A joint call that awaits the result of its trips. If the call is dropped, its charge, if any, is undone.
 struct Asked {
     answer: oneshot::Receiver<(JointCall, Result<Outcomes, RedisError>)>,
     flight: PolledFlight,
@@ -148,7 +148,8 @@ impl Drop for Asked {
     }
 }
 
-/// Makes the trips of a call. Returns the call if the server did not decide it.
+/// Makes the trips of a call. Returns an error if the server did not decide the call. The error contains the call,
+/// unless the call is lost because its runtime has ended.
 async fn ask(call: JointCall) -> Result<Charged, (Option<JointCall>, RedisError)> {
     let Ok(runtime) = Handle::try_current() else { return Err((Some(call), no_runtime())) };
     let link = call.route().link;
@@ -213,7 +214,7 @@ impl Charged {
         }
     }
 
-    /// Returns the call, and the decision of each of its parts. Returns `None` if this was done before.
+    /// Returns the call, and the decision of each of its parts. Returns `None` when called again.
     fn decided(&mut self) -> Option<(JointCall, Few<Option<Decided>>)> {
         let (call, outcomes) = self.call.take()?;
         let is_denied = call.is_denied(&outcomes);
@@ -223,7 +224,7 @@ impl Charged {
             if is_denied && member.is_in_shadow() {
                 return None;
             }
-            // A call that was delayed was charged as of the time at which it is released.
+            // A call that was delayed was charged for the time at which it is released.
             let charged_at = now.saturating_add(Nanos::from(decision.delay()).0);
             let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
             Some(Decided {
@@ -247,8 +248,8 @@ impl Drop for Charged {
     }
 }
 
-/// Lets the fallbacks of all limiters that are not in shadow mode decide a call. Returns `None` if one of them has no
-/// fallback.
+/// Lets the fallbacks of all limiters that are not in shadow mode decide a call. Returns `None` if one of these
+/// limiters has no fallback.
 fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
     let mut parts = Few::new();
     for member in &call.members {

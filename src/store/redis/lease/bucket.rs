@@ -1,10 +1,11 @@
 //! The arithmetic of a token bucket whose units are leased. The [script](super::script) makes the same steps on the
 //! server.
 //!
-//! Units that are leased have left the bucket, and whether they are spent is not known until their process returns or
-//! reports them. So the bucket must not refill in their place: at least as many units are missing from the bucket as
-//! are leased. Then the units that were spent, refilled as in a single bucket, and the units that can still be spent are
-//! together never more than the units that are missing. So no more calls are admitted than a single bucket would admit.
+//! Leased units have left the bucket, and the server learns only later whether they were spent. Meanwhile, the bucket
+//! must not replace them by refilled units, so the number of missing units never falls below the number of leased
+//! units. Compare this bucket with a single bucket that decides the same calls. The units that are missing here are
+//! always at least the units that are missing from the single bucket, plus the leased units that can still be spent. So
+//! no call is admitted that the single bucket would deny.
 
 use crate::algorithm::{StoredAlgorithm, TokenBucket};
 use crate::decision::Decision;
@@ -21,7 +22,7 @@ pub(super) struct Bucket {
     pub(super) unit: u64,
     /// The grains of a full bucket.
     pub(super) full: u64,
-    /// The period in microseconds. If the clock is further behind, it was set back.
+    /// The period in microseconds. If the clock is behind the level by more than this, the clock was set back.
     pub(super) period: u64,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Bucket {
 pub(super) struct Level {
     /// The grains that are missing from a full bucket, including those of leased units.
     pub(super) missing: u64,
-    /// The server's time as of which they are missing, in microseconds.
+    /// The server's time at which these grains were missing, in microseconds.
     pub(super) last: u64,
     /// The number of units that are leased.
     pub(super) leased: u64,
@@ -42,14 +43,14 @@ pub(super) struct Found {
     pub(super) level: Level,
     /// The units that are leased to the process that makes the trip.
     pub(super) own: u64,
-    /// The units whose lease has expired, for all other processes together.
+    /// The units of all leases of other processes that have expired.
     pub(super) expired: u64,
 }
 
-/// The request of a trip. It ends the present lease of the process.
+/// The request of a trip. Each trip ends the present lease of the process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ask {
-    /// The units of the present lease that are returned, because they were not spent.
+    /// The units of the present lease that were not spent, and are returned.
     pub(super) unspent: u64,
     /// The units that are refunded.
     pub(super) refund: u64,
@@ -87,7 +88,7 @@ impl Bucket {
         Level { missing: 0, last: now, leased: 0 }
     }
 
-    /// Makes a trip at `now`, in microseconds of the server's clock.
+    /// Returns what a trip changes at `now`, in microseconds of the server's clock.
     pub(super) fn touch(&self, found: &Found, now: u64, ask: &Ask) -> Touched {
         let Found { own, expired, .. } = *found;
         let was_set_back = found.level.last.saturating_sub(now) > self.period;
@@ -105,7 +106,8 @@ impl Bucket {
             }
         };
         let decisions = ask.costs.iter().map(&mut decide).collect();
-        // Half of the units stay in the bucket for other processes. So a lease is smaller the fewer units there are.
+        // Half of the units stay in the bucket for other processes. So the fewer units are left, the smaller a lease
+        // is.
         let granted = ask.want.min((self.full - level.missing) / (2 * self.unit));
         level.missing += granted * self.unit;
         level.leased += granted;
@@ -113,7 +115,8 @@ impl Bucket {
         Touched { level, decisions, granted, has_changed }
     }
 
-    /// Returns the level after the end of leases. `back` is the number of units that are given back.
+    /// Returns the level after leases with `ended` units in total have ended. `back` is the number of units that are
+    /// given back.
     pub(super) fn after_return(&self, level: Level, ended: u64, back: u64) -> Level {
         let leased = level.leased.saturating_sub(ended);
         let missing = level.missing.saturating_sub(back * self.unit).max(leased * self.unit);
@@ -145,22 +148,22 @@ impl Bucket {
         (time(level.missing) + ahead).max(leases).div_ceil(1_000) + 1
     }
 
-    /// Returns an admission by the level at `now`. The process holds `left` units.
+    /// Returns the decision on a call that is admitted at `now`. After the call, the process holds `left` units.
     pub(super) fn allow(&self, level: Level, now: u64, left: u64) -> Decision {
         let remaining = left + (self.full - level.missing) / self.unit;
         let next = if remaining == 0 { self.wait(level, now, 1) } else { Some(0) };
         Decision::allow(self.burst(), remaining, self.reset(level, now)).with_next(next.unwrap_or(0))
     }
 
-    /// Returns a denial by the level at `now`. The wait is unknown if the call has to wait for the return or the end of
-    /// a lease.
+    /// Returns the decision on a call that is denied at `now`. The wait is unknown if the call has to wait for the end
+    /// of a lease.
     pub(super) fn deny(&self, level: Level, now: u64, cost: u64) -> Decision {
         let remaining = (self.full - level.missing) / self.unit;
         Decision::deny(self.burst(), remaining, self.wait(level, now, cost), self.reset(level, now))
             .with_unknown_wait(cost <= self.burst())
     }
 
-    /// Returns whether a call of `cost` would be admitted by the level at `now`.
+    /// Returns the decision on a call of `cost` at `now`, without a charge.
     pub(super) fn peek(&self, level: Level, now: u64, cost: u64) -> Decision {
         match cost.saturating_mul(self.unit) <= self.full - level.missing {
             true => self.allow(level, now, 0),
@@ -173,8 +176,8 @@ impl Bucket {
         self.nanos(units * self.unit, Self::new_level(0), 0)
     }
 
-    /// Returns the time until a call of `cost` fits, in nanoseconds, if no process changes the level until then. Returns
-    /// `None` if the leases must end first.
+    /// Returns the time until a call of `cost` fits, in nanoseconds, if no process changes the level until then.
+    /// Returns `None` if leases must end first, or if the cost exceeds the burst.
     fn wait(&self, level: Level, now: u64, cost: u64) -> Option<u64> {
         let room = self.burst().checked_sub(cost).filter(|room| *room >= level.leased)?;
         Some(self.nanos(level.missing.saturating_sub(room * self.unit), level, now))
@@ -184,7 +187,8 @@ impl Bucket {
         self.nanos(level.missing, level, now)
     }
 
-    /// Returns the time in which `grains` are refilled, in nanoseconds, rounded up.
+    /// Returns the time until `grains` are refilled, in nanoseconds, rounded up. If the clock is behind the level, this
+    /// includes the time by which it is behind.
     fn nanos(&self, grains: u64, level: Level, now: u64) -> u64 {
         if grains == 0 {
             return 0;

@@ -10,17 +10,18 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::redis::error::RedisError;
 
-/// For how long a process holds units before it returns those that it has not spent, in nanoseconds.
+/// The time for which a process holds units before it returns the units that it has not spent, in nanoseconds.
 pub(super) const HOLD: u64 = 1_000_000_000;
 /// The time for which units can be spent after the process has asked for them, in nanoseconds. This is shorter than
 /// [`LEASE`](super::bucket::LEASE), because the clocks of the server and of the process may run at different speeds.
 const SPEND: u64 = 2_000_000_000;
-/// After a denial, the longest time until the next trip of a key, if the units of a call are available earlier.
+/// The maximum time after a denial in which no trip is made for the key although the units of a call may be available,
+/// in nanoseconds.
 const MAX_PAUSE: u64 = 75_000_000;
 /// The maximum number of calls that one trip decides.
 const MAX_BATCH: usize = 256;
 
-/// The units of a key, and the calls that wait for a trip. At most one task makes trips for them.
+/// The units of a key, and the calls that wait for a trip. At most one task makes the trips of the key.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) key: Arc<str>,
@@ -37,11 +38,12 @@ pub(super) struct State {
     left: u64,
     /// The time until which these units can be spent.
     until: Nanos,
-    /// The number of units that the server has leased.
+    /// The number of units that the server has leased to the process in the last trip.
     granted: u64,
-    /// The number of units that a trip takes at once, including those of the calls that it decides.
+    /// The number of units that a trip takes at once, including the units of the calls that the trip decides.
     size: u64,
-    /// The time of the last trip that decided calls.
+    /// The beginning of the last trip that decided checks, or that returned units after other units had been spent.
+    /// [`HOLD`] counts from this time.
     asked: Option<Nanos>,
     /// The units that are refunded by the next trip.
     refund: u64,
@@ -61,7 +63,7 @@ struct Seen {
     now: u64,
     /// The time at which the trip began, by this process's clock. The server's time was read later.
     sent: Nanos,
-    /// After a denial, the time of the next trip, unless the units of a call are available later.
+    /// After a denial, the earliest time of the next trip.
     next_trip: Option<Nanos>,
 }
 
@@ -85,7 +87,7 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(super) enum Step {
     Trip(Trip),
-    /// Waits for a call, or for this time.
+    /// Waits for a call, but only until this time.
     Wait(Nanos),
     End,
 }
@@ -96,7 +98,7 @@ pub(super) struct Trip {
     pub(super) calls: Vec<Call>,
     pub(super) ask: Ask,
     pub(super) lease: u64,
-    /// The part of the refund that is not for calls of this trip.
+    /// The units that are refunded for dropped calls. The rest of the refund is for calls of this trip.
     refund: u64,
 }
 
@@ -106,7 +108,7 @@ pub(super) struct Rules {
     pub(super) bucket: Bucket,
     /// The maximum number of units that a trip takes at once, if its calls do not need more.
     pub(super) units: u64,
-    /// For how long a denial is remembered, in nanoseconds.
+    /// The maximum time for which a denial is remembered, in nanoseconds.
     pub(super) remember: u64,
 }
 
@@ -133,7 +135,8 @@ impl Held {
         !std::mem::replace(&mut state.is_served, true)
     }
 
-    /// Returns whether the first call that waits for a trip has expired, so that the task is not driven.
+    /// Returns whether the deadline of the first call that waits for a trip has passed, which shows that the task is
+    /// not driven.
     pub(super) fn is_stuck(&self, now: Nanos) -> bool {
         self.lock().calls.front().is_some_and(|call| call.deadline <= now)
     }
@@ -145,9 +148,9 @@ impl Held {
 
 impl State {
     /// Decides a call without a trip, if the process holds the units of the call, or if the level after the last trip
-    /// shows that the call must wait.
+    /// shows that the call must wait. Returns `None` if a trip must decide the call.
     pub(super) fn decide(&mut self, rules: &Rules, cost: u64, now: Nanos) -> Option<Decision> {
-        // A call does not overtake those that wait for a trip.
+        // A call must not overtake the calls that wait for a trip.
         let is_first = !self.is_asking && self.calls.is_empty();
         if is_first { self.decide_first(rules, cost, now) } else { None }
     }
@@ -164,7 +167,7 @@ impl State {
         }
         let next_trip = seen.next_trip.filter(|_| elapsed <= *remember && cost > 0)?;
         let pause = next_trip.saturating_since(now);
-        // A trip returns the units that are left before it takes those of the call.
+        // A trip returns the units that are left before it takes the units of the call.
         let level = bucket.after_return(level, self.granted, self.left);
         let denial = bucket.deny(level, server_now, cost);
         let wait = denial.retry_after().map(|wait| Nanos::from(wait).0.max(pause));
@@ -180,8 +183,8 @@ impl State {
         self.refund = self.refund.saturating_add(units);
     }
 
-    /// Returns what the task does at `now`. If `is_brief`, the task leases no units, returns those that are left, and
-    /// ends.
+    /// Returns what the task does at `now`. If `is_brief`, the task leases no units, returns the units that are left,
+    /// and ends.
     pub(super) fn next(&mut self, rules: &Rules, is_brief: bool, now: Nanos) -> Step {
         let (mut calls, mut costs, mut refund) = (Vec::new(), Vec::new(), self.refund);
         while calls.len() < MAX_BATCH {
@@ -191,7 +194,7 @@ impl State {
                 continue;
             }
             match call.action {
-                // The calls that arrived during the last trip may spend the units of that trip.
+                // The calls that arrived during the last trip may spend the units that this trip has leased.
                 Action::Check if calls.is_empty() => match self.decide_first(rules, call.cost, now) {
                     Some(decision) => {
                         self.send(call, decision);
@@ -215,7 +218,7 @@ impl State {
                 self.is_served = false;
                 return Step::End;
             }
-            // If some units were spent, the next calls may follow soon.
+            // If some units were spent, the next calls may follow soon, so the task goes on.
             let spent = self.granted - self.left;
             (self.size, want) = ((spent / 2).max(1), 0);
             self.asked = self.asked.filter(|_| spent > 0).map(|_| now);
@@ -230,7 +233,8 @@ impl State {
         Step::Trip(Trip { calls, ask, lease: self.lease, refund: std::mem::take(&mut self.refund) })
     }
 
-    /// Ends a trip that was too late for one of its calls, and queues its calls again. The server has changed nothing.
+    /// Ends a trip in which the server has changed nothing, and queues the calls of the trip again. Either the trip was
+    /// too late for one of its calls, or another node has the key.
     pub(super) fn put_back(&mut self, trip: Trip) {
         self.is_asking = false;
         self.refund(trip.refund);
@@ -244,8 +248,8 @@ impl State {
         self.is_asking = false;
         (self.left, self.granted, self.until) = (granted, granted, sent.saturating_add(SPEND));
         let is_denied = decisions.iter().any(|decision| !decision.is_allowed());
-        // While calls are denied, several units are taken at once when they have been refilled. Other processes take
-        // units as well, so this takes longer than for one process.
+        // While calls are denied, the next trip is made only when several units can be taken at once. The pause is
+        // longer than the time in which they are refilled, because other processes take units as well.
         let pause = bucket.time_of((3 * self.size).min(bucket.burst() / 3)).min(MAX_PAUSE);
         let next_trip = is_denied.then(|| sent.saturating_add(pause));
         self.seen = Some(Seen { level, now, sent, next_trip });
@@ -267,7 +271,7 @@ impl State {
         }
     }
 
-    /// Sends a decision. If the call was dropped, its units are refunded by the next trip.
+    /// Sends a decision. If the call was dropped, the next trip refunds its units.
     fn send(&mut self, call: Call, decision: Decision) {
         let is_charged = call.action == Action::Check && decision.is_allowed();
         if call.reply.send(Ok(decision)).is_err() && is_charged {

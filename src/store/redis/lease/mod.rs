@@ -34,31 +34,31 @@ use crate::store::{
     Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, Reservation, Store, StoreSettings,
 };
 
-/// A [`RedisStore`] whose limiters lease units. Created by [`RedisStore::lease`].
+/// A [`RedisStore`] whose limiters lease units. [`RedisStore::lease`] creates this store.
 #[derive(Clone, Debug)]
 pub struct WithLeases {
     store: RedisStore,
     units: u64,
 }
 
-/// The store of one limiter that leases units. Created by [`Builder::store`](crate::limiter::Builder::store) from
-/// [`RedisStore::lease`].
+/// The store of one limiter that leases units. [`Builder::store`](crate::limiter::Builder::store) creates this store
+/// from the result of [`RedisStore::lease`].
 #[derive(Clone)]
 pub struct LeasedLimit {
     owner: Arc<Owner>,
 }
 
-/// When the last clone of the limiter is dropped, its tasks return the units that were not spent.
+/// When the last clone of the limiter is dropped, the limiter's tasks return the units that were not spent.
 struct Owner(Arc<Shared>);
 
 impl RedisStore {
-    /// Returns a store whose limiters take up to `units` units of a key at once, and spend them without further trips:
-    /// a *lease*.
+    /// Returns a store whose limiters take up to `units` units of a key at once. These units are a *lease*: the limiter
+    /// spends them without further trips.
     ///
-    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for `units`
-    /// calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice as many
-    /// in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so leases
-    /// get smaller while few units are left.
+    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
+    /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice
+    /// as many in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so
+    /// leases get smaller while few units are left.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,16 +75,17 @@ impl RedisStore {
     ///
     /// # Guarantees
     ///
-    /// All processes together never admit a call that a single bucket would deny. They may deny calls that a single
-    /// bucket would admit, because other processes hold the units: at most `units` for each process. One second after a
-    /// process has leased units, or when the limiter is dropped, the process returns the units that it has not spent,
-    /// if the runtime still runs. If a process ends without returning units, or a reply is lost, these units count as
-    /// spent. They are refilled from the first trip of any process that is made three seconds after they were leased.
-    /// If the server's clock was set back in between, these three seconds begin at the first trip after that.
+    /// All processes together never admit a call that a single bucket would deny. The processes may deny calls that a
+    /// single bucket would admit, because other processes hold the units. Each process holds at most `units` units of a
+    /// key. One second after a process has leased units, or when the limiter is dropped, the process returns the units
+    /// that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is lost,
+    /// these units count as spent. Their refill begins with the first trip of any process that is made three seconds or
+    /// more after they were leased. If the server's clock was set back in between, these three seconds begin with the
+    /// first trip after the clock was set back.
     ///
-    /// This requires that the server's clock is not set forward, and that the process is not suspended together with
-    /// its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end, and
-    /// at most the units of the leases are admitted too many.
+    /// These guarantees require that the server's clock is not set forward, and that the process is not suspended
+    /// together with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent
+    /// after its end. Then the excess is at most the units of the leases.
     ///
     /// The methods of a limiter keep their meaning, except:
     ///
@@ -107,17 +108,17 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// All limiters that share a name must lease units, of the same quota. The calls of other limiters fail with
+    /// All limiters that share a name must lease units, and have the same quota. The calls of other limiters fail with
     /// [`RedisErrorKind::Foreign`]. So choose a new name when you begin to use leases, or when you change the quota.
     ///
     /// # Permissions
     ///
-    /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to those of
-    /// limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
+    /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to the
+    /// commands of limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
     ///
     /// # Memory
     ///
-    /// A process holds units of at most 10,000 keys at once, each for about a second.
+    /// For each limiter, a process holds units of at most 10,000 keys at once, each for about a second.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl MakeStore<TokenBucket> for WithLeases {
     /// # Errors
     ///
     /// Returns an error if the limiter has no name, if another limiter of this store has the same name, but another
-    /// quota or no leases, if leases have 0 units, or if the bucket needs numbers above 2^53.
+    /// quota or no leases, if a lease has 0 units, or if the bucket needs numbers above 2^53.
     fn make_store(self, settings: StoreSettings<TokenBucket>) -> Result<LeasedLimit, RedisError> {
         let Self { store, units } = self;
         let StoreSettings { algorithm, name, .. } = settings;

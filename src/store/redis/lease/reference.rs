@@ -33,8 +33,8 @@ impl Leased {
     }
 }
 
-/// Executes the script at `now`, in microseconds, with its arguments except the deadline. Returns the reply without the
-/// verdict and the time. Returns `None` if the value has another prefix.
+/// Executes the script at `now`, in microseconds. `arguments` are the arguments of the script without the deadline.
+/// Returns the reply without the verdict and the time. Returns `None` if the value has another prefix.
 pub(in crate::store::redis) fn execute(value: &mut Leased, arguments: &[String], now: u64) -> Option<String> {
     let [prefix, name, numbers @ .., costs] = arguments else { return None };
     let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().ok()).collect::<Option<_>>()?;
@@ -49,7 +49,7 @@ pub(in crate::store::redis) fn execute(value: &mut Leased, arguments: &[String],
         Some((_, level, first)) => (*level, *first),
     };
     let own = value.leases.get(name).map_or(0, |(units, _)| *units);
-    // If the first lease expires after a lease of the present time, the clock was set back.
+    // If the first lease expires later than a lease that begins now, the clock was set back.
     let must_scan = level.leased > 0 && (now >= first || first > now + LEASE);
     let mut expired = 0;
     if must_scan {

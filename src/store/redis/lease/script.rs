@@ -6,10 +6,11 @@ use crate::store::redis::scripts::{Script, TimeSource};
 
 /// The key is a hash. The field `s` has the prefix, the missing grains, the time, the leased units, and the time at
 /// which the first lease may expire. There is a field for each lease: its number of units, and the time at which it
-/// expires. If the clock was set back, a lease expires at most the duration of a lease after the present time.
+/// expires. If the clock was set back, each lease expires after at most the duration of a lease.
 ///
 /// Arguments: the prefix, the name of the lease, the grains of a microsecond, of a unit and of a full bucket, the
-/// period, the duration of a lease, the units that are returned, refunded and wanted, and the costs of the calls.
+/// period and the duration of a lease in microseconds, the units that are returned, refunded and wanted, and the costs
+/// of the calls.
 const LEASING: &str = "\
 local prefix, name = ARGV[1], ARGV[2]
 local micro, unit, full, period = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -26,7 +26,8 @@ use crate::store::redis::scripts::Script;
 use crate::store::redis::wait_queue::WaitQueues;
 use crate::store::shared_key::KeyText;
 
-/// The maximum number of keys for which a process holds units. Each call for another key makes a trip.
+/// The maximum number of keys of a limiter for which a process holds units. While there are more keys, no units are
+/// leased, and each call makes a trip.
 const MAX_KEYS: usize = 10_000;
 
 /// The part of a limiter that its clones and its tasks share.
@@ -62,14 +63,14 @@ impl Leases {
 }
 
 impl Shared {
-    /// Decides a call that does not wait, without a trip if possible.
+    /// Decides a call that does not wait, without a trip. Returns `None` if a trip must decide the call.
     pub(super) fn decide(&self, key: &Arc<str>, cost: u64) -> Option<Decision> {
         let held = self.held.get(key)?;
         held.lock().decide(&self.rules, cost, self.links.any().now())
     }
 
-    /// Returns the units of the key that this process holds. If the runtime of their task is not driven, other units
-    /// take their place, and the calls of the former task fail at their deadlines.
+    /// Returns the units of the key that this process holds. If the runtime of their task is not driven, replaces them
+    /// by a new value without units. The calls of the former task then fail at their deadlines.
     fn held(&self, key: &Arc<str>, now: Nanos) -> Arc<Held> {
         let new = || Arc::new(Held::new(Arc::clone(key), self.leases.next()));
         let mut held = self.held.entry(Arc::clone(key)).or_insert_with(new);
@@ -179,7 +180,7 @@ impl Served {
         }
     }
 
-    /// Makes a trip. The result is the server's time, and what has changed.
+    /// Makes a trip. The result is the server's time in microseconds, and the changes that the trip has made.
     async fn make(&self, route: &Route, trip: &Trip) -> Attempted<(u64, Touched)> {
         let first = trip.calls.iter().map(|call| call.deadline).min();
         let last = trip.calls.iter().map(|call| call.deadline).max();
@@ -212,7 +213,7 @@ impl Served {
             let detail = format!("the value is {shown:?}, not that of a limiter with leases and this quota");
             return Err(RedisError::new(RedisErrorKind::Foreign, detail));
         };
-        // The script has made the same changes.
+        // The script has made the same changes on the server.
         let touched = rules.bucket.touch(&found, now.0 / 1_000, &trip.ask);
         if touched.has_changed {
             link.breaker.wrote();

@@ -11,7 +11,7 @@ use crate::decision::Decision;
 use crate::store::redis::error::RedisError;
 use crate::store::redis::wait_queue::denied_behind;
 
-/// The time after which a call asks again if it waits for the end of the leases of other processes.
+/// The time after which a call asks again if it waits for the end of the leases of other processes, in nanoseconds.
 const UNKNOWN_WAIT: u64 = 50_000_000;
 
 impl Shared {
@@ -19,7 +19,7 @@ impl Shared {
     pub(super) async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
         match self.decide(key, cost) {
             Some(decision) => Ok(decision),
-            // The script takes no larger cost. Such a call is always denied.
+            // The script accepts no cost above the burst. A call with such a cost is always denied.
             None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await,
             None => self.ask(key, Action::Check, cost).await,
         }
@@ -69,7 +69,7 @@ impl Shared {
         }
     }
 
-    /// Denies a call that cannot be queued behind others, so that it takes no units from those calls.
+    /// Denies a call that cannot be queued behind other calls, so that it takes no units from those calls.
     async fn check_behind(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
         Ok(denied_behind(self.ask(key, Action::Peek, cost).await?))
     }

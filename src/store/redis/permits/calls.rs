@@ -13,15 +13,15 @@ use crate::store::redis::error::{RedisError, RedisErrorKind};
 use crate::store::redis::link::Link;
 
 impl Shared {
-    /// Decides a call, which waits for up to `max_wait` nanoseconds if it is given. Returns the permit of an admitted
-    /// call, if the call has units.
+    /// Decides a call. If `max_wait` is given, the call waits for up to `max_wait` nanoseconds. Returns the permit of
+    /// an admitted call, if the call has units.
     pub(super) async fn acquire(
         self: &Arc<Self>,
         key: &Arc<str>,
         units: u64,
         max_wait: Option<u64>,
     ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
-        // A call without units is always admitted, and a call of too many units never.
+        // A call without units is always admitted, and a call of too many units is always denied.
         if units == 0 || units > self.rules.limit {
             return Ok((self.peek(key, units).await?, None));
         }
@@ -57,7 +57,7 @@ impl Shared {
         Ok((decision, permit.map(|grant| place.hold(grant))))
     }
 
-    /// Returns the decision on a call of `units`, without making the call.
+    /// Returns the decision on a call of `units`, without a charge.
     pub(super) async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
         let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
         let link: &Link = &route.link;

@@ -1,5 +1,5 @@
-//! Messages by which the server says that a waiter has a permit. They arrive on a connection of their own, and may be
-//! lost.
+//! The messages by which the server says that a waiter has a permit. These messages arrive on a connection of their
+//! own, and may be lost.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use super::records::Records;
 use crate::random::random_u64;
 use crate::store::redis::links::Links;
 
-/// The pause before a new connection for messages, after the last one has ended: the first and the longest. It doubles
-/// as long as connections end soon.
+/// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
+/// pause doubles each time, until a connection lasts for [`IDLE`].
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Each time after this time, the connection is closed if no call waits.
+/// The interval at which the task closes the connection if no call waits.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Receives the messages for all limiters of a store.
+/// The receiver of the messages for all limiters of a store.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Listener {
     /// The name of this process, which no other process has.
@@ -52,7 +52,7 @@ impl Listener {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Expects a message for a record.
+    /// Expects a message about a record, until [`forget`](Self::forget) is called.
     pub(super) fn expect(&self, number: u64, records: &Arc<Records>) {
         self.waiting.insert(number, Arc::clone(records));
     }
@@ -62,8 +62,8 @@ impl Listener {
     }
 
     /// Starts the task that receives messages, unless it is running. `channel` is the beginning of the names of
-    /// channels. In a cluster, the task subscribes at the node that has `key`. It receives there also the messages
-    /// about keys of other nodes.
+    /// channels. In a cluster, the task subscribes at the node that has `key`. Since the nodes forward messages to each
+    /// other, the task also receives the messages about keys of other nodes.
     pub(super) fn listen(self: &Arc<Self>, links: &Links, channel: &str, key: &Arc<str>) {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_some_and(|task| !task.is_finished()) {

@@ -1,4 +1,4 @@
-//! Permits: limits of the calls in progress of several processes.
+//! Permits, which limit the calls in progress of several processes.
 
 mod calls;
 mod listener;
@@ -41,11 +41,11 @@ pub(super) use listener::Listener;
 /// The maximum number of waiters of a key, unless the algorithm sets one.
 const MAX_WAITING: u64 = 10_000;
 
-/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`]. It limits the calls in progress of all
-/// processes. Created by [`Builder::store`](crate::limiter::Builder::store).
+/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`]. This store limits the calls in progress of all
+/// processes. [`Builder::store`](crate::limiter::Builder::store) creates it.
 ///
-/// Calls of all processes take permits from one limit, and wait in one queue in the order in which the server has
-/// received them.
+/// For each key, the calls of all processes take permits from one limit, and wait in one queue in the order in which
+/// the server has received them.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -66,8 +66,8 @@ const MAX_WAITING: u64 = 10_000;
 /// # Guarantees
 ///
 /// The server keeps a permit, or the place of a waiter, for [ten seconds](super::RedisStoreBuilder::permit_lease)
-/// unless it is renewed. Each process renews its permits and places in the background, whenever a third of this time
-/// has passed. So if a process ends without returning its permits, they are free again after at most this time, and its
+/// without a renewal. Each process renews its permits and places in the background, whenever a third of this time has
+/// passed. So if a process ends without returning its permits, they are free again after at most this time, and its
 /// places in the queue are gone.
 ///
 /// A process that cannot reach the server, or that was suspended, may lose a permit although its call goes on. Then the
@@ -76,46 +76,47 @@ const MAX_WAITING: u64 = 10_000;
 /// last renewal. If the server has lost its data, the permits are lost when they would be renewed, and waiters are
 /// queued again, or denied if the queue is full.
 ///
-/// When a permit is free, the first waiter gets it. The server sends a message to its process, on a connection that
-/// each process opens when a call first waits. Messages may be lost. So each process also asks the server about its
-/// first waiters: at least once a second if at most three calls are ahead of its first waiter, and otherwise at least
-/// every five seconds. A call whose future is not polled still gets its permit, and holds it until the future is
-/// dropped.
+/// When a permit is free, the first waiter gets it. The server sends a message to the process of this waiter, on a
+/// connection that each process opens when a call first waits. Messages may be lost. So each process also asks the
+/// server about its first waiters: at least once a second if at most three calls are ahead of its first waiter, and
+/// otherwise at least every five seconds. A call whose future is not polled still gets its permit, and holds it until
+/// the future is dropped.
 ///
 /// # What is not promised
 ///
 /// - More permits than the limit may be held after the server's clock was set forward, after the server has lost its
 ///   data, after a failover to a replica that lacks the latest permits, or if the clock of a process stands still while
-///   the process is suspended, as that of a virtual machine may. In these cases, waiters may also lose their places, and
-///   are queued again in another order, or denied if the queue is full.
+///   the process is suspended, as that of a virtual machine may. In these cases, waiters may also lose their places,
+///   and are queued again in another order, or denied if the queue is full.
 /// - Fencing tokens increase in all these cases, unless the server's clock was set back as well, or the clock of the
 ///   replica is behind.
 /// - The permits of a key are renewed on the runtime of one of the calls of the key. If this runtime ends, or is not
 ///   driven any more, the permits are lost when they expire. They are kept if, before that, another call for the key is
-///   made, or ends, or waits on another runtime.
+///   made, ends or waits on another runtime.
 /// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
 /// - A permit that is dropped while the server cannot be reached stays taken until the server can be reached, or until
 ///   the permit expires.
 ///
 /// # Limits of other kinds
 ///
-/// [`total`](Concurrency::total) and [`DropOldest`](QueueOverflow::DropOldest) are not possible in Redis: building the
-/// limiter returns an error. [`replace`](crate::limiter::RateLimiter::replace), [`fallback`](RedisStore::fallback),
+/// [`total`](Concurrency::total) and [`DropOldest`](QueueOverflow::DropOldest) are not possible in Redis: the limiter's
+/// `build` returns an error. [`replace`](crate::limiter::RateLimiter::replace), [`fallback`](RedisStore::fallback),
 /// tuples with this algorithm, and joined layers do not compile. If the algorithm does not bound its queue, at most
 /// 10,000 calls of all processes wait for a key.
 ///
 /// # Permissions
 ///
 /// The Redis user needs the permission to run EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to EVALSHA,
-/// EVAL and TIME. For messages, it needs PUBLISH and SUBSCRIBE, and access to the channels whose names begin with
-/// `throttle:permits:` (or another [prefix](super::RedisStoreBuilder::prefix)). Without these permissions, no messages
-/// arrive, and processes only ask the server.
+/// EVAL and TIME, and to GET for [`connect`](super::RedisStoreBuilder::connect). For messages, the user needs PUBLISH
+/// and SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
+/// [prefix](super::RedisStoreBuilder::prefix)). Without these permissions, no messages arrive, and processes only ask
+/// the server.
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,
 }
 
-/// When the last clone of the limiter is dropped, forgotten permits are returned.
+/// When the last clone of the limiter is dropped, its forgotten permits are returned.
 struct Owner(Arc<Shared>);
 
 impl MakeStore<Concurrency> for RedisStore {
@@ -276,8 +277,8 @@ impl CheckStore<Concurrency> for RedisPermits {
     }
 }
 
-/// Releases calls of this process. The next trip of the key returns their permits. The call does not wait for the
-/// reply.
+/// Releases calls of this process. The next trip of the key returns their permits. `release` does not wait for this
+/// trip.
 impl ReleaseStore<Concurrency> for RedisPermits {
     fn release(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<()> {
         let (shared, cost) = (self.shared(), attempt.cost());

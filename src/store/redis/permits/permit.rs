@@ -15,13 +15,14 @@ use crate::decision::Decision;
 use crate::store::redis::link::Link;
 use crate::store::reservation::Charge;
 
-/// The record of a call. When it is dropped, the server removes the record, and hands its permit over.
+/// The record of a call. When this value is dropped, a trip removes the record from the server, and its permit is
+/// handed over.
 pub(super) struct Place {
     shared: Arc<Shared>,
     records: Arc<Records>,
     number: u64,
     runtime: Handle,
-    /// `true` if the record stays although the call has dropped its permit.
+    /// `true` if the permit was forgotten, so that the record stays when this value is dropped.
     is_kept: bool,
 }
 
@@ -44,7 +45,7 @@ impl Place {
         Self { shared: Arc::clone(shared), records, number, runtime, is_kept: false }
     }
 
-    /// Starts another task if that of the records has ended or is not driven.
+    /// Starts another task if the task of the records has ended or is not driven.
     pub(super) fn tend(&self) {
         self.start(self.records.tend(self.shared.links.any().now()));
     }
@@ -86,7 +87,7 @@ impl Charge for HeldPermit {
 
     fn release(self: Box<Self>) {}
 
-    /// Keeps the record until the call is released by hand.
+    /// Keeps the record until the call is released by `release` of the limiter.
     fn forget(mut self: Box<Self>) {
         self.place.records.lock().forget(self.place.number);
         self.place.is_kept = true;

@@ -10,7 +10,7 @@ use crate::store::redis::error::RedisError;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) limit: u64,
-    /// For how long a record lives after it was renewed, in nanoseconds.
+    /// The time for which the server keeps a record after a renewal, in nanoseconds.
     pub(super) lease: u64,
     /// The deadline of calls, in nanoseconds.
     pub(super) deadline: u64,
@@ -19,9 +19,9 @@ pub(super) struct Rules {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) units: u64,
-    /// The time at which the last trip began that has renewed the record, or that may have created it.
+    /// The beginning of the last trip that has renewed the record, or that may have created it.
     pub(super) renewed: Nanos,
-    /// `true` if the record has fewer units than the server knows.
+    /// `true` if units were released, and the server does not know this yet.
     pub(super) is_lowered: bool,
     pub(super) stage: Stage,
 }
@@ -31,10 +31,12 @@ pub(super) enum Stage {
     Asking {
         call: Call,
         phase: Phase,
-        /// A message with a smaller fencing token is about a record that the server has lost.
+        /// The minimum fencing token of a valid message. A message with a smaller token is about a record that the
+        /// server has lost.
         min_fence: u64,
     },
-    /// The call holds a permit until the time that `valid_until` has. If `is_forgotten`, the call has no permit object.
+    /// The call holds a permit until the time in `valid_until`. If `is_forgotten`, the call has no permit object any
+    /// more.
     Held {
         valid_until: watch::Sender<Nanos>,
         is_forgotten: bool,
@@ -49,7 +51,7 @@ pub(super) struct Call {
     pub(super) arrived: Nanos,
     /// The time until which the server must have replied.
     pub(super) deadline: Nanos,
-    /// The time until which the call waits for a permit. `None` if it does not wait.
+    /// The time until which the call waits for a permit. `None` if the call does not wait.
     pub(super) latest: Option<Nanos>,
     pub(super) reply: Reply,
 }
@@ -66,7 +68,7 @@ pub(super) enum Phase {
     Lost,
 }
 
-/// Where the result of a call is sent.
+/// The sender of the result of a call.
 pub(super) type Reply = oneshot::Sender<Result<Acquired, RedisError>>;
 
 /// The result of a call: the decision and, if the call was admitted, its permit.
@@ -76,11 +78,12 @@ pub(super) struct Acquired {
     pub(super) permit: Option<Grant>,
 }
 
-/// A permit as the server has granted it.
+/// A permit that the server has granted.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
     pub(super) fence: u64,
-    /// The time until which the permit is valid, unless it is renewed. Zero if the permit was lost.
+    /// The time until which the permit is valid. Each renewal postpones this time. The time is zero if the permit was
+    /// lost.
     pub(super) valid_until: watch::Receiver<Nanos>,
 }
 
@@ -88,7 +91,7 @@ pub(super) struct Grant {
 #[derive(Debug)]
 pub(super) struct Peek {
     pub(super) deadline: Nanos,
-    /// Gets the units that are held, and the number of waiters.
+    /// The sender of the number of units that are held, and of the number of waiters.
     pub(super) reply: oneshot::Sender<Result<(u64, u64), RedisError>>,
 }
 
@@ -111,7 +114,8 @@ impl Record {
         matches!(self.phase(), Some(Phase::Queued | Phase::Lost))
     }
 
-    /// Sends the result to the caller, or tells it that its permit was lost. A caller that is gone needs no result.
+    /// Sends the result to the caller, or reports that the caller's permit was lost. A caller that is gone needs no
+    /// result.
     pub(super) fn end(self, result: Result<Acquired, RedisError>) {
         match self.stage {
             Stage::Asking { call, .. } => drop(call.reply.send(result)),
@@ -121,7 +125,7 @@ impl Record {
 }
 
 impl Rules {
-    /// Returns for how long a task may be late before another task replaces it, in nanoseconds.
+    /// Returns the time for which a task may be late before another task replaces it, in nanoseconds.
     pub(super) fn patience(&self) -> u64 {
         (2 * self.deadline).clamp(self.lease / 8, self.lease / 4)
     }
@@ -133,7 +137,7 @@ impl Rules {
         sent.saturating_add(self.lease - self.lease / 64)
     }
 
-    /// Returns how many units a new call can have. It has none while other calls wait.
+    /// Returns how many units are left for a new call. While other calls wait, no units are left.
     pub(super) fn left(&self, held: u64, waiting: u64) -> u64 {
         if waiting > 0 { 0 } else { self.limit.saturating_sub(held) }
     }

@@ -10,7 +10,7 @@ use super::schedule::PollSchedule;
 use crate::clock::Nanos;
 use crate::store::redis::error::RedisError;
 
-/// The records of a key. A task makes trips for them.
+/// The records of a key. One task makes the trips of the key.
 #[derive(Debug)]
 pub(super) struct Records {
     pub(super) key: Arc<str>,
@@ -22,9 +22,10 @@ pub(super) struct Records {
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// The records by their numbers, which is the order in which they were created.
+    /// The records by their numbers, in the order in which they were created.
     pub(super) records: BTreeMap<u64, Record>,
-    /// The records that the server may still have, but must remove, each with the time at which it expires.
+    /// The numbers of the records that the server may still have, but must remove, each with the time at which the
+    /// record expires.
     pub(super) leaving: BTreeMap<u64, Nanos>,
     pub(super) peeks: Vec<Peek>,
     pub(super) polls: PollSchedule,
@@ -55,8 +56,8 @@ impl Records {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state, and wakes the task. Returns the number of the task that the caller must start, if none is
-    /// running, or if the running one is late.
+    /// Changes the state, and wakes the task. If no task is running, or if the running task is late, returns the number
+    /// of the task that the caller must start.
     #[must_use]
     pub(super) fn change(&self, now: Nanos, change: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.lock();
@@ -67,8 +68,8 @@ impl Records {
         started
     }
 
-    /// Returns the number of the task that the caller must start, if none is running, or if the running one is late. Does
-    /// not wake the task.
+    /// If no task is running, or if the running task is late, returns the number of the task that the caller must
+    /// start. Does not wake the task.
     #[must_use]
     pub(super) fn tend(&self, now: Nanos) -> Option<u64> {
         self.lock().task.replace(now, self.rules.patience())
@@ -81,8 +82,8 @@ impl Task {
         is_late(self.due) || self.woken_at.is_some_and(is_late)
     }
 
-    /// Returns the number of a new task, unless a task is running. A task whose runtime does not drive it is replaced:
-    /// one that has not reacted for `patience` nanoseconds.
+    /// Records that the task is woken. Returns the number of a new task if no task is running, or if the running task
+    /// has not reacted for `patience` nanoseconds because its runtime does not drive it.
     fn wake(&mut self, now: Nanos, patience: u64) -> Option<u64> {
         let started = self.replace(now, patience);
         if started.is_none() {
@@ -124,8 +125,8 @@ impl State {
         self.peeks.push(peek);
     }
 
-    /// Removes a call that was dropped, or that has ended. `expires` is the time at which the server removes its record
-    /// by itself.
+    /// Removes a call that was dropped, or that has ended. `expires` is the time at which the server removes the call's
+    /// record by itself.
     pub(super) fn leave(&mut self, number: u64, expires: Nanos) {
         if let Some(record) = self.records.remove(&number)
             && record.phase() != Some(Phase::New)
@@ -134,7 +135,7 @@ impl State {
         }
     }
 
-    /// Keeps a permit although its object is gone.
+    /// Marks a permit as forgotten: it is kept although its object was dropped.
     pub(super) fn forget(&mut self, number: u64) {
         if let Some(Record { stage: Stage::Held { is_forgotten, .. }, .. }) = self.records.get_mut(&number) {
             *is_forgotten = true;
@@ -156,7 +157,7 @@ impl State {
         self.records.retain(|_, record| record.units > 0);
     }
 
-    /// Returns whether a call waits for a permit.
+    /// Returns whether the call with this number waits for a permit.
     pub(super) fn is_waiting(&self, number: u64) -> bool {
         self.records.get(&number).is_some_and(Record::waits)
     }

@@ -1,4 +1,4 @@
-//! What the result of a trip, or a message, changes.
+//! The changes that the result of a trip, or a message, makes to the records.
 
 use tokio::sync::watch;
 
@@ -50,15 +50,15 @@ impl State {
         if first.is_none() {
             self.polls = PollSchedule::default();
         }
-        // A trip without the first waiter is that of new calls. Another one may be ahead of the first waiter if the server
-        // has lost records.
+        // A trip without the first waiter only decides new calls or renews records, and says nothing about the first
+        // waiter. If the server has lost records, another waiter of this process may be ahead of the first waiter.
         let has_first = places.iter().any(|(number, _)| Some(*number) == first);
         if let Some(ahead) = places.into_iter().map(|(_, ahead)| ahead).min().filter(|_| has_first) {
             self.polls.observe(ahead, until_expiry.saturating_mul(1_000), rules.lease, now);
         }
     }
 
-    /// Records that a message says that a call has a permit.
+    /// Processes a message that says that a call has a permit.
     pub(super) fn receive(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
         if let Some(Record { stage: Stage::Asking { min_fence, .. }, .. }) = self.records.get(&number)
             && fence >= *min_fence
@@ -67,7 +67,8 @@ impl State {
         }
     }
 
-    /// Records that a call has a permit, which is valid for a lease from when the record was renewed.
+    /// Records that a call has a permit. The permit is valid for a little less than a lease since the last renewal of
+    /// the record.
     fn grant(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
         let Some(record) = self.records.get_mut(&number) else { return };
         let valid = rules.valid_until(record.renewed);
@@ -83,12 +84,13 @@ impl State {
             let decision =
                 Decision::allow(rules.limit, rules.limit.saturating_sub(held), 0).with_delay(delay);
             let permit = Some(Grant { fence, valid_until: receiver });
-            // If the caller is gone, it removes the record.
+            // If the caller is gone, its `Place` removes the record.
             let _ = call.reply.send(Ok(Acquired { decision, permit }));
         }
     }
 
-    /// Records that a call waited in the queue in a trip that began at `sent`. A call whose time to wait is over is denied.
+    /// Records that a trip that began at `sent` has found a call in the queue. A call whose time to wait is over is
+    /// denied.
     fn wait(&mut self, rules: &Rules, number: u64, sent: Nanos, now: Nanos) {
         let Some(record) = self.records.get_mut(&number) else { return };
         match &mut record.stage {
@@ -150,8 +152,8 @@ impl State {
         }
     }
 
-    /// Ends the task, because its runtime has ended. New calls get no reply. The other records are renewed by the next
-    /// task, if that is started in time.
+    /// Ends the task, because its runtime has ended. New calls end with an error. The other records are renewed by the
+    /// next task, if that task is started in time.
     pub(super) fn abandon(&mut self, rules: &Rules, now: Nanos) {
         self.task.end();
         self.peeks.clear();

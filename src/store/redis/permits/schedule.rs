@@ -1,18 +1,19 @@
-//! When the queue of a key is polled. The message that a waiter has a permit may have been lost.
+//! The times at which the queue of a key is polled. The queue must be polled, because the message that a waiter has a
+//! permit may be lost.
 
 use crate::clock::Nanos;
 
-/// The shortest time between two polls, in nanoseconds.
+/// The minimum time between two polls, in nanoseconds.
 const SHORTEST: u64 = 25_000_000;
-/// Few waiters are ahead if they are at most this many.
+/// The maximum number of waiters ahead that counts as few.
 const NEAR: u64 = 3;
-/// The longest time between two polls if few waiters are ahead, and if more are ahead, in nanoseconds.
+/// The maximum time between two polls if few waiters are ahead, and the maximum time otherwise, in nanoseconds.
 const LONGEST: (u64, u64) = (1_000_000_000, 5_000_000_000);
-/// For each waiter ahead, the first time between two polls, when the speed of the queue is not known yet. In nanoseconds.
+/// The time between two polls for each waiter ahead, in nanoseconds, while the speed of the queue is not known.
 const PER_WAITER: u64 = 5_000_000;
 
-/// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the queue
-/// is polled.
+/// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the
+/// queue is polled.
 #[derive(Debug, Default)]
 pub(super) struct PollSchedule {
     next: Nanos,
@@ -31,7 +32,7 @@ impl PollSchedule {
         self.next
     }
 
-    /// Records that the first waiter of this process is behind `ahead` others, and that no record expires within
+    /// Records that the first waiter of this process is behind `ahead` other waiters, and that no record expires within
     /// `until_expiry` nanoseconds.
     pub(super) fn observe(&mut self, ahead: u64, until_expiry: u64, lease: u64, now: Nanos) {
         let is_near = ahead <= NEAR;
@@ -39,13 +40,14 @@ impl PollSchedule {
         let interval = match self.last {
             Some((last, _)) if ahead == last => self.interval.saturating_mul(2),
             _ if is_near => SHORTEST,
-            // Three quarters of the time after which this waiter will be the first, at the speed since the last poll.
+            // This is three quarters of the time after which the waiter will be the first in the queue, at the speed
+            // since the last poll.
             Some((last, at)) if ahead < last => {
                 let each = now.saturating_since(at) / (last - ahead);
                 // The queue may move faster from now on.
                 (each.saturating_mul(3 * (ahead + 1)) / 4).min(ahead.saturating_mul(4 * PER_WAITER))
             }
-            // The first waiter is another one than before.
+            // This is the first poll, or another call has become the first waiter.
             _ => ahead.saturating_mul(PER_WAITER),
         };
         self.interval = interval.clamp(SHORTEST.min(longest), longest);

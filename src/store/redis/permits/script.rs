@@ -13,17 +13,18 @@ use crate::store::redis::scripts::{Script, TimeSource};
 /// | `q` and a ticket | the name of the waiter that has this ticket |
 ///
 /// Each trip of a process renews some of its records. A record that was not renewed for the time of its lease expires.
-/// If the clock was set back by more than that, a record expires at most one lease after the present time. Expired
-/// records are removed.
-/// Then permits are handed over to the first waiters, and a message is sent to the process of each. A record that has been
-/// given a permit expires when it would have expired as a waiter. A script skips at most 2,000 tickets of waiters that have
-/// left the queue, so that it does not block the server. The next script goes on.
+/// If the clock was set back so far that no record would expire within the longest lease, the remaining time of each
+/// record is lowered to the record's lease. Expired records are removed. Then permits are handed over to the first
+/// waiters, and a message is sent to the process of each of these waiters. A record that is given a permit in this way
+/// keeps the time at which it expires. A script skips at most 2,000 tickets of waiters that have left the queue, so
+/// that it does not block the server. The next script continues there.
 ///
-/// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the beginning
-/// of the names of channels, and the operations. An operation is a letter, the number of a record, a colon, and the units
-/// of the record. `l` removes a record. `k` renews a record. If the operation has fewer units than the record holds, the
-/// record keeps only those. `q` and `t` renew the record if it exists, and create it otherwise. Without a free permit, a
-/// new record of `q` waits, or is denied if the queue is full, and one of `t` is denied.
+/// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the
+/// beginning of the names of channels, and the operations. An operation is a letter, the number of a record, a colon,
+/// and the units of the record. `l` removes a record. `k` renews a record. If the operation has fewer units than the
+/// record holds, the record keeps only the units of the operation. `q` and `t` renew the record if it exists, and
+/// create it otherwise. If there are too few free permits, or if other records wait, the new record of `q` waits, and
+/// that of `t` is denied. `q` is also denied if the queue is full, or if the units exceed the limit.
 const PERMITS: &str = "\
 local prefix, own, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local places, channel = tonumber(ARGV[5]), ARGV[6]
@@ -174,9 +175,9 @@ pub(super) enum Found {
         /// The units that all records hold.
         held: u64,
     },
-    /// The record waits, behind at most this many others.
+    /// The record waits, behind at most this number of other records.
     Waits(u64),
-    /// There is no such record: it was denied, or it has expired.
+    /// The server has no such record, because it was denied or has expired.
     None,
 }
 
@@ -192,7 +193,7 @@ pub(super) struct Outcome {
     /// No record expires before this time has passed, in microseconds.
     pub(super) until_expiry: u64,
     pub(super) has_changed: bool,
-    /// The states of the records, except of those that were removed.
+    /// The states of the records in the trip, except those that were to be removed.
     pub(super) found: Vec<Found>,
 }
 
@@ -202,7 +203,7 @@ pub(super) struct Arguments {
     /// The name of the process.
     pub(super) process: String,
     pub(super) limit: u64,
-    /// In microseconds.
+    /// The lease of each record, in microseconds.
     pub(super) lease: u64,
     /// The maximum number of waiters.
     pub(super) places: u64,

@@ -1,4 +1,4 @@
-//! What the task of a key does next.
+//! The next step of the task of a key.
 
 use super::record::{Peek, Phase, Record, Rules, Stage};
 use super::records::State;
@@ -6,7 +6,8 @@ use super::script::{Kind, Operation};
 use crate::clock::Nanos;
 use crate::store::redis::error::{RedisError, RedisErrorKind};
 
-/// The maximum number of new calls in a trip, of new calls and records that are removed, and of all operations.
+/// The maximum number of new calls in a trip, the maximum number of new calls and removed records together, and the
+/// maximum number of all operations.
 const MAX_BATCH: [usize; 3] = [128, 192, 256];
 /// The number of waiters, beginning with the first one, whose states are read when the queue is polled.
 const POLLED: usize = 16;
@@ -15,7 +16,7 @@ const POLLED: usize = 16;
 #[derive(Debug)]
 pub(super) enum Step {
     Trip(Trip),
-    /// Waits to be woken, or for this time.
+    /// Waits until the task is woken, or until this time.
     Wait(Nanos),
     End,
 }
@@ -29,8 +30,8 @@ pub(super) struct Trip {
 }
 
 impl State {
-    /// Returns what the task with this number does at `now`. If `is_closed`, the limiter was dropped, and forgotten
-    /// permits are returned.
+    /// Returns what the task with the number `task` does at `now`. If `is_closed`, the limiter was dropped, and
+    /// forgotten permits are returned.
     pub(super) fn next(&mut self, rules: &Rules, task: u64, is_closed: bool, now: Nanos) -> Step {
         if !self.task.is_present(task) {
             return Step::End;
@@ -120,7 +121,8 @@ impl State {
         if waiters > 0 { next.min(self.polls.next().max(self.retry_at)) } else { next }
     }
 
-    /// Removes what has expired because it could not be renewed.
+    /// Removes the records that have expired because they could not be renewed. If `is_closed`, also removes the
+    /// records of forgotten permits.
     fn expire(&mut self, rules: &Rules, is_closed: bool, now: Nanos) {
         self.leaving.retain(|_, expires| *expires > now);
         let is_over = |record: &Record| match &record.stage {

@@ -39,7 +39,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Changes the records of a key, and wakes their task. Starts the task on `runtime` if none is running.
+    /// Changes the records of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the
+    /// running task is late.
     pub(super) fn change(
         self: &Arc<Self>,
         key: &Arc<str>,
@@ -179,7 +180,7 @@ impl Drop for Served {
         let now = shared.links.any().now();
         let mut state = records.lock();
         if !state.task.is_present(*number) {
-            // This task may have taken the notification of the other one.
+            // This task may have taken the notification of the other task.
             records.wake.notify_one();
         } else if !*has_ended {
             state.abandon(&shared.rules, now);

@@ -118,7 +118,7 @@ macro_rules! compared {
             }
         )+
 
-        /// In full size, for `.ci/nightly`.
+        /// The same tests in full size, for `.ci/nightly`.
         mod in_full {
             use super::*;
 

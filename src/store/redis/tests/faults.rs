@@ -1,4 +1,4 @@
-//! Faults: each fault causes an error of its own kind, before the deadline.
+//! Faults: each fault causes an error of its own kind, no later than at the deadline.
 
 use std::time::Duration;
 

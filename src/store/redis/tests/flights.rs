@@ -1,4 +1,4 @@
-//! Single flight, cancelled calls, remembered denials and calls that wait.
+//! Calls that share a trip, cancelled calls, remembered denials and calls that wait.
 
 use std::task::{Context, Waker};
 use std::time::Duration;

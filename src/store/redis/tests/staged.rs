@@ -24,7 +24,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// What the server does with the next calls.
+    /// The behaviour of the server for the next calls.
     mode: Mode,
     texts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
@@ -68,7 +68,7 @@ impl Staged {
         self.0.state.lock().unwrap().is_full = is_full;
     }
 
-    /// Lets all calls continue that are on hold.
+    /// Lets all calls on hold continue.
     pub(super) fn release(&self) {
         self.set(Mode::Serve);
         self.0.go.notify_waiters();
@@ -105,7 +105,7 @@ impl Staged {
     fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
         let mut command = command.to_vec();
         if command[2] == "2" {
-            // The key that says whose turn it is: this server has one client.
+            // This key says whose turn it is. It has no effect here, because this server has one client.
             command.remove(4);
         }
         let command = &command[..];
@@ -153,7 +153,7 @@ impl Connection for Staged {
             Mode::Serve => {
                 let server = self.clone();
                 Box::pin(async move {
-                    // No reply of a server is there at once.
+                    // The reply of a real server never arrives at once.
                     tokio::task::yield_now().await;
                     server.execute(&command)
                 })

@@ -24,7 +24,7 @@ fn calls(percent: u64, share: impl Fn(&mut Random) -> usize) -> Vec<(u64, usize)
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut calls = Vec::new();
     for ms in 0..1_000 * SECONDS {
-        // On average, one call per millisecond is 100 %. Two of four possible calls are made at 50 % each.
+        // At 100 %, one call per millisecond is made on average: each of four possible calls has a probability of 25 %.
         for _ in 0..4 {
             if random.below(400) < percent {
                 calls.push((ms, share(&mut random)));
@@ -43,7 +43,7 @@ fn skewed(random: &mut Random) -> usize {
     if random.below(2) == 0 { 0 } else { even(random) }
 }
 
-/// After each pause of 2 s, each process makes 50 calls in 100 ms.
+/// Every 2 s, each process makes 50 calls within 100 ms.
 fn bursts() -> Vec<(u64, usize)> {
     let burst = |start: u64| (0..400).map(move |call| (2_000 * start + call / 4, (call % 8) as usize));
     (0..SECONDS / 2).flat_map(burst).collect()
@@ -65,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// Makes the calls. At `killed`, in milliseconds, process 0 is killed with the units that it holds.
+/// Makes the calls. At `killed`, in milliseconds, process 0 is killed and loses the units that it holds.
 async fn run(calls: Vec<(u64, usize)>, units: u64, killed: Option<u64>) -> Outcome {
     let server = RedisInProcess::new(ROUND_TRIP);
     let machines: Vec<_> = (0..PROCESSES).map(|_| server.machine()).collect();
@@ -117,7 +117,8 @@ fn print(name: &str, outcome: &Outcome) {
     );
 }
 
-/// Checks that no call is admitted that an exact bucket denies, and at least 97 % of those that it admits.
+/// Verifies that no call is admitted that an exact bucket denies. Also verifies that the admitted calls, plus `lost`,
+/// are at least 97 % of those that the exact bucket admits, and that there are at most `max_trips` trips per admission.
 #[track_caller]
 fn verify(name: &str, outcome: &Outcome, lost: u64, max_trips: f64) {
     print(name, outcome);

@@ -50,7 +50,7 @@ impl Both {
                 _ => assert_eq!(found, expected, "{context}: {outcome:?}"),
             }
         }
-        // It also writes when it skips tickets of waiters that have left.
+        // The script also writes when it skips tickets of waiters that have left.
         assert!(outcome.has_changed || !expected.has_changed, "{context}");
         let without_places = |outcome: Outcome| Outcome { found: Vec::new(), has_changed: true, ..outcome };
         assert_eq!(outcome.found.len(), expected.found.len(), "{context}");

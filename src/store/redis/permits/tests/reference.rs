@@ -1,4 +1,4 @@
-//! What the script does, in Rust.
+//! The script that hands out permits, written again in Rust.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -36,7 +36,7 @@ impl Setting {
         }
     }
 
-    /// Adds a call that waits without end.
+    /// Adds a call that waits without a time limit.
     fn call(&mut self, number: u64, millis: u64) -> Answer {
         self.call_until(number, millis, Nanos::MAX)
     }
@@ -75,7 +75,7 @@ impl Setting {
         made
     }
 
-    /// Returns until when the task waits.
+    /// Returns the time until which the task waits, in milliseconds.
     fn waits(&mut self, millis: u64) -> u64 {
         match self.next(millis) {
             Step::Wait(until) => until.0 / MS,
@@ -105,7 +105,7 @@ fn a_permit_is_valid_for_a_lease_from_the_beginning_of_the_last_trip_that_renewe
     assert_eq!(valid_until(), 2_963);
     assert_eq!(setting.trips(1_110, &[holds(7)]), [(Kind::Keep, 0)]);
     assert_eq!(valid_until(), 4_063);
-    // Nothing renews it any more.
+    // Nothing renews the permit any more.
     let trip = setting.trip(2_200);
     setting.records.lock().fail(&RULES, trip, &error, at(2_250));
     assert_eq!(setting.trip(4_064).operations[0].kind, Kind::Leave, "it is lost");
