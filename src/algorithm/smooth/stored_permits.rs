@@ -93,7 +93,7 @@ impl StoredPermits {
     }
 
     /// Takes an amount of permits, given as `time`: one interval for each permit. Takes stored permits first, and new
-    /// permits once `stored` is used up. Returns the delay of the next call that these permits cause.
+    /// permits once `stored` is used up. Returns the time by which these permits delay the next call.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
         *stored = before.saturating_sub(time);
