@@ -110,8 +110,8 @@ impl Quota {
         Self { limit, period, burst: limit }
     }
 
-    /// Sets the burst: for example, how many units a [`TokenBucket`](crate::algorithm::TokenBucket) can admit at one
-    /// instant. The default is the limit.
+    /// Sets the burst. A [`TokenBucket`](crate::algorithm::TokenBucket) can admit this number of units at one instant.
+    /// The default is the limit.
     ///
     /// # Panics
     ///
@@ -204,7 +204,7 @@ fn span(text: &str) -> Option<Duration> {
         "d" | "day" | "days" => DAY,
         _ => return None,
     };
-    // A product that does not fit is beyond the longest period, so `per` returns an error for it.
+    // A product that does not fit is above the longest period, so `per` returns an error for it.
     Some(Duration::from_nanos(count.saturating_mul(nanos)))
 }
 

@@ -1,4 +1,4 @@
-//! The default clock: tokio's.
+//! The default clock, which is tokio's.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,8 @@ use super::Nanos;
 pub(super) struct Monotonic {
     started: Instant,
     unix: u64,
-    /// The difference between the time and the system's reading. It may be negative, and wraps.
+    /// The time of this clock minus the reading of the system's clock. The difference may be negative, so it wraps
+    /// around.
     offset: u64,
 }
 
@@ -55,7 +56,8 @@ fn system() -> Option<u64> {
         return None;
     }
     let reading = clock_gettime(ClockId::Monotonic);
-    // This clock counts from the start of the machine, so both parts are at least 0, and 584 years fit.
+    // The system's clock counts from the start of the machine, so both parts are at least 0. The sum fits for 584
+    // years.
     Some((reading.tv_sec as u64).wrapping_mul(SECOND).wrapping_add(reading.tv_nsec as u64))
 }
 
@@ -68,7 +70,8 @@ fn system() -> Option<u64> {
 /// `test-util`.
 ///
 /// That feature adds `tokio::time::pause`. In a block, a name from a glob import takes precedence over the same name
-/// outside of the block. So with the feature, `pause` is tokio's function, and without it, the function below.
+/// outside of the block. So `pause` is tokio's function if the feature is enabled, and the function below otherwise.
+/// Only tokio's function returns nothing.
 #[cfg(target_os = "linux")]
 const PAUSABLE: bool = {
     #[allow(unused_imports, reason = "empty-handed without the feature")]
