@@ -136,7 +136,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// keys, and evict the key with the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
-    /// the limit that is not remaining.
+    /// the limit that is used.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
@@ -150,8 +150,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         *state = fresh;
     }
 
-    /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls: then a call that cannot pass
-    /// now is denied.
+    /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls. A call that cannot pass now is
+    /// then denied.
     ///
     /// This method and the methods below it are for queues. Of these methods, an algorithm that queues calls needs to
     /// implement only this one. By default, the first queued call is tried when the `retry_after` that

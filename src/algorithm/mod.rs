@@ -7,7 +7,7 @@
 //!
 //! # Which one do I want?
 //!
-//! | you want | use | maximum in any one period | how calls pass | `Retry-After` is | state per key |
+//! | you want | use | maximum in any one period | how calls pass | `Retry-After` is the time | state per key |
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
 //! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes. With more than ten slices, or once a count of the key has needed more than 32 bits: 88 bytes + 8 per slice, and at least 168 bytes |
@@ -16,7 +16,7 @@
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned | in bursts | until the window ends | 24 bytes |
 //! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, if each call is counted at its scheduled time | evenly | until there is a place in the queue | 24 bytes |
 //! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit; if bursty, also the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
-//! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | only a hint: it is unknown when a call ends | 16 bytes |
+//! | a number of calls **at a time**, however long each takes | [`Concurrency`] | no bound | as calls end | of a configurable hint, because it is unknown when a call ends | 16 bytes |
 //!
 //! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
@@ -49,7 +49,7 @@
 //! |---|---|
 //! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
 //! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
-//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, the rest is denied |
+//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, and further calls are denied |
 //! | `limit_conn n` | `Concurrency::per_key(n)` |
 //!
 //! # Combined algorithms
@@ -89,7 +89,7 @@
 //!
 //! # Pictures
 //!
-//! Most pages have a picture of their algorithm. The same calls arrive in all pictures, in the phases that are named at
+//! The docs of most algorithms have a picture. The same calls arrive in all pictures, in the phases that are named at
 //! the top: a trickle, a burst of 3 calls and a burst of 5 calls around the end of a window, a pause, a burst of 8,
 //! twice the limit for two seconds, a pause. The limit is 4 calls per second, for [`Concurrency`] 4 calls at a time,
 //! and for [`Tiered`] 8 calls per second during a part of the time. From top to bottom:

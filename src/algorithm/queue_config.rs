@@ -27,7 +27,7 @@ pub struct QueueConfig {
     enabled: bool,
     /// True if [`queue`](QueueConfig::queue) has set `places`.
     explicit: bool,
-    /// True if only calls with priority wait. In this case, `places` is the maximum of their total cost.
+    /// True if only calls with priority wait. In this case, `places` is the maximum total cost of these calls.
     priority_only: bool,
     /// True if the `limit` and `remaining` of decisions include the places of the queue.
     counted: bool,

@@ -3,7 +3,8 @@
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
+/// A rate of `limit` units per `period` nanoseconds. The two numbers are those of a quota, divided by their greatest
+/// common divisor.
 ///
 /// Units and time are counted in *grains*: one unit is `period` grains, and `limit` grains arrive per nanosecond. Both
 /// numbers are integers, and only the durations that are reported are rounded.

@@ -30,9 +30,9 @@
 //!
 //! | clock | time | deviation |
 //! |---|---|---|
-//! | tokio's, read directly: the default clock on Linux, if no crate in the build enables tokio's `test-util` | 17 ns | none |
-//! | tokio's: the default clock in all other cases | 18 ns | none |
-//! | the time stamp counter: `TscClock`, with the feature `tsc` | 9 ns | up to 0.1 % |
+//! | tokio's clock, read directly (the default on Linux, unless a crate in the build enables tokio's `test-util`) | 17 ns | none |
+//! | tokio's clock, read through tokio (the default in all other cases) | 18 ns | none |
+//! | the time stamp counter (`TscClock`, with the feature `tsc`) | 9 ns | up to 0.1 % |
 //! | the coarse clock of Linux, which this crate does not offer | 3 ns | up to 4 ms late |
 //!
 //! The default clock is exact, and needs no calibration, which would block a thread for milliseconds. It shows the same
@@ -109,10 +109,10 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
+    /// Returns a future that completes when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// The future may end early or late, because the limiter reads the clock again when the future has ended. If the
-    /// clock can be set back, the future should also end when the clock is set.
+    /// The future may complete early or late, because the limiter reads the clock again when the future has completed.
+    /// If the clock can be set back, the future should also complete when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -148,7 +148,7 @@ impl AnyClock {
         }
     }
 
-    /// Returns a future that ends when the clock has reached `deadline`.
+    /// Returns a future that completes when the clock has reached `deadline`.
     ///
     /// # Panics
     ///

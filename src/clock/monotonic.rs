@@ -30,13 +30,13 @@ impl Monotonic {
             return Nanos(reading.wrapping_add(self.offset));
         }
         let elapsed = Instant::now().saturating_duration_since(self.started);
-        // This avoids `as_nanos`, which computes in u128: 584 years fit into a u64.
+        // `as_nanos` is not used, because it computes in 128 bits. 64 bits suffice for 584 years.
         let nanos = elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos());
         Nanos(self.unix.saturating_add(nanos))
     }
 
     pub(super) fn instant(&self, deadline: Nanos) -> Instant {
-        // tokio's own "far future", for deadlines that are too late for an `Instant`.
+        // This is the time that tokio takes for deadlines that are too late for an `Instant`.
         const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365 * 30);
         let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
         self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR_FUTURE)
@@ -46,7 +46,7 @@ impl Monotonic {
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns the reading of the system clock that tokio's clock uses, if it can be read directly: on Linux, in a build in
-/// which tokio's time cannot be paused. A direct reading takes two thirds of the time of a reading through tokio.
+/// which tokio's time cannot be paused. A direct reading takes less time than a reading through tokio.
 #[cfg(target_os = "linux")]
 #[inline]
 fn system() -> Option<u64> {

@@ -53,11 +53,11 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
     /// Releases `cost` units of one or more calls that [`check`](RateLimiter::check) or
     /// [`acquire`](RateLimiter::acquire) admitted.
     ///
-    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect with others.
-    /// This method never releases more units than calls in progress hold for the key. The units are released by the
-    /// current algorithm of the limiter. Do not release calls that have a [permit](RateLimiter::try_acquire_permit):
-    /// dropping the permit releases the units, by the algorithm that admitted the call. So use permits if an algorithm
-    /// with a total may be [replaced](RateLimiter::replace).
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect with others. At
+    /// most the units that calls in progress hold for the key are released. The units are released by the current
+    /// algorithm of the limiter. Do not release calls that have a [permit](RateLimiter::try_acquire_permit): dropping
+    /// the permit releases the units, by the algorithm that admitted the call. So use permits if an algorithm with a
+    /// total may be [replaced](RateLimiter::replace).
     ///
     /// ```
     /// use tower_throttle::RateLimiter;

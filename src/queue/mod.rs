@@ -140,8 +140,8 @@ impl<A: Algorithm> Queue<A> {
         self.view_after(base, algorithm, state, now, 0)
     }
 
-    /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. Their cost
-    /// has been charged to `state` already.
+    /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. The cost of
+    /// these waiters has been charged to `state` already.
     pub(crate) fn view_after<'a>(
         &'a mut self,
         base: &'a A,

@@ -46,8 +46,8 @@ use crate::decision::Decision;
 /// **Where it breaks.** Important calls are not limited at all. Many of them together overload the service that the
 /// limit protects.
 ///
-/// **The idea** (from Sentinel, where it is called *occupy*). A call with priority takes its units from the next
-/// window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
+/// **The idea** (from Alibaba's Sentinel, where it is called *occupy*). A call with priority takes its units from the
+/// next window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
 ///
 /// ```text
 ///   limit 4, priority for 50 %

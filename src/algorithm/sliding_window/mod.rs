@@ -47,8 +47,8 @@ const MAX_SLICES: u64 = 1_000;
 /// old. The sum of the slices stands for the last period.
 ///
 /// **Where it breaks.** The sum covers a whole period only when a slice ends. Within a slice, the sum covers less: with
-/// two slices, a limit of 100 per second admits 200 calls within little over half a second. The window of Alibaba's
-/// library Sentinel works like that.
+/// two slices, a limit of 100 per second admits 200 calls within little more than half a second. The window of
+/// Alibaba's library Sentinel works like that.
 ///
 /// **The idea.** Keep `n + 1` slices, and drop a slice when its *last* instant is a whole period ago. The sum then
 /// always covers a period, and up to one slice more. So the limit holds in every period. The price is that a unit is

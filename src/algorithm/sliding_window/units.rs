@@ -22,7 +22,7 @@ pub struct SlidingWindowState {
 
 /// The units in all slices, in the open slice, and in each closed slice. The closed slices are a ring.
 ///
-/// `newest_index` is the index of the newest closed slice, and `oldest_age` an age above which all slices are empty.
+/// `newest_index` is the index of the newest closed slice, and `oldest_age` is an age above which all slices are empty.
 /// Both numbers are fields of each variant, because they then fit into the padding next to the discriminant.
 #[derive(Clone, Debug)]
 enum Units {

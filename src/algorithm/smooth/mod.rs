@@ -97,7 +97,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// idle time is left after it, and fewer permits are stored. The limiter is then less cold after the pause, and the
 /// next calls are admitted sooner. Each pause after which the limiter is not completely cold multiplies the error by
 /// about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`. With a factor of 10, calls are exact to a nanosecond over about fifteen
-/// such pauses in a row. With a factor of 1,000, they are exact over about four.
+/// such pauses in a row. With a factor of 1,000, they are exact over about four such pauses.
 ///
 /// **Invariant.** No call is admitted before `next`, the scheduled time of the next call. Each admission advances
 /// `next` by the time that the permits of the admitted call cost.
@@ -183,7 +183,7 @@ impl Smooth {
     ///
     /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow with each pause after which the
     /// limiter is not completely cold. With a factor of 10, calls are exact to a nanosecond over about fifteen such
-    /// pauses in a row. With a factor of 1,000, they are exact over about four.
+    /// pauses in a row. With a factor of 1,000, they are exact over about four such pauses.
     ///
     /// # Panics
     ///

@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use crate::clock::Nanos;
 
-/// Writes the numbers of a state, each after a space.
+/// A writer of the numbers of a state. Each number is written after a space.
 #[derive(Clone, Debug, Default)]
 pub struct StateWriter(String);
 
@@ -36,8 +36,8 @@ impl StateWriter {
     }
 }
 
-/// Reads the numbers of a state. Each method that reads returns `None` if the next word of the string is not what the
-/// method reads.
+/// A reader of the numbers of a state. Each method that reads returns `None` if the next word of the string is not what
+/// the method reads.
 #[derive(Clone, Debug)]
 pub struct StateReader<'a>(&'a str);
 

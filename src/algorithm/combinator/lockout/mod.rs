@@ -100,9 +100,9 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// **Where it breaks.** One call too many locks a customer out for an hour. If each denial restarts the lockout, a
 /// client that retries in a loop is locked out for ever.
 ///
-/// **The idea.** Count the denials within a window that begins with the first of them. The `n`-th denial begins the
+/// **The idea.** Count the denials within a window that begins with the first denial. The `n`-th denial begins the
 /// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied and, by default,
-/// change nothing. Their denials report at least the rest of the lockout.
+/// change nothing. The `retry_after` of these denials is at least the rest of the lockout.
 ///
 /// ```text
 ///   limit 2, block for 5 s after 3
