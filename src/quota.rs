@@ -153,9 +153,10 @@ impl Quota {
 
 /// Parses a quota such as `100/minute`, `10/s`, `1000 per day`, `5 per 2s` or `100/min burst 20`.
 ///
-/// The period is an optional whole number and a unit of time: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`,
-/// `mins`, `h`, `hr`, `hrs`, `d`, or the full name of one of these, in the singular or plural. Upper case is accepted,
-/// and so are additional spaces between the parts. Digits may be grouped by `_`.
+/// The limit and the period are separated by `/` or `per`, and `burst` with a number may follow. The period is an
+/// optional whole number and a unit of time: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`, `mins`, `h`, `hr`,
+/// `hrs`, `d`, or the full name of one of these, in the singular or plural. Upper case is accepted, and so are
+/// additional spaces between the parts. Digits may be grouped by `_`.
 impl FromStr for Quota {
     type Err = QuotaError;
 

@@ -154,7 +154,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is refused for
+    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is denied for
     /// another reason. `decision` is what the algorithm decided without regard to the queue.
     fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
         let config = self.config;

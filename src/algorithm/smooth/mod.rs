@@ -178,8 +178,8 @@ impl Smooth {
         self
     }
 
-    /// Sets the cold factor, by which the first interval of a cold limiter is longer than the normal interval. Has no
-    /// effect on [`bursty`](Smooth::bursty).
+    /// Sets the cold factor. The first interval of a cold limiter is nearly the normal interval times this factor. The
+    /// default is 3. The factor has no effect on [`bursty`](Smooth::bursty).
     ///
     /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow with each pause after which the
     /// limiter is not completely cold. With a factor of 10, calls are exact to a nanosecond over about fifteen such
