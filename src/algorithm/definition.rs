@@ -41,8 +41,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// `true` if a denial of a call of cost 1 stands until its `retry_after` has passed, whatever calls are made until
     /// then. At each instant until then, [`check`](Algorithm::check) must return the same denial, except that the times
-    /// in the denial are shorter by the time that has passed. `check` must then change nothing in the state except its
-    /// latest clock reading. If `true`, a store may deny such calls without calling `check`.
+    /// in the denial are shorter by the time that has passed. `check` must then do nothing to the state except advance
+    /// it to `now`. If `true`, a store may deny such calls without calling `check`.
     const DENIALS_STAND: bool = false;
 
     /// Returns the state of a new key at `now`.

@@ -97,7 +97,8 @@ impl From<Duration> for Nanos {
 /// A clock, which tells the time, and lets queued calls sleep until a time.
 ///
 /// Readings need not be monotonic: [Time](crate::algorithm#time) describes how a limiter uses a clock that steps back.
-/// [`sleep_until`](Clock::sleep_until) is called only for queued calls.
+/// A store in memory calls [`sleep_until`](Clock::sleep_until) only for queued calls. A store in Redis also calls it
+/// for other waits, such as for the replies of the server.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
     fn now(&self) -> Nanos;
@@ -111,8 +112,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// Returns a future that completes when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// The future may complete early or late, because the limiter reads the clock again when the future has completed.
-    /// If the clock can be set back, the future should also complete when the clock is set.
+    /// With state in memory, the future may complete early or late, because the limiter reads the clock again when the
+    /// future has completed. If the clock can be set back, the future should also complete when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 

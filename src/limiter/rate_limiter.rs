@@ -32,8 +32,9 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// `S` stores the state. With the store in memory, [`check`](RateLimiter::check) returns a [`Decision`]. With a
 /// [store](crate::store) that replies later, `check` returns a future of a `Result` of a `Decision`, so write
-/// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset` and `try_acquire_permit` return futures as
-/// well, and the futures of `acquire` and `acquire_permit` yield a `Result`. A missing `.await` does not compile:
+/// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset`, `release` and `try_acquire_permit` return
+/// futures as well, and the futures of `acquire` and `acquire_permit` yield a `Result`. A missing `.await` does not
+/// compile:
 ///
 /// ```compile_fail,E0599
 /// # use std::{future::Future, pin::Pin};
