@@ -110,8 +110,8 @@ impl Quota {
         Self { limit, period, burst: limit }
     }
 
-    /// Sets the burst: for example, how many units a [`TokenBucket`](crate::algorithm::TokenBucket) can admit at one
-    /// instant. The default is the limit.
+    /// Sets the burst. A [`TokenBucket`](crate::algorithm::TokenBucket) can admit this number of units at one instant.
+    /// The default is the limit.
     ///
     /// # Panics
     ///
@@ -153,9 +153,10 @@ impl Quota {
 
 /// Parses a quota such as `100/minute`, `10/s`, `1000 per day`, `5 per 2s` or `100/min burst 20`.
 ///
-/// The period is an optional whole number and a unit of time: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`,
-/// `mins`, `h`, `hr`, `hrs`, `d`, or the full name of one of these, in the singular or plural. Upper case is accepted,
-/// and so are additional spaces between the parts. Digits may be grouped by `_`.
+/// The limit and the period are separated by `/` or `per`, and `burst` with a number may follow. The period is an
+/// optional whole number and a unit of time: `ns`, `us`, `µs`, `ms`, `s`, `sec`, `secs`, `m`, `min`, `mins`, `h`, `hr`,
+/// `hrs`, `d`, or the full name of one of these, in the singular or plural. Upper case is accepted, and so are
+/// additional spaces between the parts. Digits may be grouped by `_`.
 impl FromStr for Quota {
     type Err = QuotaError;
 
@@ -204,7 +205,7 @@ fn span(text: &str) -> Option<Duration> {
         "d" | "day" | "days" => DAY,
         _ => return None,
     };
-    // A product that does not fit is beyond the longest period, so `per` returns an error for it.
+    // A product that does not fit is above the longest period, so `per` returns an error for it.
     Some(Duration::from_nanos(count.saturating_mul(nanos)))
 }
 

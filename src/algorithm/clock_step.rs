@@ -1,15 +1,15 @@
-//! How the time of a key follows a clock that may step back.
+//! The time of a key, which follows a clock that may step back.
 
 use crate::clock::Nanos;
 
-/// A queued call that is released late is charged as of its scheduled time, but as of at most this many nanoseconds
-/// before the release: five ticks of tokio's timer.
+/// The maximum time from the charge of a queued call to its release, in nanoseconds: five ticks of tokio's timer.
 ///
-/// A timer that is late by up to this time does not lower the rate. After a longer stall the schedule moves to later
-/// times, so that missed admissions are not made up for.
+/// A queued call that is released late is charged at its scheduled time, but at most this long before its release. So a
+/// timer that is at most this late does not lower the rate. After a longer stall, the schedule moves to later times,
+/// and missed admissions are not made up for.
 pub(super) const MAX_OVERDUE: u64 = 5_000_000;
 
-/// Returns the earliest time as of which a queued call that is released at `now` can be charged.
+/// Returns the earliest time at which a queued call that is released at `now` can be charged.
 #[inline]
 pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
     Nanos(now.0.saturating_sub(MAX_OVERDUE))
@@ -20,10 +20,11 @@ pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
 pub(super) struct ClockStep {
     /// The time by which the key's time advances, in nanoseconds.
     pub(super) elapsed: u64,
-    /// The time by which the clock is behind the key's time, in nanoseconds. The key's time stands still until the clock
-    /// has caught up. 0 if the clock was set back.
+    /// The time by which the clock is behind the key's time, in nanoseconds, while the key's time stands still. It is 0
+    /// if the clock was set back.
     pub(super) behind: u64,
-    /// The time by which the clock was set back, in nanoseconds, if the key's time continues from the new reading. Otherwise 0.
+    /// The time by which the clock was set back, in nanoseconds, if the key's time continues from the new reading.
+    /// Otherwise it is 0.
     pub(super) set_back: u64,
 }
 

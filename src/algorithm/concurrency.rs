@@ -6,7 +6,7 @@ use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A limit on the number of calls at a time.
+/// A limit on the number of calls that are in progress at a time.
 ///
 /// In a layer, a request holds its permit until the body of its response has ended or was dropped. In a service that is
 /// not HTTP, a request holds its permit until the response is ready, unless the responder [holds the
@@ -25,10 +25,10 @@ use crate::decision::Decision;
 ///
 /// In Redis, [several processes share permits](crate::store::redis::RedisPermits).
 ///
-/// An upgraded connection (a WebSocket) holds no permit: the body of its response ended with the upgrade. If keys
-/// [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its bucket
-/// while any permit of that bucket is held, even if the table has room again. In code, prefer permits to `release`: a
-/// permit records from which bucket its units were taken.
+/// An upgraded connection, such as a WebSocket, holds no permit: the body of its response ended with the upgrade. If
+/// keys [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its
+/// bucket while any permit of that bucket is held, even if the table has room again. In code, prefer permits to
+/// `release`: a permit records from which bucket its units were taken.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
 /// affects calls in progress. When a permit is dropped, its units are subtracted from the total that counted them, even
@@ -77,12 +77,12 @@ use crate::decision::Decision;
 /// ```
 ///
 /// **Invariant.** The calls in progress of a key hold no more units than the limit. With a
-/// [`total`](Concurrency::total), the calls in progress of all keys together hold no more units than the total. They
-/// may hold more if a higher limit has admitted or queued some of them: before the limit was lowered, or in another
-/// [tier](crate::algorithm::Tiered).
+/// [`total`](Concurrency::total), the calls in progress of all keys together hold no more units than the total. In both
+/// cases, the calls may hold more units if a higher limit has admitted or queued some of these calls: before the limit
+/// was lowered, or in another [tier](crate::algorithm::Tiered).
 ///
-/// **Cost.** Constant time. 16 bytes for each key with a call in progress. With a total, all keys change one shared
-/// counter.
+/// **Cost.** A call takes constant time, and a key with a call in progress takes 16 bytes. With a total, the calls of
+/// all keys change one shared counter.
 ///
 /// It is unknown when a call will end. So a denial has no `retry_after`, responses report no window, and the
 /// `Retry-After` of a rejection is only a [hint](crate::middleware::HttpResponder::retry_after_unknown).

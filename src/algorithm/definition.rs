@@ -11,8 +11,8 @@ use crate::decision::Decision;
 /// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
 /// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
-/// An algorithm that only decides implements the required methods. An algorithm that also queues calls implements
-/// [`queue_config`](Algorithm::queue_config).
+/// An algorithm that queues no calls needs only the required methods. An algorithm that queues calls implements
+/// [`queue_config`](Algorithm::queue_config) as well.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
@@ -22,12 +22,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     type State: Clone + Debug + Send + Sync + 'static;
 
     /// The way in which a store undoes the latest admission of a queued call. With `true`, the store copies the state
-    /// before each such admission, and [restores](Algorithm::restore) the copy. With `false`, the store calls
-    /// [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy, or if a copy is expensive.
+    /// before each such admission, and undoes the admission by [restoring](Algorithm::restore) the copy. With `false`,
+    /// the store calls [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy, or if a copy is
+    /// expensive.
     ///
     /// A tuple whose members all have `true` here, and [need no release](Algorithm::NEEDS_RELEASE), copies their states
-    /// before each call, and charges all of them by `check`. If one of them denies the call, the others get their copies
-    /// back, and neither `undo` nor `refund` is called.
+    /// before each call, and calls `check` of all members. If a member denies the call, the members that allowed it get
+    /// their copies back, and neither `undo` nor `refund` is called.
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:
@@ -40,8 +41,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// `true` if a denial of a call of cost 1 stands until its `retry_after` has passed, whatever calls are made until
     /// then. At each instant until then, [`check`](Algorithm::check) must return the same denial, except that the times
-    /// in the denial are shorter by the time that has passed. And it must change nothing in the state but the time. If
-    /// `true`, a store may deny such calls without calling `check`.
+    /// in the denial are shorter by the time that has passed. `check` must then do nothing to the state except advance
+    /// it to `now`. If `true`, a store may deny such calls without calling `check`.
     const DENIALS_STAND: bool = false;
 
     /// Returns the state of a new key at `now`.
@@ -94,8 +95,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
-    /// store may remove a fresh state. A state is not fresh while `now` is before the latest clock reading that the
-    /// state has observed.
+    /// store may remove a fresh state. While the [time](crate::algorithm#time) of a key stands still, its state is not
+    /// fresh.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -120,9 +121,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Releases the units that an ended call of `cost` held for its key.
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
-    /// Calls `f` with each [total](super::Concurrency::total), which bounds the units that the calls in progress of all
-    /// keys hold together. A [`SharedPermit`](super::SharedPermit) adds the units of a call to these totals and
-    /// subtracts them.
+    /// Calls `f` with each [total](super::Concurrency::total), which bounds the units that the calls of all keys hold
+    /// together. A [`SharedPermit`](super::SharedPermit) stands for the units of one call in these totals, and
+    /// subtracts them when it is dropped.
     #[doc(hidden)]
     fn for_each_total(&self, _f: &mut dyn FnMut(&Semaphore)) {}
 
@@ -135,7 +136,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// keys, and evict the key with the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
-    /// the limit that is not remaining.
+    /// the limit that is used.
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
@@ -149,8 +150,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         *state = fresh;
     }
 
-    /// Returns how calls are queued. If the algorithm cannot queue calls, returns `None`, and a call that cannot pass
-    /// now is denied.
+    /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls. A call that cannot pass now is
+    /// then denied.
     ///
     /// This method and the methods below it are for queues. Of these methods, an algorithm that queues calls needs to
     /// implement only this one. By default, the first queued call is tried when the `retry_after` that
@@ -178,8 +179,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a call of `cost` that is first in the queue, if the call can be admitted at `now`. The call arrived at
-    /// `arrived`. Returns the time as of which the call is charged, by default `now`. A bucket returns the scheduled
-    /// time of the call, which may be up to 5 ms before `now` if the timer was late.
+    /// `arrived`. Returns the time that counts as the time of the charge: by default `now`, and in a bucket the
+    /// scheduled time of the call. If the timer was late, that time may be up to 5 ms before `now`.
     ///
     /// Returns `None` if the call must still wait. This is not counted as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
@@ -191,8 +192,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a queued call to `state`, which is a copy of the key's state, as if the call were admitted at its
-    /// scheduled time. That time may be in the future. Returns the clock reading to pass as `now` to the next method
-    /// that is called with the copy. This reading is at least the given `now`.
+    /// scheduled time. That time may be in the future. Returns the clock reading that must be passed as `now` to the
+    /// next method that is called with the copy. This reading is at least the given `now`.
     fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
         let _ = self.admit_queued(state, ready_at, arrived, cost);

@@ -38,7 +38,7 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** "100 per hour", in the fewest words and bytes.
+/// **Problem.** Limit calls to 100 per hour, by a rule that is easy to explain, and with little memory.
 ///
 /// **Naive answer.** Count the calls, and set the count to zero every hour, on the hour.
 ///
@@ -62,7 +62,7 @@ use crate::quota::Quota;
 ///
 /// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing.
 ///
-/// **Cost.** Constant time, 24 bytes a key. There is no division unless windows are aligned.
+/// **Cost.** A call takes constant time, and a key takes 24 bytes. There is no division unless windows are aligned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,

@@ -7,24 +7,24 @@
 //!
 //! # Which one do I want?
 //!
-//! | you want | use | maximum in any one period | how calls pass | `Retry-After` is | state per key |
+//! | you want | use | maximum in any one period | how calls pass | `Retry-After` is the time | state per key |
 //! |---|---|---|---|---|---|
 //! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
-//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes. With more than ten slices, or once a count of a key has exceeded 32 bits, also 8 bytes for each of its slices (room for ten at least), and 16 bytes |
-//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per place in the log |
+//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes. With more than ten slices, or once a count of the key has needed more than 32 bits: 88 bytes + 8 per slice, and at least 168 bytes |
+//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per record that the log has room for |
 //! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the ends of windows | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned | in bursts | until the window ends | 24 bytes |
-//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, counted by scheduled times | evenly | until there is a place in the queue | 24 bytes |
-//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit, plus the permits stored in one second if bursty | evenly, slower when cold | until there is a place in the queue | 48 bytes |
-//! | a number **at a time**, however long they take | [`Concurrency`] | no bound | as calls end | only a hint: it is unknown when a call ends | 16 bytes |
+//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, if each call is counted at its scheduled time | evenly | until there is a place in the queue | 24 bytes |
+//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit; if bursty, also the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
+//! | a number of calls **at a time**, however long each takes | [`Concurrency`] | no bound | as calls end | of a configurable hint, because it is unknown when a call ends | 16 bytes |
 //!
 //! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
 //!
 //! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial
-//! reports a `retry_after`: the time after which the same call is allowed or, if it may wait, queued, if no other call
-//! for the key is made until then. A denial by [`Concurrency`] has no `retry_after`, and neither has the denial of a
-//! call that can never pass because it costs more than the burst of a token bucket or the limit of a window.
+//! reports a `retry_after`. If no other call for the key is made before this time has passed, the same call is then
+//! allowed or, if it may wait, queued. A denial by [`Concurrency`] has no `retry_after`, and neither has the denial of
+//! a call that can never pass because it costs more than the burst of a token bucket or the limit of a window.
 //!
 //! # Waiting
 //!
@@ -42,14 +42,14 @@
 //! If none of `queue`, `max_wait` and `overflow` was called on an algorithm other than [`LeakyBucket`] and [`Smooth`],
 //! any number of calls can wait in [`acquire`](crate::limiter::RateLimiter::acquire). Only
 //! [`max_queued`](crate::limiter::Builder::max_queued) bounds these calls, for all keys together, so the waiters of one
-//! key may use up `max_queued`. With [`LeakyBucket`] and [`Smooth`], the queue of a key has by default as many places
-//! as the quota's burst.
+//! key may use up `max_queued`. With [`LeakyBucket`] and [`Smooth`], the number of places in a key's queue is by
+//! default the quota's burst.
 //!
 //! | nginx | this crate |
 //! |---|---|
 //! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
 //! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
-//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, the rest is denied |
+//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, and further calls are denied |
 //! | `limit_conn n` | `Concurrency::per_key(n)` |
 //!
 //! # Combined algorithms
@@ -75,17 +75,21 @@
 //! caller that has used up its daily limit also uses up its limit per second, and the reported numbers are wrong.
 //! Undoing that charge is no better: until the charge is undone, it can cause other calls to be denied.
 //!
-//! **The idea.** Peek at all limits first, then charge all limits or none. The key stays locked from the first peek to
-//! the last charge, so no other call can change the states in that time.
+//! **The idea.** Charge all limits or none. The key stays locked from the first decision to the last charge, so no
+//! other call can change the states in that time. If the states are cheap to copy, copy them, check all limits, and
+//! restore the copies if a limit denies the call. Otherwise peek at all limits, and check them if all of them allow the
+//! call.
 //!
 //! **Invariant.** A call passes only if each limit admits it. A denial charges none of the limits.
 //!
-//! **Cost.** A peek at each limit, then a check of each limit if all of them allow the call. Otherwise only the limits
-//! that deny the call are checked, because a limit may count its denials. The states are stored next to each other.
+//! **Cost.** An admitted call takes a copy of the states and a check of each limit. If one of the limits is a
+//! [`SlidingWindow`], a [`SlidingLog`] or a [`Concurrency`], the call takes a peek and a check of each limit instead.
+//! The limits that deny a call are checked in both cases, because a limit may count its denials. The states are stored
+//! next to each other.
 //!
 //! # Pictures
 //!
-//! Most pages have a picture of their algorithm. The same calls arrive in all pictures, in the phases that are named at
+//! The docs of most algorithms have a picture. The same calls arrive in all pictures, in the phases that are named at
 //! the top: a trickle, a burst of 3 calls and a burst of 5 calls around the end of a window, a pause, a burst of 8,
 //! twice the limit for two seconds, a pause. The limit is 4 calls per second, for [`Concurrency`] 4 calls at a time,
 //! and for [`Tiered`] 8 calls per second during a part of the time. From top to bottom:
@@ -132,8 +136,8 @@ mod stored;
 mod token_bucket;
 mod usage;
 
-// This module comes last, because rustdoc lists a type's methods by module: so constructors come before `block_for` and
-// `priority`.
+// This module comes last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
+// before `block_for` and `priority`.
 mod combinator;
 
 pub use combinator::lockout::{Lockout, LockoutBuilder, LockoutState};

@@ -27,7 +27,7 @@ pub struct QueueConfig {
     enabled: bool,
     /// True if [`queue`](QueueConfig::queue) has set `places`.
     explicit: bool,
-    /// True if only calls with priority wait. In this case, `places` is the maximum of their total cost.
+    /// True if only calls with priority wait. In this case, `places` is the maximum total cost of these calls.
     priority_only: bool,
     /// True if the `limit` and `remaining` of decisions include the places of the queue.
     counted: bool,
@@ -118,8 +118,8 @@ impl QueueConfig {
         Self { counted: true, ..self }
     }
 
-    /// Declares that it is unknown when a queued call will be admitted, because calls are admitted when other calls
-    /// end. A call that has waited for the maximum time is denied.
+    /// Declares that it is unknown when a queued call will be admitted, because queued calls are admitted when other
+    /// calls end. A queued call that has waited for the maximum time is denied.
     #[must_use]
     pub const fn untimed(self) -> Self {
         Self { untimed: true, ..self }
@@ -223,7 +223,7 @@ macro_rules! queue_methods {
             /// of them was called, a layer rejects requests that cannot pass now, and only `max_queued` bounds how many
             /// calls wait in [`acquire`](crate::limiter::RateLimiter::acquire). So the waiters of one key may then use
             /// up `max_queued`.
-            #[doc = concat!("If only `max_wait` or `overflow` is called, ", $default, " may wait per key.")]
+            #[doc = concat!("If `max_wait` or `overflow` is called without `queue`, ", $default, " may wait per key.")]
             #[must_use]
             pub const fn queue(mut self, places: u64) -> Self {
                 self.queue_config = self.queue_config.queue(places);

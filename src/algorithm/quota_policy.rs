@@ -25,7 +25,7 @@ pub struct QuotaPolicy {
     ignores_burst: bool,
 }
 
-/// The unit that a quota counts: the `qu` parameter of the `RateLimit-Policy` field.
+/// The unit that a quota counts, which the `qu` parameter of the `RateLimit-Policy` field reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaUnit {

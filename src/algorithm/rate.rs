@@ -3,7 +3,8 @@
 use crate::decision::Decision;
 use crate::quota::Quota;
 
-/// `limit` units per `period` nanoseconds, reduced by their greatest common divisor.
+/// A rate of `limit` units per `period` nanoseconds. The two numbers are those of a quota, divided by their greatest
+/// common divisor.
 ///
 /// Units and time are counted in *grains*: one unit is `period` grains, and `limit` grains arrive per nanosecond. Both
 /// numbers are integers, and only the durations that are reported are rounded.
@@ -41,8 +42,8 @@ impl Rate {
         self.nanos_of(self.units(units))
     }
 
-    /// Returns an admission. `reset` is the time until all units are available again, and `next` the time until the
-    /// next unit is available (0 if a unit is available now), both in grains.
+    /// Returns an admission. `reset` is the time until all units are available again. `next` is the time until the next
+    /// unit is available, or 0 if a unit is available now. Both times are in grains.
     #[inline]
     pub(super) fn allow(&self, limit: u64, remaining: u64, reset: u128, next: u128) -> Decision {
         match (u64::try_from(reset), u64::try_from(next)) {
@@ -91,7 +92,7 @@ pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
 
 /// Returns `part * new / old`, rounded up. `part` is at most `old`.
 pub(super) const fn rescale_ceil(part: u64, new: u64, old: u64) -> u64 {
-    // At most `new`, since `part` is at most `old`.
+    // The result is at most `new`, since `part` is at most `old`. So it fits.
     (part as u128 * new as u128).div_ceil(old as u128) as u64
 }
 

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// A bound for all keys together: on the number of queued calls, or on the units that calls in progress hold.
+/// A bound for all keys together: on the number of queued calls, or on the units of the calls that are in progress or
+/// wait.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Semaphore {
@@ -10,7 +11,7 @@ pub struct Semaphore {
     limit: u64,
 }
 
-/// The units of one call in the count of a semaphore. They are subtracted when the share is dropped.
+/// The units of one call in the count of a semaphore. They are subtracted from the count when the share is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
     count: Arc<AtomicU64>,

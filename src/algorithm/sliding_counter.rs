@@ -1,4 +1,4 @@
-//! The sliding counter: two windows, weighted.
+//! The sliding counter, which adds the weighted counts of two windows.
 
 #[cfg(feature = "redis")]
 mod stored;
@@ -24,12 +24,10 @@ use crate::quota::Quota;
 /// use tower_throttle::clock::ManualClock;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
-/// let clock = ManualClock::new();
-/// let limiter = RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
-/// assert!(limiter.check_n("user:42", 10).is_allowed());
-/// clock.advance(Duration::from_millis(1_300));
-/// // 30 % of the next window have passed: 10 * 0.7 = 7 units still count
-/// assert_eq!(limiter.peek("user:42").remaining(), 3);
+/// let clock = ManualClock::new(); let limiter =
+/// RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
+/// assert!(limiter.check_n("user:42", 10).is_allowed()); clock.advance(Duration::from_millis(1_300)); // 30 % of the
+/// next window has passed: 10 * 0.7 = 7 units still count assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
 ///
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures):
@@ -38,10 +36,10 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** A window that slides, with two counts per key.
+/// **Problem.** Limit calls by a window that slides, with only two counts per key.
 ///
-/// **Naive answer.** A fixed window, whose count falls to zero when the window ends. Around the end of a window, just
-/// under twice the limit can pass within one period.
+/// **Naive answer.** Use a fixed window, whose count falls to zero when the window ends. Around the end of a window,
+/// just under twice the limit can pass within one period.
 ///
 /// **Where it breaks.** Calls that were made just before the end of a window no longer count just after that end.
 ///
@@ -68,7 +66,7 @@ use crate::quota::Quota;
 /// **Invariant.** A call of cost `n` passes exactly when, at the age `e` of the current window, `previous * (period -
 /// e) + (current + n) * period <= limit * period`, in integers.
 ///
-/// **Cost.** Constant time, 32 bytes a key.
+/// **Cost.** A call takes constant time, and a key takes 32 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,
@@ -126,7 +124,7 @@ impl SlidingCounter {
         let period = self.quota.period_nanos();
         let weighted = u128::from(state.previous) * u128::from(period - state.into);
         let (whole, rest) = div_rem(weighted, period);
-        // The weight is at most 1.
+        // The weight of a unit is at most 1, so the result fits.
         state.current + whole as u64 + u64::from(rest > 0)
     }
 
@@ -149,7 +147,7 @@ impl SlidingCounter {
         if count <= spare {
             return period;
         }
-        // Below the period, since spare < count.
+        // The result is below the period, since `spare` is less than `count`.
         div_rem(u128::from(spare) * u128::from(period), count).0 as u64
     }
 

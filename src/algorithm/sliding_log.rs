@@ -46,9 +46,10 @@ use crate::quota::Quota;
 /// **Where it breaks.** The naive answer is right, but its cost is proportional to the limit. Each call counts all
 /// records, and with a limit of a million, the records of one busy key take 16 MB.
 ///
-/// **The idea.** A deque of records, oldest first. Each record has the *running total* of the units up to and including
-/// it. Records that are a period old are dropped. The units of the last period are the difference of two running
-/// totals. A binary search finds when five more units are available. Calls at the same instant share a record.
+/// **The idea.** Keep a deque of records, oldest first. Each record has a *running total*: the units of this record and
+/// of all earlier records. Records that are a period old are dropped. The units of the last period are the difference
+/// of two running totals. So a binary search can find when, for example, five more units are available. Calls at the
+/// same instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -58,9 +59,9 @@ use crate::quota::Quota;
 ///
 /// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`.
 ///
-/// **Cost.** Amortised constant time, since each record is written and dropped once. A denial is a binary search. 64
-/// bytes a key, and 16 for each place of the deque. The deque grows by doubling, from four places on, and never
-/// shrinks. So it has at most twice as many places as the most records that it had at one time, but at least four.
+/// **Cost.** An admitted call takes amortised constant time, since each record is written and dropped once. A denial
+/// takes a binary search. A key takes 64 bytes, and 16 bytes for each record that its deque has room for. At the first
+/// record, the deque has room for four. It grows by doubling, and never shrinks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,

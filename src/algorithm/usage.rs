@@ -23,7 +23,8 @@ impl Usage {
         if used >= limit {
             return Self::FULL;
         }
-        // Less than 2^32, since `used` is less than `limit`: it fits. A division of 64 bits takes less time.
+        // The result is less than 2^32, since `used` is less than `limit`. If possible, the division is in 64 bits,
+        // because it then takes less time.
         match used >> 32 {
             0 => Self((used << 32) / limit),
             _ => Self((((used as u128) << 32) / limit as u128) as u64),

@@ -106,7 +106,7 @@ impl Future for ManualSleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut manual = self.clock.lock();
-        // The deadline `Nanos::MAX` is never reached. Such a sleep ends when the clock is moved.
+        // The deadline `Nanos::MAX` is never reached, so a sleep with this deadline ends only when the clock is moved.
         let is_over = manual.now >= self.deadline && self.deadline < Nanos::MAX;
         if is_over || manual.moves != self.moves {
             return Poll::Ready(());

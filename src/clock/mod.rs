@@ -1,7 +1,7 @@
 //! Clocks, which tell limiters the time.
 //!
-//! Algorithms do not read the time: each of their methods takes `now` as an argument. Only the store of a limiter calls
-//! the limiter's clock.
+//! Algorithms do not read the time: each method that needs the time takes `now` as an argument. Only the store of a
+//! limiter calls the limiter's clock.
 //!
 //! The default is tokio's monotonic clock, so a limiter follows tokio's time in tests that pause it. A [`ManualClock`]
 //! moves only when it is set or advanced:
@@ -30,15 +30,16 @@
 //!
 //! | clock | time | deviation |
 //! |---|---|---|
-//! | tokio's, read directly: the default clock on Linux, if no crate in the build enables tokio's `test-util` | 17 ns | none |
-//! | tokio's: the default clock in all other cases | 18 ns | none |
-//! | the time stamp counter: `TscClock`, with the feature `tsc` | 9 ns | up to 0.1 % |
+//! | tokio's clock, read directly (the default on Linux, unless a crate in the build enables tokio's `test-util`) | 17 ns | none |
+//! | tokio's clock, read through tokio (the default in all other cases) | 18 ns | none |
+//! | the time stamp counter (`TscClock`, with the feature `tsc`) | 9 ns | up to 0.1 % |
 //! | the coarse clock of Linux, which this crate does not offer | 3 ns | up to 4 ms late |
 //!
-//! The default clock is the exact one. Its time is that of the timers, so a queued call is released when its timer ends.
-//! A [`retry_after`](crate::Decision::retry_after) holds by the clock that callers use. And it needs no calibration,
-//! which blocks the thread for milliseconds. A coarse clock would report each wait up to a tick too long, and would
-//! admit nothing between two ticks that the clock at the first tick does not admit.
+//! The default clock is exact, and needs no calibration, which would block a thread for milliseconds. It shows the same
+//! time as tokio's timers, so a queued call is released when its timer ends. It runs as fast as the clocks of callers,
+//! so a caller that waits for the [`retry_after`](crate::Decision::retry_after) is neither early nor late. A coarse
+//! clock moves only at its ticks. So it would report each wait up to one tick too long, and would admit a call that
+//! fits between two ticks only at the second tick.
 
 mod manual;
 mod monotonic;
@@ -96,22 +97,23 @@ impl From<Duration> for Nanos {
 /// A clock, which tells the time, and lets queued calls sleep until a time.
 ///
 /// Readings need not be monotonic: [Time](crate::algorithm#time) describes how a limiter uses a clock that steps back.
-/// [`sleep_until`](Clock::sleep_until) is called only for queued calls.
+/// A store in memory calls [`sleep_until`](Clock::sleep_until) only for queued calls. A store in Redis also calls it
+/// for other waits, such as for the replies of the server.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
     fn now(&self) -> Nanos;
 
     /// Returns whether each reading is at least as large as all earlier readings. If `true`, a limiter in memory may
-    /// deny a call without recording the reading, so a later reading that is before this one is not noticed. `false` by
-    /// default.
+    /// deny a call without recording the reading, so a later reading that is before this one is not noticed. The
+    /// default implementation returns `false`.
     fn is_monotonic(&self) -> bool {
         false
     }
 
-    /// Returns a future that ends when [`now`](Clock::now) has reached `deadline`.
+    /// Returns a future that completes when [`now`](Clock::now) has reached `deadline`.
     ///
-    /// The future may end early or late, because the limiter reads the clock again when the future has ended. If the
-    /// clock can be set back, the future should also end when the clock is set.
+    /// With state in memory, the future may complete early or late, because the limiter reads the clock again when the
+    /// future has completed. If the clock can be set back, the future should also complete when the clock is set.
     fn sleep_until(&self, deadline: Nanos) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
@@ -147,7 +149,7 @@ impl AnyClock {
         }
     }
 
-    /// Returns a future that ends when the clock has reached `deadline`.
+    /// Returns a future that completes when the clock has reached `deadline`.
     ///
     /// # Panics
     ///
@@ -176,7 +178,7 @@ impl<C: Clock> From<C> for AnyClock {
 }
 
 pin_project! {
-    /// A pending [`AnyClock::sleep_until`].
+    /// The future that [`AnyClock::sleep_until`] returns.
     #[doc(hidden)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Sleep {

@@ -1,4 +1,4 @@
-//! The default clock: tokio's.
+//! The default clock, which is tokio's.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +12,8 @@ use super::Nanos;
 pub(super) struct Monotonic {
     started: Instant,
     unix: u64,
-    /// The difference between the time and the system's reading. It may be negative, and wraps.
+    /// The time of this clock minus the reading of the system's clock. The difference may be negative, so it wraps
+    /// around.
     offset: u64,
 }
 
@@ -29,13 +30,13 @@ impl Monotonic {
             return Nanos(reading.wrapping_add(self.offset));
         }
         let elapsed = Instant::now().saturating_duration_since(self.started);
-        // This avoids `as_nanos`, which computes in u128: 584 years fit into a u64.
+        // `as_nanos` is not used, because it computes in 128 bits. 64 bits suffice for 584 years.
         let nanos = elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos());
         Nanos(self.unix.saturating_add(nanos))
     }
 
     pub(super) fn instant(&self, deadline: Nanos) -> Instant {
-        // tokio's own "far future", for deadlines that are too late for an `Instant`.
+        // This is the time that tokio takes for deadlines that are too late for an `Instant`.
         const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365 * 30);
         let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
         self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR_FUTURE)
@@ -45,7 +46,7 @@ impl Monotonic {
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns the reading of the system clock that tokio's clock uses, if it can be read directly: on Linux, in a build in
-/// which tokio's time cannot be paused. A direct reading takes two thirds of the time of a reading through tokio.
+/// which tokio's time cannot be paused. A direct reading takes less time than a reading through tokio.
 #[cfg(target_os = "linux")]
 #[inline]
 fn system() -> Option<u64> {
@@ -55,7 +56,8 @@ fn system() -> Option<u64> {
         return None;
     }
     let reading = clock_gettime(ClockId::Monotonic);
-    // This clock counts from the start of the machine, so both parts are at least 0, and 584 years fit.
+    // The system's clock counts from the start of the machine, so both parts are at least 0. The sum fits for 584
+    // years.
     Some((reading.tv_sec as u64).wrapping_mul(SECOND).wrapping_add(reading.tv_nsec as u64))
 }
 
@@ -68,7 +70,8 @@ fn system() -> Option<u64> {
 /// `test-util`.
 ///
 /// That feature adds `tokio::time::pause`. In a block, a name from a glob import takes precedence over the same name
-/// outside of the block. So with the feature, `pause` is tokio's function, and without it, the function below.
+/// outside of the block. So `pause` is tokio's function if the feature is enabled, and the function below otherwise.
+/// Only tokio's function returns nothing.
 #[cfg(target_os = "linux")]
 const PAUSABLE: bool = {
     #[allow(unused_imports, reason = "empty-handed without the feature")]

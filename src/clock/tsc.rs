@@ -8,24 +8,25 @@ use super::{Clock, Nanos, since_epoch};
 /// A clock that reads the processor's time stamp counter. A reading takes about half the time of a reading of the
 /// default clock.
 ///
-/// If the counter does not run at a constant rate, or cannot be read, the clock is that of the system. Clones show the
-/// same time. The zero of the clock is the Unix epoch, according to the wall clock at the time when this clock was
-/// created. Requires the feature `tsc`.
+/// If the counter does not run at a constant rate, or cannot be read, this clock reads the clock of the system instead.
+/// All clones show the same time. The zero of the clock is the Unix epoch, according to the wall clock at the time when
+/// this clock was created. Requires the feature `tsc`.
 ///
 /// # Guarantees
 ///
-/// The clock does not step, except by the difference between the counters of two processors. Its rate is measured once
-/// in a process, against the clock of the system, when the first `TscClock` is created. This takes up to 200
-/// milliseconds. The clock deviates from the system's clock:
+/// The clock does not step, except by the difference between the counters of two processors. The rate of the counter is
+/// measured once in a process, against the clock of the system, when the first `TscClock` is created. The measurement
+/// takes up to 200 milliseconds. The clock deviates from the system's clock:
 ///
 /// - The measurement of the rate has an error, usually of less than 0.01 %.
 /// - Time synchronization (NTP) corrects the rate of the system's clock, usually by less than 0.01 % and at most by
 ///   0.05 %, and does not correct the rate of this clock.
 /// - The time for which the machine or the virtual machine was suspended may count in one clock, and not in the other.
 ///
-/// So limits are exact by this clock, and a period of a minute takes up to a few milliseconds more or less than a
-/// minute. Timers are tokio's: a queued call is woken by tokio's time, and is released when this clock has reached the
-/// scheduled time of the call. The clock does not follow tokio's time if a test pauses that time.
+/// So limits are exact by this clock, and a period of one minute usually takes up to 12 milliseconds more or less than
+/// a minute of the system's clock. Timers are tokio's: a queued call is woken by tokio's time, and is released when
+/// this clock has reached the scheduled time of the call. The clock does not follow tokio's time if a test pauses that
+/// time.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! How algorithms, queues and stores create decisions.
+//! The functions by which algorithms, queues and stores create decisions.
 
 use super::{ALLOWED, BARRED, CLOSED, Decision, NEVER, QUEUE_FULL, TABLE_FULL, UNKNOWN, WINDOW};
 
@@ -14,7 +14,7 @@ const fn encode_wait(retry_after: Option<u64>) -> u64 {
 }
 
 impl Decision {
-    /// Creates the decision on a call that may pass. For authors of algorithms and stores.
+    /// Creates the decision on a call that may pass. This function is for authors of algorithms and stores.
     ///
     /// `reset_after` is in nanoseconds.
     #[inline]
@@ -22,7 +22,7 @@ impl Decision {
         Self::new(ALLOWED, limit, remaining, 0, reset_after)
     }
 
-    /// Creates the decision on a call that is denied. For authors of algorithms and stores.
+    /// Creates the decision on a call that is denied. This function is for authors of algorithms and stores.
     ///
     /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help
     /// or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that the wait is unknown.
@@ -41,25 +41,26 @@ impl Decision {
         self
     }
 
-    /// Returns this decision, for a call that was queued for `delay` nanoseconds.
+    /// Returns this decision for a call that was queued for `delay` nanoseconds.
     pub const fn with_delay(mut self, delay: u64) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Creates the denial of a limiter that is closed. For authors of stores.
+    /// Creates the denial by a limiter that is closed. This function is for authors of stores.
     pub const fn closed(limit: u64) -> Self {
         Self::deny(limit, 0, None, 0).with(CLOSED, true)
     }
 
-    /// Creates a denial for a key that has used nothing, but for which the store has no room. For authors of stores.
+    /// Creates a denial for a key that has used nothing, but for which the store has no room. This function is for
+    /// authors of stores.
     pub const fn table_full(limit: u64) -> Self {
         Self::deny(limit, limit, None, 0).with(TABLE_FULL, true)
     }
 
     /// Returns this denial with the reason for which it has no `retry_after`. `unknown` is `true` if a wait helps but
-    /// its length is not known, and `false` if no wait helps. Has no effect on a denial with a `retry_after`. For
-    /// authors of algorithms and stores.
+    /// its length is not known, and `false` if no wait helps. Has no effect on a denial with a `retry_after`. This
+    /// method is for authors of algorithms and stores.
     pub const fn with_unknown_wait(self, unknown: bool) -> Self {
         self.with(UNKNOWN, unknown)
     }
@@ -84,8 +85,8 @@ impl Decision {
         self
     }
 
-    /// Returns this admission by several limits with the [effective
-    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, in nanoseconds.
+    /// Returns this admission by several limits with `window`, the [effective
+    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit in nanoseconds.
     pub(crate) const fn with_window(mut self, window: u64) -> Self {
         self.wait = window;
         self.with(WINDOW, true)

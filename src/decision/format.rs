@@ -1,4 +1,4 @@
-//! How a decision is displayed.
+//! The text of a decision, for logs and for debugging.
 
 use std::fmt;
 

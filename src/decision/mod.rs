@@ -27,15 +27,15 @@ pub(crate) use standing::StandingDenial;
 #[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
-    /// The flags that are set. They are in one byte, because a decision is moved about.
+    /// The flags that are set. They are in one byte, because decisions are copied often and should be small.
     flags: u8,
     /// The index of the reported limit, if there are several.
     index: u8,
     limit: u64,
     remaining: u64,
-    /// A time, in grains. For a denial: the time until the same call would be allowed, or `NEVER`. For an admission:
-    /// the time until one more unit is available, or 0 if the algorithm does not report that time. For an admission by
-    /// several limits: see [`WINDOW`].
+    /// A time, in grains. In a denial, this is the time until the same call would be allowed or queued, or `NEVER`. In
+    /// an admission by one limit, this is the time until one more unit is available, or 0 if the algorithm does not
+    /// report that time. For an admission by several limits, see [`WINDOW`].
     wait: u64,
     /// The time until the key is fresh, in grains.
     reset: u64,
@@ -57,7 +57,7 @@ const CLOSED: u8 = 1 << 1;
 const TABLE_FULL: u8 = 1 << 2;
 /// Set if the call was denied and a wait helps, but the length of the wait is not known.
 const UNKNOWN: u8 = 1 << 3;
-/// Set for an admission by several limits. Its `wait` is the [effective
+/// Set for an admission by several limits. The `wait` of the decision is then the [effective
 /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, and may be 0.
 const WINDOW: u8 = 1 << 4;
 /// Set if a lockout denied the call, so that it must not be queued.
@@ -81,10 +81,10 @@ impl Decision {
         self.has(BARRED)
     }
 
-    /// For a tuple of limits on one key, returns the index of the limit that this decision reports. The first limit has
-    /// the index 0.
+    /// Returns the index of the limit that this decision reports, if a tuple sets several limits on one key. The first
+    /// limit has the index 0.
     ///
-    /// For a denied call, this is the limit with the longest wait; an unknown wait is treated as the longest. For an
+    /// For a denied call, this is the limit with the longest wait, where an unknown wait counts as the longest. For an
     /// admitted call, this is the limit with the fewest units left. If several limits have equally few units left, this
     /// is the one with the longest [effective window](crate::algorithm::QuotaPolicy::effective_window). With a single
     /// limit, the index is 0.

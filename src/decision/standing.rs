@@ -1,15 +1,16 @@
-//! Denials that stand for a time, as words.
+//! Denials that stand for a time, as four 64-bit words.
 
 use super::{Decision, NEVER};
 
-/// A denial of a call of cost 1 by one limit, with a known wait: its limit, its wait and its reset in grains, and the
-/// number of grains per nanosecond. Words that do not belong together cause no panic.
+/// A denial with a known wait, made by one limit for a call of cost 1. The words are the limit, the wait and the reset
+/// in grains, and the number of grains per nanosecond. Words of different denials, read together by mistake, cause no
+/// panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StandingDenial(pub(crate) [u64; Self::WORDS]);
 
 impl Decision {
-    /// Returns the words of this denial. Returns `None` for an admission, and for a denial that is not made by one limit
-    /// with a known wait.
+    /// Returns the words of this denial. Returns `None` for an admission, and for a denial that the words cannot
+    /// describe exactly, such as one by several limits or without a known wait.
     #[inline]
     pub(crate) fn standing(&self) -> Option<StandingDenial> {
         let Self { flags, index, limit, remaining, wait, reset, grains, delay } = *self;
@@ -23,7 +24,8 @@ impl Decision {
 impl StandingDenial {
     pub(crate) const WORDS: usize = 4;
 
-    /// Returns the denial as it is made `elapsed` nanoseconds later. Returns `None` if its wait has passed by then.
+    /// Returns the denial as it would be made `elapsed` nanoseconds later. Returns `None` if the wait has passed by
+    /// then.
     #[inline]
     pub(crate) fn after(self, elapsed: u64) -> Option<Decision> {
         let Self([limit, wait, reset, grains]) = self;

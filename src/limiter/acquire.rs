@@ -7,7 +7,7 @@ use crate::algorithm::{Algorithm, HasPriority};
 use crate::store::{CheckStore, KeyedStore};
 
 impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
-    /// Takes one unit, waiting for it in the key's queue.
+    /// Takes one unit, and waits for it in the key's queue if it is not available now.
     ///
     /// With state in memory, the queued calls of one key are admitted in the order in which they arrived. The algorithm
     /// determines what a queued call waits for:
@@ -29,9 +29,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///   is full, or if the call would have to wait longer than `d`. With
     ///   [`Concurrency`](crate::algorithm::Concurrency), whose waits are not known, a call is denied after it has
     ///   waited for `d`. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), a call that finds the queue
-    ///   full is queued, and the call that has waited longest is denied, provided that the new call then need not wait
-    ///   longer than its maximum wait. With `queue(0)`, no call waits. If `max_wait(d)` or `overflow(..)` was called
-    ///   without `queue(n)`, the number of queued calls is at most the limit or, with a bucket or `Smooth`, the burst.
+    ///   full is queued, and the call that has waited longest is denied. The new call is denied instead if it would
+    ///   still have to wait longer than its maximum wait. With `queue(0)`, no call waits. If `max_wait(d)` or
+    ///   `overflow(..)` was called without `queue(n)`, the number of queued calls is at most the limit or, with a
+    ///   bucket or `Smooth`, the burst.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
     /// - otherwise only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One
@@ -58,8 +59,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// is linear in the number of queued calls of the key.
     ///
     /// A queued call has a timer, so keep polling its future, in a task or a `select!`. If the future of a queued call
-    /// is polled late or never, the calls behind that call are admitted nevertheless, and at most the units of that
-    /// call stay unused. With [`Concurrency`](crate::algorithm::Concurrency), the first queued call is given the next
+    /// is polled late or never, the calls behind that call are admitted nevertheless, and only the units of that call
+    /// may stay unused. With [`Concurrency`](crate::algorithm::Concurrency), the first queued call is given the next
     /// free permit. If the future of that call is kept but never polled again, the permit stays taken, as in any fair
     /// semaphore. A call that waits for a window is charged to the window in which the call is admitted. If its future
     /// is polled late, this can be a later window than the first window with room for the call.
@@ -78,8 +79,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
         self.acquire_n(key, 1)
     }
 
-    /// Takes `cost` units, waiting for them in the key's queue. In all other respects, this method is the same as
-    /// [`acquire`](RateLimiter::acquire), also in its cancel safety and panics.
+    /// Takes `cost` units, and waits for them in the key's queue if they are not all available now. In all other
+    /// respects, this method is the same as [`acquire`](RateLimiter::acquire), also in its cancel safety and panics.
     pub fn acquire_n<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
     where
         S: KeyedStore<A, K>,
@@ -159,8 +160,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as that of [`acquire`](RateLimiter::acquire). If a future is dropped after its call was given a permit,
-    /// the permit goes to the next queued call.
+    /// The cancel safety is the same as that of [`acquire`](RateLimiter::acquire). If a future is dropped after its
+    /// call was given a permit, the permit goes to the next queued call.
     ///
     /// # Panics
     ///
@@ -199,7 +200,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///
     /// # Cancel safety
     ///
-    /// The same as that of [`acquire_permit`](RateLimiter::acquire_permit).
+    /// The cancel safety is the same as that of [`acquire_permit`](RateLimiter::acquire_permit).
     ///
     /// # Panics
     ///

@@ -38,7 +38,8 @@ pub struct Builder<A, M = MemoryOptions> {
 pub struct CustomStore<M>(M);
 
 impl<A: Algorithm, M> Builder<A, M> {
-    /// Sets the clock: a [`ManualClock`](crate::clock::ManualClock), or any [`Clock`](crate::clock::Clock).
+    /// Sets the clock: a [`ManualClock`](crate::clock::ManualClock), or any other [`Clock`](crate::clock::Clock). The
+    /// default is tokio's clock.
     pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
         self.clock = clock.into();
         self
@@ -84,7 +85,7 @@ impl<A: Algorithm> Builder<A> {
         Builder { algorithm, clock, name, store: CustomStore(store) }
     }
 
-    /// Sets the maximum number of keys that are kept: 100,000 unless set. A maximum of 0 is raised to 1.
+    /// Sets the maximum number of keys that are kept. The default is 100,000. A maximum of 0 is raised to 1.
     ///
     /// The docs of [`MemoryStore`] describe the memory that the keys take, and [how large `max_keys` should
     /// be](MemoryStore#how-large-max_keys-should-be).
@@ -93,7 +94,7 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets what happens to a new key when `max_keys` keys are in use: [`OnFull::EvictLeastUsed`] unless set.
+    /// Sets what happens to a new key when `max_keys` keys are in use. The default is [`OnFull::EvictLeastUsed`].
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;
@@ -120,8 +121,8 @@ impl<A: Algorithm> Builder<A> {
     /// the denied call would be admitted without waiting. With [`Concurrency`](crate::algorithm::Concurrency), these
     /// times are not known, and there is no `retry_after`.
     ///
-    /// With [`acquire`](RateLimiter::acquire), one key may use up this maximum, unless the algorithm bounds the number
-    /// of queued calls per key: see [`acquire`](RateLimiter::acquire).
+    /// One key may use up this maximum, unless the algorithm bounds the number of queued calls per key. See
+    /// [`acquire`](RateLimiter::acquire).
     ///
     /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 104 bytes in its
     /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection
@@ -131,7 +132,8 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close): [`OnClose::Reject`] unless set.
+    /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close). The default is
+    /// [`OnClose::Reject`].
     pub fn on_close(mut self, on_close: OnClose) -> Self {
         self.store.on_close = on_close;
         self

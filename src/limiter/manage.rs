@@ -35,8 +35,8 @@ impl<A: Algorithm> RateLimiter<A> {
         self.store.queued()
     }
 
-    /// Returns the number of keys that are kept. Some of them may have their whole quota available again, and are not
-    /// yet removed. The number is at most `max_keys`.
+    /// Returns the number of keys that are kept. Some of these keys may be fresh, with their whole quota available
+    /// again, and not yet removed. The number is at most `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
         self.store.len()
@@ -53,8 +53,8 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
     /// Releases `cost` units of one or more calls that [`check`](RateLimiter::check) or
     /// [`acquire`](RateLimiter::acquire) admitted.
     ///
-    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect with others. It
-    /// never releases more units than calls in progress hold for the key. The units are released by the current
+    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect with others. At
+    /// most the units that calls in progress hold for the key are released. The units are released by the current
     /// algorithm of the limiter. Do not release calls that have a [permit](RateLimiter::try_acquire_permit): dropping
     /// the permit releases the units, by the algorithm that admitted the call. So use permits if an algorithm with a
     /// total may be [replaced](RateLimiter::replace).
@@ -91,14 +91,15 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// | a higher limit | a window: the difference is available at once. A bucket: the number of tokens by which it is short of its burst stays the same, and these tokens are refilled sooner |
     /// | a lower limit | a window: the newest charged units still count, up to the new limit. A bucket: the tokens by which it is short of its burst are refilled later |
     /// | another burst | a bucket: the number of tokens by which it is short of its burst stays the same, but is at most the new burst. No effect on windows |
-    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning, and ends one new period later; if windows are aligned, the current window is aligned to the new period. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
+    /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning, and ends one new period after its beginning; if windows are aligned, the current window is aligned to the new period. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
     /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout that has begun lasts, from the replacement on, at most the duration of the new `Lockout`. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
     /// | the maximum number of calls in progress | [`Concurrency`](crate::algorithm::Concurrency): calls in progress stay counted, even above a lower maximum |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
     /// With state in memory, the work is linear in the number of keys that are kept. A million keys of a
-    /// [`TokenBucket`](crate::algorithm::TokenBucket) took 40 milliseconds on a virtual machine. The keys of one part of
-    /// the [table](crate::store::MemoryStore#memory) are locked at a time, about 1,500 of these keys for 60 microseconds.
+    /// [`TokenBucket`](crate::algorithm::TokenBucket) took 40 milliseconds on a virtual machine. Only one part of the
+    /// [key table](crate::store::MemoryStore#memory) is locked at a time: in this case, a part with about 1,500 keys
+    /// for 60 microseconds.
     ///
     /// An algorithm of another type needs another limiter:
     ///

@@ -9,10 +9,10 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
-/// With state in memory, a key is any `K: Hash + ?Sized`: `"user:42"`, an `IpAddr`, a tuple. The `Hash` of the key must
-/// be [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two different
-/// keys might share one budget. Costs are in units of the quota. A denied call takes no units. With state in memory, a
-/// call with a cost of 0 is always allowed.
+/// With state in memory, a key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of
+/// the key must be [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two
+/// different keys might share one budget. Costs are in units of the quota. A denied call takes no units. With state in
+/// memory, a call with a cost of 0 is always allowed.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -32,8 +32,9 @@ use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStor
 ///
 /// `S` stores the state. With the store in memory, [`check`](RateLimiter::check) returns a [`Decision`]. With a
 /// [store](crate::store) that replies later, `check` returns a future of a `Result` of a `Decision`, so write
-/// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset` and `try_acquire_permit` return futures as
-/// well, and the futures of `acquire` and `acquire_permit` yield a `Result`. A missing `.await` does not compile:
+/// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset`, `release` and `try_acquire_permit` return
+/// futures as well, and the futures of `acquire` and `acquire_permit` yield a `Result`. A missing `.await` does not
+/// compile:
 ///
 /// ```compile_fail,E0599
 /// # use std::{future::Future, pin::Pin};
@@ -150,8 +151,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue.
     ///
     /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE):
-    /// [`Concurrency`](crate::algorithm::Concurrency), and algorithms that contain it. With other algorithms, the
-    /// permit is empty.
+    /// [`Concurrency`](crate::algorithm::Concurrency), and algorithms that contain it. With other algorithms, dropping
+    /// the permit has no effect.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use crate::algorithm::{Algorithm, HasPriority, Tiered};
 use crate::decision::Decision;
 use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, ReleaseStore, Store};
 
-/// A limiter with the algorithm of one tier. Created by [`RateLimiter::tier`].
+/// A limiter with the algorithm of one tier. [`RateLimiter::tier`] creates it.
 ///
 /// Units that a key uses in one tier count in all tiers of the key. See [`Tiered`].
 pub struct Tier<'a, A: Algorithm + PartialEq, S = MemoryStore<Tiered<A>>> {
@@ -68,7 +68,8 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.limiter.store.peek(self.limiter.store.key(key), self.attempt(cost))
     }
 
-    /// Takes one unit, waiting for it in the key's queue. See [`RateLimiter::acquire`], also for cancel safety and panics.
+    /// Takes one unit, and waits for it in the key's queue if it is not available now. See [`RateLimiter::acquire`],
+    /// also for cancel safety and panics.
     pub fn acquire<K: ?Sized>(&self, key: &K) -> Acquire<Tiered<A>, S>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -76,8 +77,8 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.acquire_n(key, 1)
     }
 
-    /// Takes `cost` units, waiting for them in the key's queue. See [`RateLimiter::acquire`], also for cancel safety and
-    /// panics.
+    /// Takes `cost` units, and waits for them in the key's queue if they are not all available now. See
+    /// [`RateLimiter::acquire`], also for cancel safety and panics.
     pub fn acquire_n<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<Tiered<A>, S>
     where
         S: KeyedStore<Tiered<A>, K>,
@@ -122,8 +123,8 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
         self.limiter.store.try_acquire_permit(self.limiter.store.key(key), self.attempt(1))
     }
 
-    /// Takes a permit, waiting for it in the key's queue. See [`RateLimiter::acquire_permit`], also for cancel safety and
-    /// panics.
+    /// Takes a permit, and waits for it in the key's queue if necessary. See [`RateLimiter::acquire_permit`], also for
+    /// cancel safety and panics.
     ///
     /// # Errors
     ///

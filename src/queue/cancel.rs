@@ -11,9 +11,9 @@ use crate::decision::Decision;
 
 impl<A: Algorithm> Queue<A> {
     /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
-    /// call is undone. It stays only if, since the release, another call was admitted, or the state was changed in
-    /// another way, such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units
-    /// of an admitted call are released in any case.
+    /// call is undone, unless another call was admitted since the release, or the state was changed in another way,
+    /// such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units of an
+    /// admitted call are released in any case.
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(
@@ -62,7 +62,7 @@ impl<A: Algorithm> Queue<A> {
         Some(waiter)
     }
 
-    /// Records the rejection of a call that has waited, to be returned at the next poll. Returns the waker to wake.
+    /// Records the denial of a waiter, which the next poll of the waiter returns. Returns the waker of the waiter.
     pub(super) fn reject(&mut self, evicted: Evicted<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
         let Evicted { ticket, cost, tier, arrived, waker } = evicted;
         let decision = refusal.with_delay(now.saturating_since(arrived));
@@ -71,7 +71,7 @@ impl<A: Algorithm> Queue<A> {
         waker
     }
 
-    /// Rejects all waiters. Calls that were released before stay admitted.
+    /// Denies all waiters. Calls that were released before stay admitted.
     pub(crate) fn close(&mut self, now: Nanos, refusal: Decision, wake: &mut Vec<Waker>) {
         for waiter in mem::take(&mut self.waiting) {
             wake.extend(self.reject(waiter.into(), refusal, now));

@@ -51,7 +51,8 @@ impl<A: Algorithm> QueueView<'_, A> {
         limit.min(max)
     }
 
-    /// Returns the number of calls like `arrival` that would pass or wait now, one after another.
+    /// Returns the number of calls of cost 1 that would pass or wait now, one after another. The calls have the
+    /// priority and the maximum wait of `arrival`.
     fn remaining(&mut self, decision: Decision, arrival: Arrival) -> u64 {
         let (algorithm, config) = (self.algorithm, self.config);
         let at_once = if self.is_empty() { decision.remaining() } else { 0 };

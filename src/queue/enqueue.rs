@@ -42,9 +42,9 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Queues a call in a full queue, and rejects the oldest waiter. If the new call could not be queued even without
-    /// that waiter, rejects the new call instead. If calls of other keys use up the total of all keys while the oldest
-    /// waiter is out of the queue, both calls may be rejected.
+    /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
+    /// that waiter, denies the new call instead. If calls of other keys use up the total of all keys while the oldest
+    /// waiter is out of the queue, both calls may be denied.
     fn evict_and_enqueue(
         &mut self,
         base: &A,
@@ -82,7 +82,7 @@ impl<A: Algorithm> Queue<A> {
         enqueued
     }
 
-    /// Rejects an evicted waiter. The `retry_after` of its decision is the time until a place is free.
+    /// Denies an evicted waiter. The `retry_after` of its decision is the time until a place is free.
     fn reject_evicted(
         &mut self,
         base: &A,
@@ -104,7 +104,7 @@ impl<A: Algorithm> Queue<A> {
         let Some((slot, place)) =
             self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
         else {
-            // It is unknown when another queue will release a waiter. So the call is rejected like a call that does not
+            // It is unknown when another queue will release a waiter. So the call is denied like a call that may not
             // wait.
             let arrival = Arrival { may_wait: false, ..arrival };
             let denial = self.view(base, algorithm, state, now).reject(arrival);
@@ -150,8 +150,8 @@ impl<A: Algorithm> Queue<A> {
         Enqueued::Queued(ticket)
     }
 
-    /// Removes the oldest waiter from the queue, if the new call would then be released within its maximum wait, or if
-    /// it is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
+    /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
+    /// is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
     /// call.
     fn pop_oldest_if(
         &mut self,

@@ -58,7 +58,7 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The state after all waiters have been admitted. It is computed when it is needed, and discarded when the state
     /// changes other than by an admission from the queue. Always `None` if it is unknown when calls will be admitted.
     projection: Option<Projection<A::State>>,
-    /// Set when a waiter was released late or a release was undone: the projection is approximate until it is
+    /// `true` if a waiter was released late or a release was undone. The projection is then approximate until it is
     /// recomputed.
     is_stale: bool,
     /// The released calls, in the order of their tickets.
@@ -66,7 +66,7 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     next_ticket: u64,
-    /// The time of the latest reset of the schedule. No waiter is charged as of an earlier time.
+    /// The time of the latest reset of the schedule. No waiter is charged at an earlier time.
     since: Nanos,
     /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
     ready_at: Option<Nanos>,
@@ -109,8 +109,8 @@ impl<A: Algorithm> Queue<A> {
         self.waiting.len()
     }
 
-    /// Makes the last release final, because the state was changed other than by a release: for example, a call was
-    /// admitted past the queue.
+    /// Makes the latest release final, because the state was changed other than by a release: for example, by a refund,
+    /// or by a call that was admitted at once.
     pub(crate) fn commit_release(&mut self) {
         self.undo = None;
         self.invalidate();
@@ -121,8 +121,8 @@ impl<A: Algorithm> Queue<A> {
         (self.projection, self.checked_at) = (None, None);
     }
 
-    /// Restarts the schedule, because the state was reset: the first waiter may be admitted now, and the others after
-    /// it.
+    /// Restarts the schedule at `now`, because the state was reset. The first waiter may be admitted now, and the other
+    /// waiters after it.
     pub(crate) fn reset_schedule(&mut self, now: Nanos) {
         self.commit_release();
         self.since = now;
@@ -140,8 +140,8 @@ impl<A: Algorithm> Queue<A> {
         self.view_after(base, algorithm, state, now, 0)
     }
 
-    /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. Their cost
-    /// has been charged to `state` already.
+    /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. The cost of
+    /// these waiters has been charged to `state` already.
     pub(crate) fn view_after<'a>(
         &'a mut self,
         base: &'a A,

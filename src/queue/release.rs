@@ -26,7 +26,7 @@ impl<A: Algorithm> Queue<A> {
             let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
             self.observe_time(base.last_update(state));
             let Some(at) = admitted else { break };
-            // If the first of the released waiters is on time, the others are as well.
+            // If the first of the released waiters was released on time, the other waiters were as well.
             if remaining.is_empty() {
                 self.record_departure(base, at);
             }
@@ -68,15 +68,15 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Records when the first waiter is released, as computed at `now`. Returns that time. If the time is unknown,
-    /// returns [`Nanos::MAX`], and each access computes the time again.
+    /// Records the time at which the first waiter is released, as computed at `now`. Returns that time. If the time is
+    /// unknown, returns [`Nanos::MAX`], and each access computes the time again.
     pub(super) fn set_ready_at(&mut self, ready_at: Option<Nanos>, now: Nanos) -> Nanos {
         self.checked_at = ready_at.map(|_| now);
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter was released at `at`. If `at` is later than was computed, the waiters behind it
-    /// are delayed, and the projection is only approximate.
+    /// Records that the first waiter was released at `at`. If `at` is later than was computed, the waiters behind the
+    /// released waiter are delayed, and the projection is only approximate.
     fn record_departure(&mut self, base: &A, at: Nanos) {
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.is_stale = true;
@@ -107,8 +107,8 @@ impl<A: Algorithm> Queue<A> {
         released
     }
 
-    /// Computes when the first waiter is released. Returns the waker of this waiter if its release is before the time
-    /// of its timer.
+    /// Computes the time at which the first waiter is released. Returns the waker of this waiter if the release is
+    /// before the time of the waiter's timer.
     pub(super) fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
         let first = self.waiting.front()?;
         let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
@@ -206,7 +206,7 @@ impl<A: Algorithm> Queue<A> {
         (PollTurn::NotBefore(waiter.wake_at), spare)
     }
 
-    /// Rejects a waiter that has reached its `max_wait`.
+    /// Denies a waiter that has reached its `max_wait`.
     fn time_out(
         &mut self,
         base: &A,
@@ -227,7 +227,8 @@ impl<A: Algorithm> Queue<A> {
     }
 }
 
-/// Moves an instant back by `back`, the time by which the clock was set back. `Nanos::MAX` means never, so it stays.
+/// Moves an instant back by `back`, the time by which the clock was set back. `Nanos::MAX` means never, and is returned
+/// unchanged.
 fn earlier(instant: Nanos, back: u64) -> Nanos {
     match instant {
         Nanos::MAX => Nanos::MAX,

@@ -195,11 +195,11 @@ struct Gate {
     leaves: Arc<AtomicUsize>,
 }
 
-/// The latest clock reading, and the time of the next admission.
+/// The state of a key: the latest clock reading, and the time of the next admission.
 type Times = (Nanos, Nanos);
 
 impl Gate {
-    /// Returns the number of admissions since the last call.
+    /// Returns the number of admissions since the last use of this method.
     fn take(&self) -> usize {
         self.leaves.swap(0, Ordering::Relaxed)
     }

@@ -19,7 +19,7 @@ pub(crate) struct QueueView<'a, A: Algorithm> {
     pub(super) algorithm: &'a A,
     pub(super) config: QueueConfig,
     pub(super) state: &'a mut A::State,
-    /// The waiters ahead. `None` if there are none.
+    /// The waiters ahead. `None` if no waiter is ahead.
     pub(super) before: Option<Ahead<'a, A>>,
     /// The count of the waiters of all keys, and its maximum.
     pub(super) total: &'a Semaphore,
@@ -40,7 +40,7 @@ pub(super) struct Ahead<'a, A: Algorithm> {
     ahead: u128,
 }
 
-/// The course of a call that cannot pass now.
+/// The way in which a call that cannot pass now is handled.
 enum Course {
     Waits,
     Full,
@@ -78,7 +78,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         Self { base, algorithm, config: queue_config(algorithm), state, before, total }
     }
 
-    /// Sets the number and the total cost of the waiters ahead to those right after an earlier release.
+    /// Sets the number and the total cost of the waiters ahead, to describe the queue as it was right after an earlier
+    /// release.
     pub(super) fn with(mut self, waiting: usize, ahead: u128) -> Self {
         if let Some(before) = &mut self.before {
             (before.waiting, before.ahead) = (waiting, ahead);
@@ -153,7 +154,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is refused for
+    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is denied for
     /// another reason. `decision` is what the algorithm decided without regard to the queue.
     fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
         let config = self.config;
@@ -195,7 +196,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.config.overflow() == QueueOverflow::DropOldest
     }
 
-    /// Returns the decision for a call that would be denied.
+    /// Returns the decision for a call that would be denied, without counting the denial.
     pub(crate) fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
         let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
         self.reported_rejection(decision, arrival, false)
@@ -207,13 +208,13 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.reported_rejection(decision, arrival, true)
     }
 
-    /// Returns the rejection of a call as the algorithm reports it. `counts` is false for a preview.
+    /// Returns the denial of a call as the algorithm reports it. `counts` is false for a preview.
     fn reported_rejection(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Decision {
         let rejection = self.rejection(decision, arrival);
         self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
     }
 
-    /// Returns the denial of a call that does not wait itself, and must not overtake the waiters.
+    /// Returns the denial of a call that may not wait, and must not overtake the waiters.
     pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
         let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
@@ -231,7 +232,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             .with_index(last.limit_index())
     }
 
-    /// Returns the decision that a call of cost 1 would report if it had just been admitted, at `now`.
+    /// Returns the decision on a call of cost 1 that has just been admitted, at `now`.
     pub(crate) fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
         let arrival = Arrival { priority, ..Arrival::new(now, 1) };
         let decision = self.algorithm.peek(self.state, now, 0);
@@ -265,8 +266,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         match (self.is_empty(), is_timed) {
             (false, _) => self.deny_behind_others(arrival, fits, retry),
             (true, true) => decision.with_retry_after(retry),
-            // With several limits, the limit whose waits are unknown may have room. Then the algorithm's decision
-            // reports the wait of another limit.
+            // The decision may have a `retry_after`: in a tuple, the limit whose waits are unknown may have room, so
+            // that the decision reports the wait of another limit.
             (true, false) => decision,
         }
     }

@@ -14,7 +14,7 @@ pub(super) struct Waiter<A> {
     /// The algorithm that the call chose for itself: its tier.
     pub(super) tier: Option<Box<A>>,
     pub(super) arrived: Nanos,
-    /// The time at which the waiter is rejected, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
+    /// The time at which the waiter is denied, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
     pub(super) deadline: Nanos,
     pub(super) wake_at: Nanos,
     pub(super) waker: Option<Waker>,
@@ -31,8 +31,8 @@ impl<A> Waiter<A> {
     }
 
     /// Returns the earliest time at which the waiter can be charged: its arrival or, if that is later, `since`, the
-    /// time of the latest reset of the schedule. The result is at most `seen`, because the clock may have been set
-    /// back.
+    /// time of the latest reset of the schedule. The result is at most `seen`, the key's time, because the clock may
+    /// have been set back.
     pub(super) fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.max(since).min(seen)
     }
@@ -67,7 +67,7 @@ pub(super) struct Released<A> {
     pub(super) place: SharedPermit,
 }
 
-/// The last release, for undoing it.
+/// The latest release, with the data that is needed to undo it.
 #[derive(Debug)]
 pub(super) struct LastRelease<S> {
     pub(super) ticket: u64,
@@ -91,8 +91,8 @@ impl<S> Projection<S> {
         self.at = algorithm.project(&mut self.state, self.at, arrived, cost).max(self.at);
     }
 
-    /// Removes a waiter, and returns whether that was possible. It is possible only if the charges of the algorithm
-    /// [add up](Algorithm::ADDS_UP) and the projection is not ahead of the clock.
+    /// Removes a waiter if possible, and returns whether the waiter was removed. A waiter can be removed only if the
+    /// charges of the algorithm [add up](Algorithm::ADDS_UP) and the projection is not ahead of the clock.
     pub(super) fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
         let is_possible = A::ADDS_UP && self.at <= now;
         if is_possible {

@@ -9,8 +9,8 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A window algorithm that lets calls with priority borrow units of the next window. Created by the method
-/// `priority(percent)` of [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`].
+/// A window algorithm that lets calls with priority borrow units of the next window. The method `priority(percent)` of
+/// [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`] creates it.
 ///
 /// A call without priority is decided by the window itself, except that the call is denied while calls with priority
 /// are queued. A call [with priority](crate::limiter::RateLimiter::acquire_with_priority) that cannot pass now is
@@ -46,8 +46,8 @@ use crate::decision::Decision;
 /// **Where it breaks.** Important calls are not limited at all. Many of them together overload the service that the
 /// limit protects.
 ///
-/// **The idea** (from Sentinel, where it is called *occupy*). A call with priority takes its units from the next
-/// window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
+/// **The idea** (from Alibaba's Sentinel, where it is called *occupy*). A call with priority takes its units from the
+/// next window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
 ///
 /// ```text
 ///   limit 4, priority for 50 %
@@ -65,7 +65,7 @@ use crate::decision::Decision;
 /// **Invariant.** The limit of the window holds for all calls. The queued calls cost at most the given percentage of
 /// the limit.
 ///
-/// **Cost.** No more memory per key, except for the waiters in the queue.
+/// **Cost.** A key takes no more memory than without priority, except for the waiters in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Priority<A> {
     algorithm: A,
@@ -73,8 +73,8 @@ pub struct Priority<A> {
     units: u64,
 }
 
-/// A window algorithm from which calls with priority may borrow. Implemented only by the window algorithms of this
-/// crate.
+/// A window algorithm from which calls with priority may borrow. Only the window algorithms of this crate implement
+/// this trait.
 pub trait Window: Algorithm + sealed::Sealed {}
 
 mod sealed {
@@ -83,9 +83,9 @@ mod sealed {
 
 /// An algorithm that treats calls with priority differently from other calls.
 ///
-/// Implemented by [`Priority`], and by a [`Tiered`] or [`Lockout`] that contains one. Tuples do not support priority.
-/// Implement this trait for an algorithm of your own if only calls with priority wait in its queue
-/// ([`QueueConfig::priority_only`]).
+/// [`Priority`] implements this trait, and so does a [`Tiered`] or [`Lockout`] that contains a `Priority`. Tuples do
+/// not support priority. Implement this trait for an algorithm of your own if only calls with priority wait in its
+/// queue ([`QueueConfig::priority_only`]).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no calls with priority",
     label = "priority has no effect here",

@@ -1,4 +1,4 @@
-//! [`Algorithm`] for [`LeakyBucket`]: how a leaky bucket decides calls.
+//! The implementation of [`Algorithm`] for [`LeakyBucket`].
 
 use super::{LeakyBucket, LeakyBucketState};
 use crate::algorithm::clock_step::earliest_slot;
@@ -47,7 +47,7 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot earlier by one interval per unit, but not before `now`.
+    /// Moves the next slot earlier by one interval per unit, but not before the key's time.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if !state.next.is_due() {
@@ -67,7 +67,8 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot to `cost` intervals after `now`, unless the slot is later already.
+    /// Moves the next slot to `cost` intervals after the key's time, unless the slot is later already. A `cost` of 0
+    /// changes nothing.
     fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
         self.observe(state, now);
         if cost > 0 {
@@ -106,7 +107,7 @@ impl Algorithm for LeakyBucket {
         Some(if state.next.is_due() { instant.min(now) } else { instant })
     }
 
-    /// Admits the call at its slot. If the slot is more than 5 ms before the key's time, the call is admitted 5 ms
+    /// Charges the call at its slot. If the slot is more than 5 ms before the key's time, charges the call at 5 ms
     /// before the key's time instead, and the schedule continues from there.
     fn admit_queued(
         &self,

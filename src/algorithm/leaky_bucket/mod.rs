@@ -84,7 +84,7 @@ use crate::quota::Quota;
 /// **Invariant.** After a call of cost `n`, the next slot is at least `n * period / limit` later, unless units were
 /// given back. No call is admitted before its slot.
 ///
-/// **Cost.** Constant time, 24 bytes a key, and the memory of each waiter in the queue.
+/// **Cost.** A call takes constant time. A key takes 24 bytes, and the memory of each waiter in its queue.
 ///
 /// A leaky bucket can also be used as a *meter*, which denies calls instead of making them wait. A meter decides as a
 /// token bucket does: use [`TokenBucket`](crate::algorithm::TokenBucket) for that.

@@ -2,9 +2,9 @@
 /// number is stored as two 64-bit words, so that the state needs no padding for its alignment.
 ///
 /// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So nearly all 128-bit numbers are slots in
-/// the future, and the range of slots reaches beyond the end of the clock's range. Overdue slots need fewer numbers,
-/// because only queued calls use overdue slots. A slot that would be overdue by more than the offset is stored as the
-/// earliest slot that can be represented.
+/// the future, and the range of slots reaches beyond the end of the clock's range. Few numbers are needed for overdue
+/// slots, because only queued calls use them, and a call uses at most the last 5 ms. A slot that would be overdue by
+/// more than the offset is stored as the earliest slot that can be represented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Slot {
     high: u64,

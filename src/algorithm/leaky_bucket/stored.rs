@@ -1,4 +1,4 @@
-//! The state as a string: the grains until the next slot, and the key's time.
+//! The state as a string: the grains of the [`MicroRate`] until the next slot, and the key's time.
 
 use super::slot::Slot;
 use super::{LeakyBucket, LeakyBucketState};
@@ -9,7 +9,7 @@ use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, Stor
 use crate::clock::Nanos;
 use crate::quota::Quota;
 
-/// The maximum of a number that the script adds to another number, so that the sum is exact.
+/// The maximum of each number that the script adds to another number. Up to this maximum, the sum is exact.
 const MAX_ADDED: u128 = 1 << 52;
 
 impl LeakyBucket {
@@ -42,7 +42,7 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, at most `u64::MAX`, and the key's time.
+    /// Writes the grains until the next slot, but at most `u64::MAX`, and the key's time.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
         let until = self.micro_rate().grains_to_micros(state.next.until());
         numbers.number(u64::try_from(until).unwrap_or(u64::MAX));

@@ -1,4 +1,4 @@
-//! [`Algorithm`] for [`SlidingWindow`]: how a sliding window decides calls.
+//! The implementation of [`Algorithm`] for [`SlidingWindow`].
 
 use super::{SlidingWindow, SlidingWindowState};
 use crate::algorithm::clock_step::step;
@@ -58,8 +58,9 @@ impl Algorithm for SlidingWindow {
         }
     }
 
-    /// Keeps each unit until at least one period of the new quota after the last instant of the unit's old slice. Units
-    /// above the new limit are dropped, the oldest first.
+    /// Keeps each unit for at least one period of the new quota, counted from the last instant of the unit's old slice
+    /// or, if that slice is open, from the latest clock reading. Units above the new limit are dropped, the oldest
+    /// first.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {

@@ -47,8 +47,8 @@ const MAX_SLICES: u64 = 1_000;
 /// old. The sum of the slices stands for the last period.
 ///
 /// **Where it breaks.** The sum covers a whole period only when a slice ends. Within a slice, the sum covers less: with
-/// two slices, a limit of 100 per second admits 200 calls within little over half a second. Sentinel's window works
-/// like that.
+/// two slices, a limit of 100 per second admits 200 calls within little more than half a second. The window of
+/// Alibaba's library Sentinel works like that.
 ///
 /// **The idea.** Keep `n + 1` slices, and drop a slice when its *last* instant is a whole period ago. The sum then
 /// always covers a period, and up to one slice more. So the limit holds in every period. The price is that a unit is
@@ -72,16 +72,16 @@ const MAX_SLICES: u64 = 1_000;
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
 /// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 72 bytes. With more than ten
-/// slices, or once a count of a key has exceeded 32 bits, a key also takes 8 bytes for each of its slices (room for ten
-/// at least), and 16 bytes.
+/// slices, or once a count of the key has needed more than 32 bits, the key takes 88 bytes and 8 bytes per slice, and
+/// at least 168 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
     queue_config: QueueConfig,
     slices: u32,
-    /// The length of a slice.
+    /// The length of a slice, in nanoseconds.
     width: u64,
-    /// The offset in the open slice at which the oldest slice expires.
+    /// The offset in the open slice at which the oldest slice expires, in nanoseconds.
     expiry_offset: u64,
 }
 
@@ -104,8 +104,8 @@ impl SlidingWindow {
         self.slices
     }
 
-    /// Sets the number of slices. With more slices, a unit is available again sooner. With more than ten slices, every
-    /// slice takes 8 bytes per key, in an allocation of the key.
+    /// Sets the number of slices. With more slices, a unit is available again sooner. With more than ten slices, each
+    /// key has an allocation of 16 bytes and 8 bytes per slice.
     ///
     /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
     /// that are not needed to cover the period are left out, so [`slice_count`](SlidingWindow::slice_count) may be less
@@ -138,8 +138,8 @@ impl SlidingWindow {
     const fn sliced(quota: Quota, queue_config: QueueConfig, n: u64) -> Self {
         let period = quota.period_nanos();
         let width = period.div_ceil(n);
-        // There are no more slices than needed to cover the period, so that the oldest slice expires while the newest
-        // slice is open.
+        // There are no more slices than needed to cover the period, so that the oldest slice expires before the open
+        // slice ends.
         let slices = period.div_ceil(width);
         Self {
             quota,

@@ -6,7 +6,7 @@ use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of};
 use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
 use crate::quota::Quota;
 
-/// The maximum number of slices for which a script is faster than two round trips.
+/// The maximum number of slices for which one trip with a script is faster than two trips without a script.
 const MAX_SCRIPT_SLICES: u32 = 100;
 
 impl StoredAlgorithm for SlidingWindow {

@@ -4,7 +4,8 @@ use crate::clock::Nanos;
 
 /// The number of slices that need no allocation.
 const FEW: usize = 10;
-/// The indexes of the words in front of those of the closed slices.
+/// The indexes of three words: the units in all slices, the units in the open slice, and the units in the first closed
+/// slice of the ring.
 const TOTAL: usize = 0;
 const OPEN: usize = 1;
 const CLOSED: usize = 2;
@@ -21,11 +22,11 @@ pub struct SlidingWindowState {
 
 /// The units in all slices, in the open slice, and in each closed slice. The closed slices are a ring.
 ///
-/// `newest_index` is the index of the newest closed slice, and `oldest_age` an age above which all slices are empty.
+/// `newest_index` is the index of the newest closed slice, and `oldest_age` is an age above which all slices are empty.
 /// Both numbers are fields of each variant, because they then fit into the padding next to the discriminant.
 #[derive(Clone, Debug)]
 enum Units {
-    /// At most ten slices, none of which ever had more units than fit into 32 bits.
+    /// At most ten slices. Neither the units in one slice nor those in all slices have ever exceeded 32 bits.
     Few {
         newest_index: u16,
         oldest_age: u16,
@@ -39,7 +40,7 @@ enum Units {
 }
 
 impl SlidingWindowState {
-    /// Creates the state of a key that has used nothing, with as many closed `slices`, at most 1,000.
+    /// Creates the state of a key that has used nothing. The state has `slices` closed slices, at most 1,000.
     pub(super) fn new(now: Nanos, slices: u32) -> Self {
         let slices = slices as usize;
         let units = match slices <= FEW {

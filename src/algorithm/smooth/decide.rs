@@ -1,4 +1,4 @@
-//! [`Algorithm`] for [`Smooth`]: how `Smooth` decides calls.
+//! The implementation of [`Algorithm`] for [`Smooth`].
 
 use super::schedule::fine;
 use super::{MAX_FIXED, Smooth, SmoothState};
@@ -45,8 +45,8 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Moves the next scheduled time earlier by one interval per unit, but not before `now`. Stored permits that were
-    /// used are not given back.
+    /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. Stored permits
+    /// that were used are not given back.
     ///
     /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
     /// tiny part of the charge remains.
@@ -70,8 +70,8 @@ impl Algorithm for Smooth {
         }
     }
 
-    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after `now`, unless
-    /// the scheduled time is later already.
+    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after the key's time,
+    /// unless the scheduled time is later already. A `cost` of 0 changes nothing.
     fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
         let observed = self.observe(state, now);
         match self.is_due(state) {
@@ -120,8 +120,8 @@ impl Algorithm for Smooth {
         Some(if self.is_due(state) { self.turn(state).min(now) } else { self.turn(state) })
     }
 
-    /// Admits the call at its scheduled time. If this time is more than 5 ms before the key's time, the call is
-    /// admitted 5 ms before the key's time instead, and the schedule continues from there. The time of the stall is not
+    /// Charges the call at its scheduled time. If this time is more than 5 ms before the key's time, charges the call
+    /// at 5 ms before the key's time instead, and the schedule continues from there. The time of the stall is not
     /// stored as permits.
     fn admit_queued(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
         let observed = self.observe(state, now);

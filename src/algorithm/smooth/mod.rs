@@ -27,8 +27,8 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///
 /// Calls of [`acquire`](crate::limiter::RateLimiter::acquire) wait in order, at most [`queue`](Smooth::queue) calls per
 /// key and each at most [`max_wait`](Smooth::max_wait). [`check`](crate::limiter::RateLimiter::check) admits a call
-/// that would not have to wait, and denies others. The cost of a call delays the next call, never the call itself. So
-/// no cost is too large.
+/// that would not have to wait, and denies other calls. The cost of a call delays the next call, never the call itself.
+/// So no cost is too large.
 ///
 /// A timer that is late by up to 5 ms does not lower the rate. After a longer stall of the runtime the schedule moves:
 /// the time of the stall is neither made up for nor stored as permits.
@@ -74,7 +74,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///
 /// ```text
 ///  time per permit
-///      bursty: nothing                warming up: more, the more are stored
+///      bursty: nothing                warming up: rises with the stored permits
 ///
 ///   T ┤------ new permits              cf·T ┤                 ╱
 ///     │                                     │               ╱
@@ -83,25 +83,26 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// ```
 ///
 /// Stored permits are taken from the right end of the line, and each permit costs the area under its part of the line.
-/// So if the maximum is stored, a limiter that warms up starts at `cf` times the interval `T`, and reaches `T` after
-/// `warm_up`. Since the cost is an area, it does not matter how permits are split into calls.
+/// So if the maximum is stored, a limiter that warms up starts at `cf`, the cold factor, times the interval `T`, and
+/// reaches `T` after `warm_up`. Since the cost is an area, it does not matter how permits are split into calls.
 ///
-/// **Numbers.** Stored permits are counted as *time*: each permit is one interval `T`. Then the threshold is at
-/// `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and each second of idle time adds `1/2 + 2 /
-/// (1 + cf)` seconds to the stored time. None of these formulas contains the rate. With some rates, scheduled times are
-/// not whole nanoseconds. So scheduled times are kept in *fine units* of 2^-48 of a nanosecond, and rounded so that no
-/// call is admitted early. The cold factor is rounded up to a multiple of 1/1024.
+/// **Numbers.** Stored permits are counted as *time*: each permit is one interval `T`. With a warm-up, the threshold is
+/// then at `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and each second of idle time adds
+/// `1/2 + 2 / (1 + cf)` seconds to the stored time. None of these formulas contains the rate. With some rates,
+/// scheduled times are not whole nanoseconds. So scheduled times are kept in *fine units* of 2^-48 of a nanosecond, and
+/// rounded so that no call is admitted early. The cold factor is rounded up to a multiple of 1/1024.
 ///
 /// Up to a cold factor of 3, rounding errors stay tiny: no call is admitted early, and no call is late by more than a
 /// nanosecond. With a cold factor above 3, the algorithm itself is unstable. If a scheduled time is a little late, less
 /// idle time is left after it, and fewer permits are stored. The limiter is then less cold after the pause, and the
 /// next calls are admitted sooner. Each pause after which the limiter is not completely cold multiplies the error by
 /// about `(cf + 5) (cf - 1) / (2 cf + 2) - 1`. With a factor of 10, calls are exact to a nanosecond over about fifteen
-/// such pauses in a row. With a factor of 1,000, they are exact over about four.
+/// such pauses in a row. With a factor of 1,000, they are exact over about four such pauses.
 ///
-/// **Invariant.** No call is admitted before `next`. Each admission advances `next` by the time that its permits cost.
+/// **Invariant.** No call is admitted before `next`, the scheduled time of the next call. Each admission advances
+/// `next` by the time that the permits of the admitted call cost.
 ///
-/// **Cost.** Constant time, 48 bytes a key.
+/// **Cost.** A call takes constant time, and a key takes 48 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Smooth {
     quota: Quota,
@@ -110,9 +111,9 @@ pub struct Smooth {
     queue_config: QueueConfig,
     /// The maximum time that is stored, in fine units.
     max_stored: u128,
-    /// The maximum number of calls that `check` admits at one instant.
+    /// The maximum number of calls of cost 1 that `check` admits at one instant.
     at_once: u64,
-    /// The maximum number of calls that `acquire` admits or queues at one instant.
+    /// The maximum number of calls of cost 1 that `acquire` admits or queues at one instant.
     capacity: u64,
 }
 
@@ -137,8 +138,8 @@ impl Smooth {
     }
 
     /// Creates Guava's `SmoothWarmingUp`: after a long pause, the interval between calls is at first nearly the normal
-    /// interval times the cold factor (3), and decreases to the normal interval within `warm_up`. The limiter is cold
-    /// when it is built.
+    /// interval times the cold factor (3 by default), and decreases to the normal interval within `warm_up`. The
+    /// limiter is cold when it is built.
     ///
     /// With a `warm_up` of zero, no permits are stored, and calls are one interval apart. A `warm_up` above 292 years
     /// is shortened to 292 years.
@@ -177,12 +178,12 @@ impl Smooth {
         self
     }
 
-    /// Sets the cold factor, by which the first interval of a cold limiter is longer than the normal interval. Has no
-    /// effect on [`bursty`](Smooth::bursty).
+    /// Sets the cold factor. The first interval of a cold limiter is nearly the normal interval times this factor. The
+    /// default is 3. The factor has no effect on [`bursty`](Smooth::bursty).
     ///
     /// The factor is rounded up to a multiple of 1/1024. Above 3, rounding errors grow with each pause after which the
     /// limiter is not completely cold. With a factor of 10, calls are exact to a nanosecond over about fifteen such
-    /// pauses in a row. With a factor of 1,000, they are exact over about four.
+    /// pauses in a row. With a factor of 1,000, they are exact over about four such pauses.
     ///
     /// # Panics
     ///

@@ -7,7 +7,7 @@ use crate::algorithm::rate::div_rem;
 use crate::clock::Nanos;
 
 impl Smooth {
-    /// Returns the time of `units` intervals, rounded up, in fine units.
+    /// Returns the time of `units` intervals in fine units, rounded up, but at most [`MAX_FIXED`].
     pub(super) fn nanos_of(&self, units: u128) -> u128 {
         let grains = units.saturating_mul(u128::from(self.rate.period));
         let (nanos, rest) = div_rem(grains, self.rate.limit);
@@ -113,8 +113,8 @@ impl Smooth {
         self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
     }
 
-    /// Takes `units` permits: stored permits first, and new permits once `stored` is used up. Returns the delay of the
-    /// next call that these permits cause, in fine units.
+    /// Takes `units` permits: stored permits first, and new permits once `stored` is used up. Returns the time by which
+    /// these permits delay the next call, in fine units.
     pub(super) fn withdraw(&self, stored: &mut u128, units: u128) -> u128 {
         self.stored_permits.withdraw(stored, self.nanos_of(units))
     }

@@ -12,7 +12,7 @@ const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum StoredPermits {
-    /// Up to one second of unused time. Stored permits cost no time.
+    /// Unused time is stored, up to one second. Stored permits cost no time.
     Bursty,
     WarmingUp {
         /// The time of a warm-up, in nanoseconds.
@@ -93,7 +93,7 @@ impl StoredPermits {
     }
 
     /// Takes an amount of permits, given as `time`: one interval for each permit. Takes stored permits first, and new
-    /// permits once `stored` is used up. Returns the delay of the next call that these permits cause.
+    /// permits once `stored` is used up. Returns the time by which these permits delay the next call.
     pub(super) fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
         let before = *stored;
         *stored = before.saturating_sub(time);
@@ -132,8 +132,8 @@ fn threshold(warm_up: u64) -> u128 {
     u128::from(warm_up) << (FRACTION_BITS - 1)
 }
 
-/// Returns by how much the stored time grows per second of idle time, `1/2 + 2 / (1 + cf)` seconds, as numerator and
-/// denominator.
+/// Returns the numerator and the denominator of `1/2 + 2 / (1 + cf)`: the number of seconds by which the stored time
+/// grows per second of idle time.
 fn fill_rate(cold_factor: u64) -> (u128, u64) {
     const ONE: u64 = 1 << COLD_FACTOR_BITS;
     (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))

@@ -36,7 +36,8 @@ pub(super) fn mul_div_ceil(a: u128, b: u128, slope: u64, divisors: &[u64], shift
 /// Returns `whole * part / of`, rounded up. `part` is at most `of`, and `of` is above 0 and below 2^127.
 pub(super) fn scale_ceil(whole: u128, part: u128, of: u128) -> u128 {
     let (mut quotient, mut rest) = (0, 0);
-    // Long multiplication and division in one loop, one bit of `whole` at a time. `rest` stays below `of`.
+    // The loop is a long multiplication and a long division at once, one bit of `whole` at a time. `rest` stays below
+    // `of`.
     for bit in (0..u128::BITS).rev() {
         quotient *= 2;
         for summand in [rest, part * (whole >> bit & 1)] {

@@ -5,7 +5,8 @@ use crate::algorithm::rate::Rate;
 /// terms.
 ///
 /// One grain of this rate is `factor` grains of the [`Rate`]. A microsecond is a whole number of grains of either rate.
-/// So if a state was fresh at a whole microsecond, its grains are also a whole number of grains of this rate.
+/// So if a state was fresh at a whole microsecond, then at every later whole microsecond the state contains a whole
+/// number of grains of this rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct MicroRate {
     /// The grains of a microsecond.

@@ -29,6 +29,7 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. `Concurrency` is an
 /// exception because calls in progress end when their process ends, while a count on another machine would remain. In
 /// Redis, [`RedisPermits`](crate::store::redis::RedisPermits) counts them instead.
+///
 /// Implement the trait for an algorithm of your own to use that algorithm with a
 /// [`RedisStore`](crate::store::redis::RedisStore).
 ///
@@ -55,8 +56,8 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
             tuples of them, `Tiered` and `Lockout`; implement `StoredAlgorithm` for an algorithm of your own"
 )]
 pub trait StoredAlgorithm: Algorithm {
-    /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, a comma or an
-    /// unpaired parenthesis.
+    /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, an unpaired
+    /// parenthesis, or a comma outside of parentheses.
     ///
     /// Two algorithms with the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;
@@ -83,11 +84,11 @@ pub trait StoredAlgorithm: Algorithm {
         Ok(())
     }
 
-    /// Returns the steps by which a script on the server decides a check in one round trip. Returns `None` if there is
-    /// no script. Without a script, the store reads the state, decides the call, and then writes the new state if no
-    /// other process has changed the state since it was read. This usually takes two round trips, but the algorithm
-    /// itself decides the call, with any arithmetic. The numbers of a script are floating-point, so a script computes
-    /// exactly only with integers up to 2^53.
+    /// Returns the steps by which a script on the server decides a check in one trip. Returns `None` if there is no
+    /// script. Without a script, the store reads the state, decides the call, and then writes the new state if no other
+    /// process has changed the state since it was read. This usually takes two trips, but the algorithm itself decides
+    /// the call, with any arithmetic. The numbers of a script are floating-point, so a script computes exactly only
+    /// with integers up to 2^53.
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
@@ -116,9 +117,9 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once
-    /// or after a wait. The delay of the decision is the time until the release of the call. By default, returns
-    /// `None`: the algorithm does not reserve times in advance. In this case, the call waits in a queue of its process,
-    /// and is then checked again.
+    /// or after a wait. The delay of the decision is the time until the release of the call. The default implementation
+    /// returns `None`, which means that the algorithm does not reserve times in advance. In this case, the call waits
+    /// in a queue of its process, and is then checked again.
     fn reserve_slot(
         &self,
         _state: &mut Self::State,
@@ -130,8 +131,8 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Gives back the charge of a call that was cancelled while it waited, unless another call has been charged since.
-    /// `mark` is the [mark](ReservedTime::mark) of the cancelled call. Returns whether the charge was given back. By
-    /// default, gives nothing back.
+    /// `mark` is the [mark](ReservedTime::mark) of the cancelled call. Returns whether the charge was given back. The
+    /// default implementation gives nothing back.
     fn give_back(&self, _state: &mut Self::State, _now: Nanos, _cost: u64, _mark: u128) -> bool {
         false
     }

@@ -1,8 +1,8 @@
 /// The largest integer up to which a script computes exactly, because the numbers of a script are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
-/// The maximum number of local variables of all steps and keys of a script together. The rest of the script, and the
-/// blocks of each step, have fewer than 40. A function of Lua can have 200.
+/// The maximum number of local variables of all steps and keys of a script together. The rest of the script, including
+/// the temporary variables within a step, needs fewer than 40 more. A function of Lua can have 200.
 pub(crate) const MAX_LOCALS: usize = 150;
 
 /// The steps by which a script decides a check: one for each limit. See
@@ -27,8 +27,8 @@ pub(crate) struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StepKind {
     /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that each unit of
-    /// the cost adds, the capacity in grains, the grains that must be free for each unit of the cost (a leaky bucket:
-    /// 0), the period in microseconds, and the maximum number of grains in a state.
+    /// the cost adds, the capacity in grains, the grains that must be free for each unit of the cost (0 for a leaky
+    /// bucket), the period in microseconds, and the maximum number of grains in a state.
     Bucket,
     /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
     FixedWindow,
@@ -50,7 +50,7 @@ impl StepKind {
         }
     }
 
-    /// Returns the number of local variables, including arguments, that this part of a script keeps until the script
+    /// Returns the number of local variables, including arguments, that a step of this kind keeps until the script
     /// ends.
     pub(crate) const fn local_count(self) -> usize {
         let own = match self {

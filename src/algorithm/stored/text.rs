@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use crate::clock::Nanos;
 
-/// Writes the numbers of a state, each after a space.
+/// A writer of the numbers of a state. Each number is written after a space.
 #[derive(Clone, Debug, Default)]
 pub struct StateWriter(String);
 
@@ -36,8 +36,8 @@ impl StateWriter {
     }
 }
 
-/// Reads the numbers of a state. Each method that reads returns `None` if the next word of the string is not what the
-/// method reads.
+/// A reader of the numbers of a state. Each method that reads returns `None` if the next word of the string is not what
+/// the method reads.
 #[derive(Clone, Debug)]
 pub struct StateReader<'a>(&'a str);
 
@@ -97,8 +97,8 @@ pub(in crate::algorithm) fn numbers_of<const N: usize>(unit: &str, tag: &str) ->
     words.next().is_none().then_some(numbers)
 }
 
-/// Returns the unit, in nanoseconds, in which a state written as a string gives times shorter than the period: 1,000 if
-/// the period is a whole number of microseconds, otherwise 1.
+/// Returns the number of nanoseconds in one unit of the times in a state string that are shorter than the period. The
+/// result is 1,000 if the period is a whole number of microseconds, and otherwise 1.
 pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
     if period.is_multiple_of(1_000) { 1_000 } else { 1 }
 }

@@ -1,4 +1,4 @@
-//! [`Algorithm`] for [`TokenBucket`]: how a token bucket decides calls.
+//! The implementation of [`Algorithm`] for [`TokenBucket`].
 
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::clock_step::{earliest_slot, step};
@@ -46,7 +46,7 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Gives back `cost` tokens, or as many as are missing from a full bucket if that is less.
+    /// Gives back `cost` tokens, but at most the burst, and at most the tokens that are missing from a full bucket.
     fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
         self.advance(state, now);
         // No single call was charged more than the burst, although queued calls together may owe more.
@@ -114,19 +114,19 @@ impl Algorithm for TokenBucket {
         Some(if is_due { now } else { self.turn(state, cost) })
     }
 
-    /// Adds the cost to `used` without advancing the state first. The scheduled time can lie between two nanoseconds,
-    /// and a state can be advanced only to a whole nanosecond. If the bucket were full at that nanosecond, the tokens
-    /// since the scheduled time would be lost. So `used` may exceed the burst until the state is next advanced, which
-    /// subtracts the tokens that have arrived.
+    /// Usually adds the cost to `used` without advancing the state first. The scheduled time can lie between two
+    /// nanoseconds, and a state can be advanced only to a whole nanosecond. If the bucket were full at that nanosecond,
+    /// the tokens since the scheduled time would be lost. So `used` may exceed the burst until the state is next
+    /// advanced, which subtracts the tokens that have arrived.
     ///
-    /// If the scheduled time is more than 5 ms before `now`, the call is charged as of 5 ms before `now` instead. The
+    /// If the scheduled time is more than 5 ms before `now`, the call is charged at 5 ms before `now` instead. The
     /// tokens that have arrived by then fill the bucket up to the burst, and further tokens are lost.
     fn admit_queued(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
         let ready_at = self.turn(state, cost);
         if ready_at > now || ready_at == Nanos::MAX {
             self.advance(state, now);
-            // The clock may have been set back, or the scheduled time may be beyond the clock's range. In both cases,
-            // the advanced state decides.
+            // The call seems not to be due. But the clock may have been set back, or the scheduled time may be beyond
+            // the clock's range. So the advanced state decides.
             if self.until(state, cost.min(self.burst())) > 0 {
                 return None;
             }

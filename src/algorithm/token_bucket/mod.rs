@@ -21,9 +21,10 @@ use crate::quota::Quota;
 /// [`start_empty`](TokenBucket::start_empty). In any span `t` at most `burst + t * limit / period` units pass without
 /// waiting. The arithmetic is exact, in integers without drift. A cost above the burst never fits.
 ///
-/// Queued calls are charged as of the exact time at which their tokens are available, even if a timer is up to 5 ms
-/// late. So in any span `t` queued calls of at most `burst + (t + 5 ms) * limit / period` units are admitted. If the
-/// runtime stalls for longer, the tokens of the stall fill the bucket up to the burst, and further tokens are lost.
+/// A queued call is charged at the exact time at which its tokens are available, even if its timer is up to 5 ms late.
+/// So in any span `t`, the queued calls that are admitted cost at most `burst + (t + 5 ms) * limit / period` units. If
+/// the runtime stalls for longer, the tokens that arrive during the stall fill the bucket up to the burst, and further
+/// tokens are lost.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -45,17 +46,18 @@ use crate::quota::Quota;
 ///
 /// **Problem.** Allow bursts, but hold callers to a rate on average.
 ///
-/// **Naive answer.** A bucket of tokens, and a task that adds one token every `period / limit`. A call takes a token.
+/// **Naive answer.** Each key has a bucket of tokens, and a task that adds one token every `period / limit`. A call
+/// takes a token.
 ///
-/// **Where it breaks.** A task per key overloads a server with a million keys; and `period / limit` is rarely a whole
-/// number of nanoseconds. 7 per minute is one per 8,571,428,571.43 ns. If this interval is rounded down, the bucket
+/// **Where it breaks.** A task per key overloads a server with a million keys. And `period / limit` is rarely a whole
+/// number of nanoseconds: 7 per minute is one per 8,571,428,571.43 ns. If this interval is rounded down, the bucket
 /// admits calls too early. If it is rounded up, the bucket loses tokens. In floating point, the rate drifts. Systems in
 /// wide use admit 0.96 calls a minute for "1 per minute", or 1,006 at once for a burst of 1,000.
 ///
 /// **The idea.** When a call arrives, add the tokens for the time since the last call. Count in *grains*, so that
 /// nothing is a fraction: one token is `period` grains, and `limit` grains arrive per nanosecond. Both numbers are
-/// integers (in lowest terms, so that they stay small). Grains that are less than a whole token are kept, not rounded
-/// away.
+/// integers, and stay small because the fraction `limit / period` is in lowest terms. Grains that are less than a whole
+/// token are kept, not rounded away.
 ///
 /// ```text
 ///  tokens
@@ -74,8 +76,8 @@ use crate::quota::Quota;
 /// **Invariant.** Without queued calls, `used + part / period <= burst`. A call of cost `n` passes exactly when `used +
 /// n + part / period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
 ///
-/// **Cost.** Constant time, 24 bytes a key. There is no division if less than the time of one token has passed since
-/// the last call, as for a busy key.
+/// **Cost.** A call takes constant time, and a key takes 24 bytes. There is no division if less than the time of one
+/// token has passed since the last call, as for a busy key.
 ///
 /// A leaky bucket that is used as a meter, and the generic cell rate algorithm (GCRA), decide exactly as a token bucket
 /// does, and only keep a different state. So the crate does not provide them separately. See "Leaky bucket" and
@@ -95,7 +97,7 @@ pub struct TokenBucketState {
     last: Nanos,
     /// The whole tokens that are missing.
     used: u64,
-    /// The grains that are missing in addition to these tokens: fewer than one token has.
+    /// The grains that are missing in addition to these tokens. One token has more grains than this.
     part: u64,
 }
 
@@ -151,7 +153,7 @@ impl TokenBucket {
     #[inline(always)]
     fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
-        // The clock is hardly ever behind. Then no sum is needed.
+        // Unless the clock is behind, which is rare, no sum is needed.
         state.last = if step.behind == 0 { now } else { step.last_update(now) };
         self.refill(state, step.elapsed);
         step.behind
@@ -165,7 +167,7 @@ impl TokenBucket {
         }
     }
 
-    /// Refills at least one of the tokens that are missing.
+    /// Refills the bucket by `grains`, which are more than `state.part`.
     fn refill_tokens(&self, state: &mut TokenBucketState, grains: u128) {
         let grains = grains - u128::from(state.part);
         let period = u128::from(self.rate.period);
@@ -207,8 +209,8 @@ impl TokenBucket {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
-    /// Returns [`missing`](TokenBucket::missing), if it fits into a word. It does so for most quotas, and 64-bit
-    /// arithmetic takes a third of the time.
+    /// Returns [`missing`](TokenBucket::missing) if this number fits into 64 bits, as it does for most quotas. 64-bit
+    /// arithmetic takes a third of the time of 128-bit arithmetic.
     #[inline(always)]
     fn missing_in_word(&self, state: &TokenBucketState) -> Option<u64> {
         state.used.checked_mul(self.rate.period)?.checked_add(state.part)
@@ -239,8 +241,8 @@ impl TokenBucket {
         state.last = ready_at;
     }
 
-    /// Returns an admission, or the decision on a cost of 0. `remaining` tokens are available. The reported times
-    /// include `behind`, which is how far the clock is behind the key's time.
+    /// Returns an admission that reports `remaining` available tokens. The reported times include `behind`, which is
+    /// how far the clock is behind the key's time.
     #[inline(always)]
     fn allow(&self, state: &TokenBucketState, behind: u64, remaining: u64) -> Decision {
         match self.missing_in_word(state) {
@@ -262,7 +264,7 @@ impl TokenBucket {
     fn deny(&self, state: &TokenBucketState, behind: u64, cost: u64) -> Decision {
         match (self.missing_in_word(state), self.burst().checked_sub(cost)) {
             (Some(reset), Some(spare)) if behind == 0 && reset < u64::MAX => {
-                // The call does not fit, so no fewer tokens are missing than would be spare. The time is at most `reset`.
+                // The call does not fit, so `used` is at least `spare`, and the wait is at most `reset`.
                 let wait = (state.used - spare) * self.rate.period + state.part;
                 Decision::deny(self.burst(), self.available(state), Some(wait), reset)
                     .in_grains(self.rate.limit)
@@ -288,7 +290,7 @@ mod tests {
     use std::time::Duration;
 
     proptest! {
-        /// Whatever fits into a word is computed in words.
+        /// Arithmetic in 64 bits has the same results as arithmetic in 128 bits, if they fit into 64 bits.
         #[test]
         fn arithmetic_in_words_is_that_in_full(
             limit in prop_oneof![1..1_000_u64, any::<u64>()],

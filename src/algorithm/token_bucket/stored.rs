@@ -1,4 +1,4 @@
-//! The state as a string: the missing tokens, in grains, and the key's time.
+//! The state as a string: the missing tokens, in grains of the [`MicroRate`], and the key's time.
 
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::rate::div_rem;
@@ -23,8 +23,8 @@ impl TokenBucket {
         self.burst().saturating_mul(MAX_DEBT)
     }
 
-    /// Returns the missing grains, plus the grains of the time since the clock's zero. A charge changes the sum. The
-    /// passing of time does not change it until the bucket is full.
+    /// Returns the missing grains, plus the grains of the time from the clock's zero to the key's time. A charge
+    /// changes this sum. The passing of time does not change the sum until the bucket is full.
     fn mark(&self, state: &TokenBucketState) -> u128 {
         self.rate.grains(state.last.0).saturating_add(self.missing(state))
     }

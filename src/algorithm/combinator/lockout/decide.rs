@@ -1,4 +1,4 @@
-//! [`Algorithm`] for [`Lockout`]: how a lockout decides calls.
+//! The implementation of [`Algorithm`] for [`Lockout`].
 
 use super::{Lockout, LockoutState, RejectionCount, SHARED, nanos};
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
@@ -61,7 +61,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.undo(&mut state.state, now, cost, charged_at);
     }
 
-    /// Keeps the rest of a lockout, at most the new duration.
+    /// Keeps the rest of a lockout, at most the new duration. Keeps the counted denials if the new window has not
+    /// ended, but at most one fewer than begin a lockout.
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
         from.advance(&mut state.count, now);
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);

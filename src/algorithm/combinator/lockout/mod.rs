@@ -55,13 +55,14 @@ impl<A: Algorithm> LockoutBuilder<A> {
 
 /// An algorithm that locks a key out for a time after too many denials.
 ///
-/// Created by `block_for(duration).after(n)`, which every [`Algorithm`] has. Denials are counted in a window that
-/// begins with the first denial. This window is as long as the longest [window](crate::algorithm::QuotaPolicy::window)
-/// of the inner algorithm. For [`Concurrency`](crate::algorithm::Concurrency), it is as long as the lockout. The `n`-th
-/// denial in a window begins the lockout, and already has the `retry_after` of the lockout. During a lockout every call
-/// that arrives is denied, unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the
-/// wait of the inner algorithm if that wait is longer. If the inner algorithm denies the call without a `retry_after`,
-/// the denial has no `retry_after` either. Calls that arrive during a lockout do not change its end, unless
+/// `block_for(duration).after(n)`, which every [`Algorithm`] has, creates a lockout. Denials are counted in a window
+/// that begins with the first denial. This window is as long as the longest
+/// [window](crate::algorithm::QuotaPolicy::window) of the inner algorithm. For
+/// [`Concurrency`](crate::algorithm::Concurrency), it is as long as the lockout. The `n`-th denial in a window begins
+/// the lockout, and already has the `retry_after` of the lockout. During a lockout every call that arrives is denied,
+/// unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm
+/// if that wait is longer. If the inner algorithm denies the call without a `retry_after`, the denial has no
+/// `retry_after` either. Calls that arrive during a lockout do not change its end, unless
 /// [`extend_on_retry`](Lockout::extend_on_retry) is set. Calls that are queued when a lockout begins stay queued, and
 /// are admitted even during the lockout. Keys that [share a bucket](crate::store::OnFull::ShareBuckets) are not locked
 /// out. A [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
@@ -99,9 +100,9 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// **Where it breaks.** One call too many locks a customer out for an hour. If each denial restarts the lockout, a
 /// client that retries in a loop is locked out for ever.
 ///
-/// **The idea.** Count the denials within a window that begins with the first of them. The `n`-th denial begins the
+/// **The idea.** Count the denials within a window that begins with the first denial. The `n`-th denial begins the
 /// lockout, which lasts for the configured time. Calls that arrive during the lockout are denied and, by default,
-/// change nothing. Their denials report at least the rest of the lockout.
+/// change nothing. The `retry_after` of these denials is at least the rest of the lockout.
 ///
 /// ```text
 ///   limit 2, block for 5 s after 3
@@ -115,7 +116,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// `duration` after the last denial. Exceptions are a key that is reset or evicted before that time, and an algorithm
 /// that is replaced. While a key is not locked out, the inner algorithm decides whether a call passes.
 ///
-/// **Cost.** 32 bytes more per key.
+/// **Cost.** A key takes 32 bytes more than without a lockout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lockout<A> {
     algorithm: A,
@@ -195,7 +196,8 @@ impl<A: Algorithm> Lockout<A> {
         step.behind
     }
 
-    /// Counts a denial.
+    /// Counts a denial, unless several keys share the state. During a lockout, counts nothing, but restarts the lockout
+    /// if [`extend_on_retry`](Lockout::extend_on_retry) is set.
     fn refuse(&self, count: &mut RejectionCount) {
         if count.refusals == SHARED {
             return;

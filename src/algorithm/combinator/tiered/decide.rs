@@ -1,4 +1,4 @@
-//! [`Algorithm`] for [`Tiered`]: how a tier decides calls.
+//! The implementation of [`Algorithm`] for [`Tiered`].
 
 use super::{Keep, Tiered, TieredState};
 use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, Usage};
@@ -50,8 +50,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, charged_at: Nanos) {
-        // Undoes the charge of this tier. The charges of the other tiers stay, because it is not known how much was
-        // charged to each.
+        // The charge of this tier is undone. The charges of the other tiers stay, because it is not known how much was
+        // charged to each of them.
         let mut all = state.tiers_mut();
         if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
             algorithm.undo(state, now, cost, charged_at);

@@ -21,11 +21,13 @@ use crate::decision::Decision;
 /// state of that tier is converted from the state of another tier, as the table of
 /// [`replace`](crate::limiter::RateLimiter::replace) describes. Each admitted call is charged to all tiers of the key.
 /// If a tier that the call did not choose has fewer units left than the call costs, only these units are charged to
-/// that tier. A [`Concurrency`](crate::algorithm::Concurrency) is charged the whole cost even then. So a user who moves
-/// to another tier keeps the charged units, and alternating between tiers gains nothing. A key has at most 32 tiers. If
-/// a call would add a further tier, the tier that becomes fresh first is removed. A refund goes to the tier of the last
-/// admitted call. Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when the
-/// tier that it chose admits it.
+/// that tier. A [`Concurrency`](crate::algorithm::Concurrency) is charged the whole cost even then. The next scheduled
+/// time of a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth) is then moved to at
+/// least as many intervals from now as the call costs. So a user who moves to another tier keeps the charged units, and
+/// alternating between tiers gains nothing. A key has at most 32 tiers. If an admitted call adds a further tier, the
+/// other tier that becomes fresh first is removed. A refund goes to the tier of the last admitted call. Calls of all
+/// tiers wait in one queue, in the order of arrival. The first waiter is released when the tier that it chose admits
+/// it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -50,7 +52,7 @@ use crate::decision::Decision;
 /// **Problem.** Free users may make ten calls a minute, and paying users a thousand. Logins need a stricter limit than
 /// searches.
 ///
-/// **Naive answer.** A limiter for each tier.
+/// **Naive answer.** Use a limiter for each tier.
 ///
 /// **Where it breaks.** A user who moves to another tier has an unused limit there.
 ///
@@ -67,9 +69,10 @@ use crate::decision::Decision;
 /// units left than the call costs, only these units are charged to that tier. A `Concurrency` is charged the whole cost
 /// even then.
 ///
-/// **Cost.** Per key, the size of the algorithm (48 to 72 bytes, more for a [`Smooth`](crate::algorithm::Smooth) or a
-/// combined algorithm) and 24 bytes more. A key whose recent calls chose several tiers has a state and an algorithm for
-/// each of them, up to 32. The time that a call takes is then proportional to the number of these tiers.
+/// **Cost.** A key takes the size of the algorithm more (48 to 72 bytes, or more for a
+/// [`Smooth`](crate::algorithm::Smooth) or a combined algorithm), and another 24 bytes. A key whose recent calls chose
+/// several tiers has a state and an algorithm for each of them, up to 32. The time that a call takes is then
+/// proportional to the number of these tiers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,

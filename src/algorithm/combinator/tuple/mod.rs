@@ -51,10 +51,11 @@ impl Combined {
     }
 }
 
-/// Returns how urgent a decision is. A tuple reports the most urgent decision of its members: the denial with the
-/// longest wait, where a denial without a `retry_after` has the longest wait of all. Without a denial, it is the
-/// admission with the fewest units left. Of admissions with equally many units left, it is the admission with the
-/// longest effective window.
+/// Returns how urgent a decision is. A tuple reports the most urgent decision of its members. Denials are more urgent
+/// than admissions. The most urgent denial is the one with the longest wait, and a denial without a `retry_after`
+/// counts as the longest wait. The most urgent admission is the one with the fewest units left. Of admissions with
+/// equally many units left, the one with the longest effective window is the most urgent, and an admission without an
+/// effective window counts as the longest.
 #[inline]
 fn urgency(decision: &Decision, window: Option<u64>) -> (bool, u64, u64) {
     match decision.is_allowed() {
@@ -63,7 +64,7 @@ fn urgency(decision: &Decision, window: Option<u64>) -> (bool, u64, u64) {
     }
 }
 
-/// Returns how many limits a member has, and the effective window, in nanoseconds, of the limit that `decision` reports.
+/// Returns how many limits a member has, and the effective window of the limit that `decision` reports, in nanoseconds.
 #[inline]
 fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<u64>) {
     let (mut limits, mut window) = (0, None);
@@ -108,8 +109,8 @@ macro_rules! tuple {
             }
 
             fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
-                // Most calls are admitted, so all members are charged at once. If one denies the call, the others get their
-                // former states back, and are peeked at for the decision.
+                // Most calls are admitted, so all members are charged at once. If a member denies the call, the members
+                // that allowed it get their former states back, and are peeked at for the decision.
                 if Self::UNDO_BY_COPY && !Self::NEEDS_RELEASE {
                     let before = state.clone();
                     let mut decisions = ($(self.$at.check(&mut state.$at, now, cost),)+);
@@ -231,7 +232,8 @@ macro_rules! tuple {
             }
 
             /// Admits the call if all members can admit it now, and otherwise returns `None`. The call is charged at
-            /// the time from which all members admit it, but at most 5 ms before the key's latest clock reading.
+            /// the time from which all members admit it, but not before its arrival, and at most 5 ms before the key's
+            /// latest clock reading.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,
