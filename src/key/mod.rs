@@ -16,7 +16,7 @@
 //! | anything else, any request type | [`from_fn`] |
 //!
 //! Callers can invent tokens, sessions and values of headers, and each invented value has a new budget. So limit by
-//! address as well, or put the limiter inside the layer that checks the value. The parts of a tuple are hashed
+//! address as well, or put the rate-limit layer inside the layer that checks the value. The parts of a tuple are hashed
 //! separately: the keys `("a", "bc")` and `("ab", "c")` differ.
 //!
 //! # Requests that are exempt, forbidden, or without a key
@@ -37,8 +37,8 @@
 //! # Peeking at, refunding and resetting a key
 //!
 //! Most extractors have a method `key`, which builds the key of a request from the value that the request would
-//! contain. If a limiter is given a key of another type or form, it finds no state for the key, and reports no error.
-//! So build keys with the extractor:
+//! contain. If you pass a key of another type or form to a limiter, the limiter finds no state for that key, and
+//! reports no error. So build keys with the extractor:
 //!
 //! ```
 //! use tower_throttle::algorithm::TokenBucket;
@@ -58,11 +58,11 @@
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey): they
-//! can be written as a string that is the same on all machines. A key with several parts implements the trait if all
-//! its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
-//! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, tokens and sessions are hashed with a random number of the
-//! process, so each process would have a limit of its own.
+//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey). Such
+//! a key can be written as a string that is the same on all machines. A key with several parts implements the trait if
+//! all its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
+//! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, each process hashes tokens and sessions with a random
+//! number of its own, so each process would have a limit of its own.
 
 mod error;
 mod exempt;

@@ -1,9 +1,9 @@
 //! The counters of calls.
 //!
 //! A limiter in memory counts most calls while the key's shard is locked, in a cell of that shard. So a plain load and
-//! a plain store are enough, without an atomic read-modify-write. A call that is denied without the lock is counted in
-//! a cell of its thread, by a plain load and a plain store as well. All other calls are added atomically, in a cell of
-//! their own.
+//! a plain store are enough, and no atomic read-modify-write is needed. A call that is denied without the lock is
+//! counted in a cell of its thread, by a plain load and a plain store as well. All other calls are counted in one more
+//! cell, by an atomic addition.
 
 use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -14,10 +14,10 @@ use super::outcome::{CallOutcome, OUTCOMES};
 use super::thread_number::thread_number;
 use crate::decision::Decision;
 
-/// The number of threads that count in cells of their own: those with the lowest numbers.
+/// The number of threads that count in cells of their own. These are the threads with the lowest numbers.
 const CELLS: usize = 64;
 
-/// Counters on cache lines of their own.
+/// Counters that share no cache line with other counters.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
@@ -34,9 +34,10 @@ impl Cell {
 /// The counters of one policy, or of the calls that are made to a limiter without a layer.
 #[derive(Debug, Default)]
 pub struct CallCounts {
-    /// One cell for each shard of a store in memory. Empty if the layer counts the calls, and not the store.
+    /// One cell for each shard of a store in memory. This list is empty if the layer counts the calls instead of the
+    /// store.
     by_shard: Box<[Cell]>,
-    /// One cell for each of the lowest numbers of threads, if the store counts the calls.
+    /// One cell for each thread number below [`CELLS`].
     by_thread: Box<[Cell]>,
     rest: Cell,
 }
@@ -105,7 +106,7 @@ fn stats(totals: [u64; OUTCOMES]) -> CallStats {
     }
 }
 
-/// The counters in which a queued call is counted, and whether its policy is in shadow mode.
+/// The counters in which a queued call is counted, and whether the call's policy is in shadow mode.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) counts: Arc<CallCounts>,
@@ -146,7 +147,7 @@ impl CallRegistry {
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
             if !is_used {
-                // Makes visible what was counted by the thread that dropped the last other reference.
+                // This fence makes the counts of the thread visible that dropped the last other reference.
                 fence(Ordering::Acquire);
                 self.direct.absorb(known);
             }

@@ -11,8 +11,9 @@ use super::predicate::RequestPredicate;
 /// the browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the limit
 /// counts them. This predicate is for services that answer preflights inside the limit.
 ///
-/// Anyone can send preflights. So do not use this predicate where a handler would treat a preflight as a call
-/// (`any(..)`, a fallback, a tonic server), and make sure that answering preflights is cheap.
+/// Anyone can send preflights. So do not use this predicate if a preflight could reach a handler that treats the
+/// preflight as a call (`any(..)`, a fallback, a tonic server), and make sure that preflights are answered at little
+/// cost.
 ///
 /// ```
 /// use tower_throttle::key::Preflight;

@@ -9,9 +9,9 @@ use crate::error::NetworkError;
 /// Each trusted proxy must append the address of its peer to the header, on every route. A proxy that passes the header
 /// on unchanged lets callers choose their address.
 ///
-/// If possible, trust proxies by their networks. The peer is then checked as well, so a caller that reaches the server
-/// without going through the proxies is limited by its own address. If the addresses of the proxies are unknown, trust
-/// a number of hops. This is correct only if every request comes through exactly that many proxies.
+/// If possible, trust proxies by their networks. The peer's address is then checked as well, so a caller that reaches
+/// the server without going through the proxies is limited by its own address. If the addresses of the proxies are
+/// unknown, trust a number of hops. This is correct only if every request comes through exactly that many proxies.
 ///
 /// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, also while requests are
 /// being served.
@@ -30,7 +30,7 @@ pub struct TrustedProxies {
     trust: Swappable<Trust>,
 }
 
-/// The proxies that are trusted: by network, or by number.
+/// The proxies that are trusted, identified by their networks or by their number.
 #[derive(Clone, Debug)]
 pub(super) enum Trust {
     Networks(NetworkSet),
