@@ -49,13 +49,14 @@
 //! 3. **A denial charges nothing**, and delays no later call. A client that retries in a loop is admitted as early as a
 //!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple or one of
 //!    several joined layers denies a call, the other limits do not charge the call.
-//! 4. **`retry_after` is exact.** Suppose that no other call for the key is made, and no queued call is cancelled. The
-//!    same call is then denied at every instant before this time has passed. As soon as this time has passed, the call
-//!    is allowed or, if the call may wait, queued. With [`DropOldest`](algorithm::QueueOverflow::DropOldest),
-//!    `retry_after` may be longer than necessary. The header `Retry-After` has this time, rounded up to seconds, at
-//!    least 1. A call that can never pass is denied without a `retry_after`: for example, a call that costs more than
-//!    the burst of a token bucket. With a limit of calls in progress, it is not known when a call will end. So there is
-//!    no `retry_after`, and `Retry-After` is only [a hint](middleware::HttpResponder::retry_after_unknown).
+//! 4. **`retry_after` is exact.** Suppose that after a denial, no other call for the key is made, and no queued call is
+//!    cancelled. The same call is then denied at every instant before `retry_after` has passed. As soon as this time
+//!    has passed, the call is allowed or, if the call may wait, queued. With
+//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
+//!    `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
+//!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
+//!    progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only [a
+//!    hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is exact**: exactly that many calls of cost 1, made by the same method (such as `check` or
 //!    `acquire`), would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes calls
 //!    that would be queued, and what `remaining` is if the key table is full.

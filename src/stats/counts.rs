@@ -37,7 +37,7 @@ pub struct CallCounts {
     /// One cell for each shard of a store in memory. This list is empty if the layer counts the calls instead of the
     /// store.
     by_shard: Box<[Cell]>,
-    /// One cell for each thread number below [`CELLS`].
+    /// One cell for each thread number below [`CELLS`], if the store counts the calls.
     by_thread: Box<[Cell]>,
     rest: Cell,
 }
@@ -147,7 +147,7 @@ impl CallRegistry {
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
             if !is_used {
-                // This fence makes the counts of the thread visible that dropped the last other reference.
+                // This fence makes visible what was counted by the thread that dropped the last other reference.
                 fence(Ordering::Acquire);
                 self.direct.absorb(known);
             }
