@@ -10,8 +10,8 @@ use http::request::Parts;
 
 use crate::decision::Decision;
 
-/// Extracts the decision on the request. If several limits decided the request, this is the decision of the limit that
-/// queued the request longest. If no limit queued the request, it is the decision of the limit with the fewest
+/// Extracts the decision on the request. If several limits decided the request, the decision is that of the limit that
+/// queued the request longest. If no limit queued the request, the decision is that of the limit with the fewest
 /// remaining units. Use `Option<Decision>` for routes on which some requests are not limited.
 ///
 /// ```

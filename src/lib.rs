@@ -3,10 +3,10 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
 //! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
-//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. With a [`LeakyBucket`](algorithm::LeakyBucket) or
-//! [`Smooth`](algorithm::Smooth), or with an algorithm on which `queue(n)`, `max_wait(duration)` or `overflow(..)` was
-//! called, the layer queues calls that cannot be admitted now, and forwards each queued call when the algorithm admits
-//! the call.
+//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Some algorithms queue calls that cannot be admitted
+//! now. These are [`LeakyBucket`](algorithm::LeakyBucket), [`Smooth`](algorithm::Smooth), and any algorithm on which
+//! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. The layer forwards a queued call when the algorithm
+//! admits the call.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -57,14 +57,14 @@
 //!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
 //!    progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only [a
 //!    hint](middleware::HttpResponder::retry_after_unknown).
-//! 5. **`remaining` is exact**: exactly that many calls of cost 1, made by the same method (such as `check` or
-//!    `acquire`), would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes calls
-//!    that would be queued, and what `remaining` is if the key table is full.
+//! 5. **`remaining` is exact**: it is the number of calls of cost 1, made by the same method (such as `check` or
+//!    `acquire`), that would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes
+//!    calls that would be queued, and what `remaining` is if the key table is full.
 //! 6. **A clock that steps back** admits nothing extra. If the clock is at most one period behind the latest reading
 //!    that a key has observed, the key's time stands still until the clock has caught up. If the clock is further
 //!    behind, the key keeps its used units, and the key's time continues from the new reading.
-//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all; the docs of the
-//!    method say which. The other waiters of the key are still released, and the dropped call no longer occupies a
+//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all. The docs of
+//!    each method say which. The other waiters of the key are still released, and the dropped call no longer occupies a
 //!    place in the queue.
 //! 8. **Bounded**: the number of keys, the number of queued calls, the memory per key, and the work per call. The work
 //!    per call is constant, with two exceptions. It is constant only on average for a call that makes a table or a

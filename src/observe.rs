@@ -51,8 +51,8 @@ impl StoreState {
         is_first
     }
 
-    /// Records a decision of a store whose failure was logged. Returns `true` if an event must now be logged: the store
-    /// decides again.
+    /// Records a decision of a store whose failure was logged. Returns whether the recovery of the store must now be
+    /// logged.
     #[cold]
     fn decided(&self) -> bool {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,8 @@ impl Observer {
         }
     }
 
-    /// Logs that the store decides again, if its failure was logged and it has since made enough decisions in a row.
+    /// Logs that the store decides again, if a failure of the store was logged, and the store has since made enough
+    /// decisions in a row.
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {

@@ -27,12 +27,12 @@
 //! with 403, and neither the layer nor a layer that is [joined](crate::RateLimitLayer::and) with it charges their
 //! requests.
 //!
-//! By default, a request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the
-//! limit. A mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is
-//! answered with HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the
-//! configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC
-//! `INTERNAL`. The log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a
-//! rejection because of a mistake of the configuration. The bodies of these responses name neither headers nor types.
+//! By default, a request whose key cannot be extracted is rejected, since callers could otherwise bypass the limit. A
+//! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
+//! HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the configuration
+//! (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC `INTERNAL`. The
+//! log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a rejection because
+//! of a mistake of the configuration. The bodies of these responses name neither headers nor types.
 //!
 //! # Peeking at, refunding and resetting a key
 //!
@@ -123,10 +123,10 @@ pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. A store in memory keeps only the hash of the key.
     ///
-    /// The `Hash` of the key must be prefix-free, as the implementations of the standard library and derived ones are:
-    /// the bytes that one key writes to the hasher must neither equal nor begin with the bytes that a different key
-    /// writes. Otherwise two callers might share a budget. So a `Hash` written by hand should call `Hash` of its
-    /// fields, and `Hasher::write` only for data of a fixed length.
+    /// The `Hash` of the key must be prefix-free: the bytes that one key writes to the hasher must neither equal nor
+    /// begin with the bytes that a different key writes. The implementations of the standard library and derived
+    /// implementations are prefix-free. Otherwise two callers might share a budget. So a `Hash` written by hand should
+    /// call `Hash` of its fields, and `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
     /// Returns the key of `request`, or `Ok(None)` if the request is not limited.

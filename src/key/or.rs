@@ -7,8 +7,8 @@ use crate::store::{KeyWriter, SharedKey};
 ///
 /// If the first extractor finds a key, the [deny list](super::PeerIp::deny) of the second extractor still applies.
 ///
-/// [`first_of`](super::first_of()) creates this extractor. The extractors that may find no key have a method `or` that
-/// creates it as well, such as [`Header::or`](super::Header::or).
+/// [`first_of`](super::first_of()) creates this extractor. The extractors that can report that a request has no key
+/// have a method `or`, which creates this extractor as well, such as [`Header::or`](super::Header::or).
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;

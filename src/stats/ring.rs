@@ -13,8 +13,8 @@ use std::thread;
 use super::slice::{EMPTY, Event, Slice};
 use crate::clock::Nanos;
 
-/// The maximum number of times that a reader reads a ring before it returns what it has read, even if counts were moved
-/// during the read.
+/// The maximum number of times that a reader reads a ring. After the last time, the reader returns what it has read,
+/// even if counts were moved during the read.
 const MAX_READS: u32 = 1_000;
 /// The number of the first slice of time.
 pub(super) const FIRST: u64 = 1;

@@ -1,9 +1,13 @@
 //! The promises of a store, as tests that run against any store (feature `test-util`).
 //!
 //! A store of your own must keep the same promises as the stores of this crate. Otherwise, limits are not enforced
-//! exactly. [`Contract`] verifies these promises: exact counts, also under concurrency; denials that charge nothing;
-//! exact waits; separate budgets for different keys; refunds; cancelled calls; settled costs; replaced algorithms; and
-//! a layer that uses the store.
+//! exactly. [`Contract`] verifies these promises:
+//!
+//! - counts are exact, also under concurrency;
+//! - denials charge nothing, and report exact waits;
+//! - different keys have separate budgets;
+//! - refunds, cancelled calls, settled costs and replaced algorithms have the effects that the docs describe;
+//! - a layer can use the store.
 //!
 //! The tests use tokio's clock. With `start_paused`, the tests of a store that uses tokio's clock take no time, and
 //! their times are exact. The tests of other stores take about two seconds. A case fails if it takes more than a

@@ -102,9 +102,10 @@ impl Rules {
         self.by_id.len()
     }
 
-    /// Returns the limit of a descriptor, which is the limit of its last entry. If several entries of a file match an
-    /// entry of the descriptor, the one with the exact value takes precedence, then the first one whose value ends with
-    /// `*`, and then the one without a value.
+    /// Returns the limit of a descriptor, which is the limit of its last entry. Several entries of a file may match an
+    /// entry of the descriptor. The entry with the exact value then takes precedence over entries whose value ends with
+    /// `*`, and these take precedence over the entry without a value. Of several entries whose value ends with `*`, the
+    /// first in the file applies.
     pub(crate) fn find(&self, domain: &str, entries: &[Entry]) -> Option<&Arc<Rule>> {
         let mut level = self.domains.get(domain)?;
         let (last, first) = entries.split_last()?;

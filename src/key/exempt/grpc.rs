@@ -9,9 +9,9 @@ use super::predicate::RequestPredicate;
 /// by another layer.
 ///
 /// The predicate compares the path that the layer receives. Inside axum's `nest`, this path lacks the prefix. Suppose
-/// that a service that is not gRPC is nested. A caller can then send a request to that service that is not limited:
-/// without the prefix, the path of the request is that of the health service. To prevent this, put the layer around
-/// gRPC services only.
+/// that a service that is not gRPC is nested. A caller can then send that service a request whose path, without the
+/// prefix, is a path of the health service, and this request is not limited. To prevent this, put the layer around gRPC
+/// services only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};

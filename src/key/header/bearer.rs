@@ -15,8 +15,8 @@ use crate::store::KeySecret;
 /// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are several
 /// `Authorization` headers, or if the token is longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
 ///
-/// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well. Or,
-/// where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
+/// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
+/// Or, where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
 /// [`Extension`](crate::key::Extension).
 ///
 /// ```

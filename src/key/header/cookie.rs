@@ -23,8 +23,9 @@ use crate::store::KeySecret;
 ///
 /// Names and values are percent-decoded, and a pair of quotes around a value is removed, because most frameworks do so
 /// before they compare cookies. So one session has one budget, even if a caller encodes the value in different ways.
-/// The value is not checked: a caller that invents sessions gets a new budget for each. Where an outer layer checks
-/// sessions, let that layer insert the user as an extension, and limit by that [`Extension`](crate::key::Extension).
+/// The value is not checked: a caller that invents sessions gets a new budget for each session. Where an outer layer
+/// checks sessions, let that layer insert the user as an extension, and limit by that
+/// [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};

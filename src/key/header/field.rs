@@ -18,7 +18,7 @@ use crate::store::{KeyWriter, SharedKey};
 /// (400), because the inner service might read any of them.
 ///
 /// The value is compared byte by byte. The value is not checked: a caller that invents values gets a new budget for
-/// each of them. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
+/// each value. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
 /// an extension, and limit by that [`Extension`](crate::key::Extension). A value longer than
 /// [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a value is not
 /// truncated, because long values with the same beginning would then share a budget.

@@ -30,9 +30,10 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// `X-Forwarded-For` and `Forwarded` are lists. A list is read from the right, over all headers of that name, because
 /// proxies write only the rightmost entries.
 ///
-/// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is in
-///   one of them, the client is the first address from the right that is in none of them. If all addresses of the list
-///   are trusted, the client is the leftmost address. If there is no header, the client is the peer.
+/// - With trusted **networks**, a peer outside of these networks is the client, and no header is read. If the peer is
+///   in one of the networks, the client is the first address from the right that is outside of the networks. If all
+///   addresses of the list are in the networks, the client is the leftmost address. If there is no header, the client
+///   is the peer.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. `CloudFront-Viewer-Address` always has a port. The zone
@@ -42,8 +43,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 ///
 /// A header is only as trustworthy as the proxy that writes it. Callers can choose their address in these cases:
 ///
-/// - The proxy passes the header on unchanged, instead of adding its peer to the list or overwriting the single
-///   address.
+/// - The proxy passes the header on unchanged, instead of adding the address of its peer to the list or overwriting the
+///   single address.
 /// - A trusted network contains callers.
 /// - Callers can reach the server without going through the proxy, and the extractor trusts hops or reads a
 ///   single-address header. [`only_from`](ClientIp::only_from) excludes this case, because the peer's address is then

@@ -19,8 +19,9 @@ const PRIVATE: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// A set of networks: of callers that are not limited ([`allow`](super::PeerIp::allow)), of callers that are denied
-/// service ([`deny`](super::PeerIp::deny)), or of proxies ([`only_from`](super::ClientIp::only_from)).
+/// A set of networks. [`allow`](super::PeerIp::allow) takes the networks of callers that are not limited,
+/// [`deny`](super::PeerIp::deny) the networks of callers that are denied service, and
+/// [`only_from`](super::ClientIp::only_from) the networks of proxies.
 ///
 /// Clones share the set: [`replace`](Networks::replace) changes the set of all clones, also while requests are being
 /// served. A lookup takes logarithmic time in the number of networks.

@@ -124,7 +124,7 @@ macro_rules! ip_extractor {
             /// networks or with [`only_from`](crate::key::ClientIp::only_from).
             ///
             /// If `address` returns `None`, the peer has no address, as over a unix socket. In any list of networks,
-            /// the entry `unix` stands for such peers: an [`allow`](Self::allow) list with this entry exempts them, a
+            /// the entry `unix` stands for such peers. With this entry, an [`allow`](Self::allow) list exempts them, a
             /// [`deny`](Self::deny) list denies them service, and a list of trusted proxies trusts them. If such a peer
             /// is the client, and neither an `allow` list nor a `deny` list has the entry `unix`, the request has no
             /// key.

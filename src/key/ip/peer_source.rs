@@ -1,4 +1,4 @@
-//! The peer of a connection, as reported by the server that accepted it.
+//! The peer of a connection, as reported by the server that accepted the connection.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
