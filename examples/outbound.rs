@@ -14,7 +14,7 @@
 //! queue has places for. The calls for which there is no place are not sent, and return an error that says so.
 //!
 //! A reqwest client can be limited in the same way, because it is a tower service, too. The service may still deny a
-//! call, because other clients use the same budget. The client should then wait for as long as `Retry-After` says.
+//! call if other clients use the same budget. The client should then wait for as long as `Retry-After` says.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -35,7 +35,7 @@ fn app() -> Router {
     Router::new().route("/", get(backend)).layer(RateLimitLayer::new(Global, queue))
 }
 
-/// The slow backend. It prints the time since the previous call reached it.
+/// The slow backend. For each call, the backend prints the time since the previous call.
 async fn backend() -> &'static str {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
 

@@ -86,8 +86,8 @@ async fn start_redis_on(port: u16) -> Result<Option<Child>> {
     Err("redis-server does not answer".into())
 }
 
-/// Returns the process id of the server on that port, or `None` if the reply contains no process id. The server may be
-/// another one than the one that was started.
+/// Returns the process id of the server on that port, or `None` if the reply contains no process id. This may not be
+/// the server that was started.
 async fn process_at(port: u16) -> Result<Option<u32>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"INFO server\r\nQUIT\r\n").await?;
