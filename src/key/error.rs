@@ -97,7 +97,7 @@ impl KeyError {
         Self { reason: Reason::Forbidden(reason.into()) }
     }
 
-    /// Returns whether [`forbidden`](KeyError::forbidden) created the error: the caller is known, and is denied
+    /// Returns whether [`forbidden`](KeyError::forbidden) created the error, because the caller is known and is denied
     /// service.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {

@@ -39,7 +39,7 @@ use crate::clock::{AnyClock, Nanos};
 /// # Memory
 ///
 /// A timeline needs 17 KiB and, for each thread that has counted, 72 bytes for each slice. All threads that share
-/// slices need these bytes once. When a thread has ended, its slices are reused by the next thread that begins to
+/// slices need these bytes only once. When a thread has ended, its slices are reused by the next thread that begins to
 /// count.
 #[derive(Clone)]
 pub struct Timeline {

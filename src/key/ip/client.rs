@@ -57,9 +57,10 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// and no other header is used instead. Each layer logs as a warning the first list that has fewer entries than hops,
 /// since a wrong number of hops causes the same error.
 ///
-/// It is an error of the configuration if the header is missing, except with trusted networks. It is also such an error
-/// if the extractor needs the peer and the server has not inserted it, or if the client is a peer without an address.
-/// The layer's [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such a request.
+/// It is an error of the configuration if the header is missing, except with trusted networks. It is also an error of
+/// the configuration if the extractor needs the peer and no extension contains the peer, or if the client is a peer
+/// without an address. The layer's [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such
+/// a request.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
