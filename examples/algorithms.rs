@@ -15,7 +15,7 @@
 //! for route in fixed sliding token leaky; do echo $route; ask $route; sleep 3.5; six $route; sleep 1; six $route; done
 //! ```
 //!
-//! The number of calls that are admitted:
+//! This is the number of calls that are admitted:
 //!
 //! | route     | first | of six | of six | why                                                              |
 //! |-----------|-------|--------|--------|------------------------------------------------------------------|

@@ -4,9 +4,9 @@
 //! cargo run --example any_service
 //! ```
 //!
-//! There are two tenants, `anna` and `bert`. Each may make three calls at once, and then one every half second; `root`
-//! is not limited. You will see that the fourth call of `anna` is denied with the time to wait, that `bert` is not
-//! affected, and that `anna` is served again after that time.
+//! There are two tenants, `anna` and `bert`. Each of them may make three calls at once, and then one every half second.
+//! `root` is not limited. You will see that the fourth call of `anna` is denied with the time to wait, that the same
+//! call is admitted after that time, and that `bert` is not affected.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Limits concurrent downloads: two at a time for each address, ten in total.
+//! Limits concurrent downloads: two at a time for each address, and ten in total.
 //!
 //! A download is in progress until its last byte is sent or its client disconnects. Start the server:
 //!
@@ -66,7 +66,7 @@ async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("downloads: {message}");
+            eprintln!("concurrency: {message}");
             ExitCode::FAILURE
         }
     }
@@ -86,7 +86,8 @@ async fn run() -> Result<(), String> {
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            // `close` answers all new calls with 503. If this limit queued calls, `close` would answer those as well.
+            // After `close`, all new calls are answered with 503. If this limit queued calls, the queued calls would be
+            // answered with 503 as well.
             limiter.close();
         })
         .await

@@ -1,4 +1,4 @@
-//! An app that shows Prometheus what its rate limits do.
+//! An app that serves the counts of its rate limits to Prometheus.
 //!
 //! ```sh
 //! cargo run --example metrics --features metrics
@@ -26,8 +26,8 @@ fn app(recorder: PrometheusHandle) -> Router {
         recorder.render()
     };
     let hello = Router::new().route("/", get(|| async { "hello\n" })).layer(limits);
-    // The page for Prometheus is not limited: during an overload, it must still be served. Expose it to your own
-    // network only.
+    // The page for Prometheus is not limited, because the page must be served even during an overload. Expose this page
+    // to your own network only.
     hello.route("/metrics", get(page))
 }
 

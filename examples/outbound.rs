@@ -1,5 +1,5 @@
-//! Limits a client to the rate that another service allows. So calls are queued in the client instead of being denied
-//! by the service.
+//! Limits a client to the rate that another service allows. So calls are queued in the client, and the service does not
+//! deny them.
 //!
 //! The service allows 20 calls a second, and 20 at once. The service is part of this program, so that nothing else is
 //! needed:
@@ -8,13 +8,13 @@
 //! cargo run --example outbound
 //! ```
 //!
-//! The client makes forty calls at once, twice. The first time, you will see the service deny about twenty of them
-//! (429). The second time, there is a limit around the client, and the service denies none of the calls: the first is
-//! sent at once, and the others follow 50 ms apart. Finally, the client makes more calls than the queue has places for.
-//! The calls for which there is no place are not sent, and return an error that says so.
+//! The client makes forty calls at once, twice. The first time, you will see that the service denies about twenty of
+//! these calls (429). The second time, there is a limit around the client, and the service denies none of the calls.
+//! The first call is sent at once, and the others follow 50 ms apart. Finally, the client makes more calls than the
+//! queue has places for. The calls for which there is no place are not sent, and return an error that says so.
 //!
 //! A reqwest client can be limited in the same way, because it is a tower service, too. The service may still deny a
-//! call, because other clients use the same budget. The client should then wait for as long as `Retry-After` says.
+//! call if other clients use the same budget. The client should then wait for as long as `Retry-After` says.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -21,8 +21,8 @@
 //! curl -i --http2-prior-knowledge http://127.0.0.1:3000/
 //! ```
 //!
-//! To set another address and another quota: `cargo run --example per_ip -- 127.0.0.1:8080 "100/min burst 20"`. Ctrl-C
-//! ends the server.
+//! To set another address and another quota, run `cargo run --example per_ip -- 127.0.0.1:8080 "100/min burst 20"`.
+//! Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

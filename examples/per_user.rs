@@ -32,8 +32,8 @@
 //! curl -i -H 'Authorization: Bearer anna' http://127.0.0.1:3007/items/1
 //! ```
 //!
-//! A caller with a wrong token is treated as anonymous, so that guessing tokens is limited, too. To set another
-//! address: `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
+//! A caller with a wrong token is treated as anonymous, so guesses of tokens are limited, too. To set another address,
+//! run `cargo run --example per_user -- 127.0.0.1:8080`. Ctrl-C ends the server.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -83,9 +83,9 @@ async fn sign_in(mut request: Request, next: Next) -> Response {
 
 fn app() -> Router {
     // The key is the user or, for anonymous callers, the address. The token itself is not a key, so an invented token
-    // has no budget.
+    // has no budget of its own.
     let caller = first_of((key::Extension::<User, _>::new(|user| user.id), PeerIp::new()));
-    // The tier is the user's plan. If users change plans, their usage so far still counts.
+    // The tier is the user's plan. If a user changes plans, the units that the user has already used stay used.
     let plans = RateLimitLayer::new(caller, Tiered::new(TokenBucket::new(ANONYMOUS)))
         .tier(|request: &Request, _caller| {
             let user = request.extensions().get::<User>();
@@ -100,7 +100,8 @@ fn app() -> Router {
             "/items/{id}",
             get(|Path(id): Path<u32>, user| async move { format!("item {id} for {}\n", name(user)) }),
         )
-        // A request is charged by both limits or by none: if one limit denies it, the other does not charge it.
+        // A request is charged by both limits or by neither. If one limit denies the request, the other limit does not
+        // charge the request.
         .layer(plans.and(routes))
         // The layer that is added last runs first.
         .layer(from_fn(sign_in))

@@ -13,8 +13,8 @@
 //! for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3002/ & done; wait
 //! ```
 //!
-//! You will see a 200 and a 429 at once, and then a 200 after 0.1, 0.2 and 0.3 s. The server prints when the calls
-//! reached the backend: 100 ms apart. Ctrl-C ends the server.
+//! You will see a 200 and a 429 at once, and then a 200 after 0.1, 0.2 and 0.3 s. For each call that reaches the
+//! backend, the server prints the time since the previous call, about 100 ms. Ctrl-C ends the server.
 
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -30,12 +30,12 @@ const ADDRESS: &str = "127.0.0.1:3002";
 
 fn app() -> Router {
     let queue = LeakyBucket::new(Quota::per_second(10)).queue(3).max_wait(Duration::from_millis(500));
-    // One queue for all callers, because it protects the backend. `PeerIp::new()` would give each address a queue of
-    // its own.
+    // All callers have one queue, because the queue protects the backend. `PeerIp::new()` would give each address a
+    // queue of its own.
     Router::new().route("/", get(backend)).layer(RateLimitLayer::new(Global, queue))
 }
 
-/// The slow backend. It prints the time since the previous call reached it.
+/// The slow backend. For each call, the backend prints the time since the previous call.
 async fn backend() -> &'static str {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
 
@@ -53,7 +53,7 @@ async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("leaky_queue: {message}");
+            eprintln!("queue: {message}");
             ExitCode::FAILURE
         }
     }

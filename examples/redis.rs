@@ -1,4 +1,4 @@
-//! Two copies of one app share one limit, which is kept in Redis. One command starts both copies and a Redis server;
+//! Two copies of one app share one limit, which is kept in Redis. One command starts both copies and a Redis server.
 //! `redis-server` must be installed.
 //!
 //! ```text
@@ -6,8 +6,9 @@
 //! ```
 //!
 //! The limit is ten requests a minute for each address. The example sends twelve requests, alternately to one copy and
-//! to the other. You will see that ten are admitted, and that the number of remaining units decreases over both copies.
-//! To use a server that is already running: `cargo run --features redis --example redis -- redis://127.0.0.1:6379`.
+//! to the other. You will see that ten of them are admitted, and that the number of remaining units decreases with each
+//! request, whichever copy receives the request. To use a server that is already running, run `cargo run --features
+//! redis --example redis -- redis://127.0.0.1:6379`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -48,8 +49,8 @@ async fn start_copy(url: &str) -> Result<SocketAddr> {
 
 /// Starts a server that stores nothing on disk, on a free port. The server ends when its process handle is dropped.
 async fn start_redis() -> Result<(Child, String)> {
-    // Redis cannot choose a free port itself. If another program takes the port before Redis does, the server ends, and
-    // another port is tried.
+    // Redis cannot choose a free port itself. If another program takes the port before Redis does, the Redis server
+    // ends, and another port is tried.
     for _ in 0..5 {
         let port = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
         if let Some(server) = start_redis_on(port).await? {
@@ -85,7 +86,8 @@ async fn start_redis_on(port: u16) -> Result<Option<Child>> {
     Err("redis-server does not answer".into())
 }
 
-/// Returns the process id of the server on that port. This may be another server than the one that was started.
+/// Returns the process id of the server on that port, or `None` if the reply contains no process id. This may not be
+/// the server that was started.
 async fn process_at(port: u16) -> Result<Option<u32>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(b"INFO server\r\nQUIT\r\n").await?;

@@ -10,9 +10,9 @@ use http::request::Parts;
 
 use crate::decision::Decision;
 
-/// Extracts the decision on the request. If several limits decided the request, this is the decision of the limit that
-/// queued the request longest or, if none queued it, of the limit with the fewest remaining units. Use
-/// `Option<Decision>` for routes on which some requests are not limited.
+/// Extracts the decision on the request. If several limits decided the request, the decision is that of the limit that
+/// queued the request longest. If no limit queued the request, the decision is that of the limit with the fewest
+/// remaining units. Use `Option<Decision>` for routes on which some requests are not limited.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -42,8 +42,8 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Decision {
     }
 }
 
-/// The rejection of the extractor [`Decision`]: the request has no decision. The response is a 500. The usual reason is
-/// that the route has no `RateLimitLayer`, or that the request was not limited.
+/// The rejection of the extractor [`Decision`]: the request has no decision. The response is a 500. The reason is
+/// usually that the route has no `RateLimitLayer`, or that the request is not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingDecision;
 

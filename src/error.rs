@@ -1,4 +1,4 @@
-//! Errors of a configuration. A denial is not one of them: it is a [`Decision`](crate::Decision).
+//! Errors of a configuration. A denial is not an error: it is a [`Decision`](crate::Decision).
 
 use std::error::Error;
 use std::fmt;
@@ -8,8 +8,8 @@ pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The error of a [`Quota`](crate::Quota) that cannot be created.
 ///
-/// The error's text says what is accepted. If a string does not have the form of a quota, the text also shows the
-/// beginning of that string.
+/// The error's text says which values are accepted. If a string does not have the form of a quota, the text also shows
+/// the beginning of that string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     problem: Problem,

@@ -3,10 +3,10 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
 //! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
-//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. With a [`LeakyBucket`](algorithm::LeakyBucket) or
-//! [`Smooth`](algorithm::Smooth), or with an algorithm on which `queue(n)`, `max_wait(duration)` or `overflow(..)` was
-//! called, the layer queues calls that cannot be admitted now, and forwards each queued call when the algorithm admits
-//! the call.
+//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Some algorithms queue calls that cannot be admitted
+//! now. These are [`LeakyBucket`](algorithm::LeakyBucket), [`Smooth`](algorithm::Smooth), and any algorithm on which
+//! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. The layer forwards a queued call when the algorithm
+//! admits the call.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -40,44 +40,45 @@
 //! These promises are for state in memory. For state in Redis, see [what is not
 //! exact](guide::many_machines#what-is-not-exact).
 //!
-//! 1. **Never early.** No call is admitted that the algorithm, computed exactly, would deny. This holds over any length
-//!    of time: decisions use no floating-point numbers, and do not drift. Rounding makes a call late by at most one
-//!    nanosecond, except for [`Smooth`](algorithm::Smooth) with a cold factor above 3. For keys that a full table
-//!    evicts, or that share a bucket, see [`OnFull`](store::OnFull).
+//! 1. **Never early.** No call is admitted that the algorithm, computed exactly, would deny. This is true over any
+//!    length of time, since decisions use no floating-point numbers and do not drift. Rounding makes a call late by at
+//!    most one nanosecond, except for [`Smooth`](algorithm::Smooth) with a cold factor above 3. For keys that a full
+//!    table evicts, or that share a bucket, see [`OnFull`](store::OnFull).
 //! 2. **Exact under concurrency.** With any number of threads on one key, exactly as many calls are admitted as the
 //!    algorithm allows.
 //! 3. **A denial charges nothing**, and delays no later call. A client that retries in a loop is admitted as early as a
-//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple, or one of
-//!    several joined layers, denies a call, the other limits do not charge the call.
-//! 4. **`retry_after` is exact.** The same call is denied at every instant before this time has passed, and allowed or,
-//!    if it may wait, queued as soon as this time has passed, if until then no other call for the key is made and no
-//!    queued call is cancelled. With [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer
-//!    than necessary. The header `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never
-//!    pass is denied without a `retry_after`: for example, a call that costs more than the burst of a token bucket.
-//!    With a limit of calls in progress, it is not known when a call will end: there is no `retry_after`, and
-//!    `Retry-After` is [a hint](middleware::HttpResponder::retry_after_unknown).
-//! 5. **`remaining` is exact**: exactly that many calls of cost 1, made by the same method (such as `check` or
-//!    `acquire`), would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes calls
-//!    that would be queued, and what `remaining` is if the key table is full.
-//! 6. **A clock that steps back** admits nothing extra. If the clock is behind the latest reading that a key has
-//!    observed, by at most one period, the key's time stands still until the clock has caught up. If the clock is
-//!    further behind, the key keeps its used units, and the key's time continues from the new reading.
-//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all; the docs of the
-//!    method say which. The other waiters of the key are still released, and the dropped call leaves no slot of a queue
-//!    taken.
+//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple or one of
+//!    several joined layers denies a call, the other limits do not charge the call.
+//! 4. **`retry_after` is exact.** Suppose that after a denial, no other call for the key is made, and no queued call is
+//!    cancelled. The same call is then denied at every instant before `retry_after` has passed. As soon as this time
+//!    has passed, the call is allowed or, if the call may wait, queued. With
+//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
+//!    `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
+//!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
+//!    progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only [a
+//!    hint](middleware::HttpResponder::retry_after_unknown).
+//! 5. **`remaining` is exact**: it is the number of calls of cost 1, made by the same method (such as `check` or
+//!    `acquire`), that would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes
+//!    calls that would be queued, and what `remaining` is if the key table is full.
+//! 6. **A clock that steps back** admits nothing extra. If the clock is at most one period behind the latest reading
+//!    that a key has observed, the key's time stands still until the clock has caught up. If the clock is further
+//!    behind, the key keeps its used units, and the key's time continues from the new reading.
+//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all. The docs of
+//!    each method say which. The other waiters of the key are still released, and the dropped call no longer occupies a
+//!    place in the queue.
 //! 8. **Bounded**: the number of keys, the number of queued calls, the memory per key, and the work per call. The work
 //!    per call is constant, with two exceptions. It is constant only on average for a call that makes a table or a
 //!    queue grow, and for calls of [`SlidingLog`](algorithm::SlidingLog). It is linear in the length of the key's
 //!    queue, about 10 ns to 30 ns per waiter, for calls that:
 //!    - are cancelled while they are queued, or arrive after a queued call was cancelled;
-//!    - have a `max_wait`, or only peek, and arrive after a window has released a waiter late;
+//!    - arrive after a window has released a waiter late, and have a `max_wait` or only peek;
 //!    - evict the oldest waiter from the full queue of a window or of [`Smooth`](algorithm::Smooth);
 //!    - have priority and are denied;
 //!    - have another [tier](algorithm::Tiered) than the queued calls.
 //!
-//!    By default, a flood of keys causes no new key to be denied, neither during the flood nor afterwards, unless each
-//!    key that the limiter examines before an eviction (64 at most) has calls in progress or queued calls. Such keys
-//!    are never evicted. See [floods of keys](guide::floods).
+//!    By default, a flood of keys does not cause new keys to be denied, during the flood or afterwards. There is one
+//!    exception. Before an eviction, the limiter examines at most 64 keys. If all of them have calls in progress or
+//!    queued calls, the new key is denied, because such keys are never evicted. See [floods of keys](guide::floods).
 //! 9. **No panic on input**: no header, key, cost, clock reading or valid quota causes a panic.
 //! 10. **A rejected request costs little**: its body is not read, unless the responder is configured to
 //!     [drain](middleware::HttpResponder::drain) it.
@@ -85,7 +86,7 @@
 //! # What it is not
 //!
 //! State in memory belongs to one process, and is lost when the process ends. With the feature `redis`, state can be
-//! kept in Redis instead. The crate does not protect against floods that exhaust bandwidth or the accept queue; use the
+//! kept in Redis instead. The crate does not protect against floods that exhaust bandwidth or the accept queue. Use the
 //! kernel or an edge proxy for that.
 //!
 //! # Features
@@ -103,9 +104,9 @@
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `test-util`: the module `test_util`, with tests that a store of your own must pass.
 //! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests once, as an
-//!   error. It also logs as an error that its store fails. Some probable mistakes are logged as warnings, such as a
-//!   window whose quota has a burst. Requests that were queued or denied, or whose key is invalid, are logged at level
-//!   `debug`.
+//!   error. The layer also logs an error when its store fails. Some probable mistakes are logged as warnings, such as a
+//!   window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
+//!   mode, or whose key is invalid, are logged at level `debug`.
 //! - `tsc`: `clock::TscClock`, a clock that reads the time stamp counter, for faster checks.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

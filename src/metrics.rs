@@ -1,9 +1,9 @@
-//! The counts of layers as metrics, for the recorder of the `metrics` facade. The guide has the table of names and
-//! labels.
+//! The counts of layers as metrics, for the recorder of the `metrics` facade. The guide's chapter `production` has a
+//! table of the names and labels.
 //!
-//! Layers keep these counts even without a recorder, and [`record`] copies them into the recorder's counters. So a call
-//! does no work for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The
-//! recorder's totals are as exact as the layers' counts. No label contains a key.
+//! Layers keep these counts even without a recorder, and [`record`] copies them to the recorder. So a call does no work
+//! for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The recorder's
+//! totals are as exact as the layers' counts. No label contains a key.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ::metrics::{counter, gauge, histogram};
 
 use crate::stats::PolicyStats;
 
-/// Gives the counts of a policy to the recorder.
+/// Passes the counts of a policy to the recorder.
 pub(crate) fn record(stats: &PolicyStats) {
     let PolicyStats { name, calls, keys, store_errors, store } = stats;
     let of_policy = |metric: &'static str, total: u64| {

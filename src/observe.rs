@@ -18,9 +18,9 @@ pub(crate) struct Observer {
     too_few: AtomicBool,
 }
 
-/// The latest state of a store that was logged: failing, or deciding again.
+/// The state of a store that was logged last: the store fails, or the store decides again.
 ///
-/// A caller may be able to make every second request fail, for example with a key whose value in the store is not
+/// A caller may be able to make requests fail again and again, for example with a key whose value in the store is not
 /// valid. So the store is logged as deciding again only after a number of decisions in a row. This number doubles with
 /// each failure that is logged, up to [`MAX_NEEDED`].
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ impl StoreState {
         is_first
     }
 
-    /// Records a decision of a store whose failure was logged. Returns whether it must be logged that the store decides
-    /// again.
+    /// Records a decision of a store whose failure was logged. Returns whether the recovery of the store must now be
+    /// logged.
     #[cold]
     fn decided(&self) -> bool {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,9 +76,9 @@ impl Observer {
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client, at level `debug`. One case is logged as a
-    /// warning, once: a list of addresses with fewer entries than there are trusted hops, since a wrong number of hops
-    /// causes the same error.
+    /// Logs a request that was rejected because of a mistake of the client, at level `debug`. The first request whose
+    /// list of addresses has fewer entries than there are trusted hops is logged as a warning instead, since a wrong
+    /// number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
         if error.is_too_few() && first(&self.too_few) {
             warn(policy, "a request is refused because its list of addresses is too short", error);
@@ -87,8 +87,8 @@ impl Observer {
         }
     }
 
-    /// Logs that the store fails, unless the failure is already logged. `admits` says whether requests that the store
-    /// cannot decide are admitted.
+    /// Logs that the store fails, unless this was already logged. `admits` is `true` if requests that the store cannot
+    /// decide are admitted.
     #[cold]
     pub(crate) fn store_error(&self, policy: &str, error: &BoxError, admits: bool) {
         if self.store.failed() {
@@ -100,7 +100,8 @@ impl Observer {
         }
     }
 
-    /// Logs that the store decides again, if its failure was logged and it has since made enough decisions in a row.
+    /// Logs that the store decides again, if a failure of the store was logged, and the store has since made enough
+    /// decisions in a row.
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {
@@ -177,7 +178,7 @@ pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
     use tracing::level_filters::LevelFilter;
 
     const FIELD: &str = "rate_limit.decision";
-    // No span is enabled, as in a program without a subscriber.
+    // If no level is enabled, as in a program without a subscriber, no span is enabled either.
     if LevelFilter::current() == LevelFilter::OFF {
         return;
     }

@@ -1,6 +1,6 @@
-//! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std, or those of a
-//! scheduler that tries out orders of threads (`tests/shuttle/main.rs`). A [`SpinLock`] is a lock for short
-//! work, which usually takes less than a microsecond.
+//! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std. In the tests
+//! in `tests/shuttle/main.rs`, they are those of a scheduler that tries many interleavings of threads. A [`SpinLock`] is
+//! a lock that is held only for short work, usually for less than a microsecond.
 
 #[cfg(not(shuttle))]
 mod real {
@@ -16,18 +16,18 @@ mod real {
 
     pub(crate) type SpinGuard<'a, T> = SpinMutexGuard<'a, T>;
 
-    /// The number of times that a waiting thread looks at the lock before it yields.
+    /// The number of times that a waiting thread looks at the lock before each yield or sleep.
     const SPINS: u32 = 64;
-    /// The number of times that a waiting thread yields before it sleeps.
+    /// The number of times that a waiting thread yields before it sleeps for the first time.
     const YIELDS: u32 = 256;
     const SLEEP: Duration = Duration::from_micros(50);
 
-    /// A lock that is taken by one compare-exchange, and released by a plain store. A mutex of std is released by a
-    /// second locked instruction. A panic does not poison the lock.
+    /// A lock that is taken by one compare-exchange, and released by a plain store. By comparison, a mutex of std needs
+    /// a second locked instruction for its release. A panic does not poison the lock.
     ///
     /// A thread that waits spins for a short time. If the lock is still taken, the thread that has it was probably
-    /// preempted, so the waiting thread yields its time slice. At last it sleeps, because a thread with a high priority
-    /// that only yields may never let one with a low priority run.
+    /// preempted, so the waiting thread yields its time slice. Finally, the waiting thread sleeps, because a thread
+    /// with a high priority that only yields may never let a thread with a low priority run.
     #[derive(Debug)]
     pub(crate) struct SpinLock<T>(SpinMutex<T>);
 
@@ -76,7 +76,7 @@ mod real {
 
     pub(crate) type SpinGuard<'a, T> = MutexGuard<'a, T>;
 
-    /// The scheduler's own lock in place of a [`SpinLock`](super::SpinLock): a thread that spins would make no progress.
+    /// A lock of the scheduler, since a thread that spins would make no progress under the scheduler.
     #[derive(Debug)]
     pub(crate) struct SpinLock<T>(Mutex<T>);
 

@@ -1,4 +1,4 @@
-//! The app: it responds with the address that its limiter uses.
+//! The app, which responds with the address that its limiter uses.
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! Limits an app behind a proxy by the client's address, not by the proxy's.
+//! Limits an app behind a proxy by the client's address, not by the proxy's address.
 //!
 //! This program contains a small proxy. Any proxy that appends to `X-Forwarded-For` would do. Start the app and the
 //! proxy:
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The app responds with the address that its limiter uses. The app trusts 127.0.0.1, from which the proxy calls. So
-//! call from another address: on Linux, all of 127.0.0.0/8 is this machine (elsewhere: `sudo ifconfig lo0 alias
-//! 127.0.0.2`).
+//! call from another address. On Linux, all addresses in 127.0.0.0/8 are those of this machine. On other systems, add
+//! the address first: `sudo ifconfig lo0 alias 127.0.0.2`.
 //!
 //! ```text
 //! curl --interface 127.0.0.2 http://127.0.0.1:3006/
@@ -18,8 +18,9 @@
 //! ```
 //!
 //! You will see 127.0.0.2 each time. The first call is made through the proxy. The second call is made through the
-//! proxy with a forged header. The last entry of the header is then the proxy's, and the search from the right ends
-//! there. The third call is made directly to the app. Its peer is not trusted, so no header is read.
+//! proxy with a forged header. The last entry of the header is then 127.0.0.2, which the proxy has appended. The
+//! limiter reads the list from the right, and this entry is the first that is not a trusted address. The third call is
+//! made directly to the app. Its peer is not trusted, so no header is read.
 //!
 //! A new forged address for each call does not bypass the limit either. You will see 200 five times, then 429:
 //!
@@ -34,7 +35,7 @@
 //! curl -H 'X-Forwarded-For: 192.0.2.7' http://127.0.0.1:3005/
 //! ```
 //!
-//! To set other addresses of the app and of the proxy, and another quota: `cargo run --example behind_proxy --
+//! To set other addresses of the app and of the proxy, and another quota, run `cargo run --example behind_proxy --
 //! 127.0.0.1:8080 127.0.0.1:8081 "100/min burst 20"`. Ctrl-C ends the app and the proxy.
 
 mod app;
@@ -91,7 +92,7 @@ async fn run() -> Result<(), String> {
     println!("From the proxy's own address, which is trusted. You will see 192.0.2.7:");
     println!("  curl {forged} http://{app_address}/");
 
-    // The limiter reads the peer's address, to recognize proxies, from the connect info.
+    // To recognize proxies, the limiter reads the peer's address from the connect info.
     let app = axum::serve(app, router.into_make_service_with_connect_info::<SocketAddr>());
     tokio::select! {
         ended = app => ended.map_err(|error| format!("the app: {error}")),

@@ -45,8 +45,8 @@ async fn forward(
     };
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_11;
-    // Headers are removed before the peer's address is appended: a client may name any header in `Connection`, even
-    // `X-Forwarded-For`.
+    // Headers are removed before the peer's address is appended, because a client may name any header in `Connection`,
+    // even `X-Forwarded-For`.
     remove_hop_by_hop_headers(request.headers_mut());
     append_peer(request.headers_mut(), peer);
     match upstream.request(request).await {

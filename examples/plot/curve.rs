@@ -15,7 +15,7 @@ pub(crate) const FINE: Quota = Quota::per_second(1_000 * QUOTA.limit());
 /// A change by more than this, in thousandths, is drawn as a step. In a millisecond, a bucket refills by less.
 const STEP: u32 = 100;
 
-/// The points of a line: for each of them, a time in milliseconds and a value in thousandths.
+/// The points of a line. Each point is a time in milliseconds, and a value in thousandths.
 #[derive(Debug, Default)]
 pub(crate) struct Curve {
     pub(crate) points: Vec<(i32, i32)>,
@@ -32,7 +32,7 @@ impl Curve {
     }
 
     /// Creates the curve of a limiter's state as reported by `peek`. Only the admitted calls of `workload` are made,
-    /// each when it was admitted.
+    /// each at the time at which it was admitted.
     ///
     /// Denied calls are left out, since they charge nothing. A call that was queued is made at its scheduled time. So
     /// no call is queued here, and `peek` reports the state of the algorithm alone. The quota of `algorithm` is

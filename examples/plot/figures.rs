@@ -1,4 +1,4 @@
-//! The pictures: the algorithm of each, its curve and its title.
+//! The pictures. For each picture, this module defines the algorithm, the curve and the title.
 
 use std::time::Duration;
 
@@ -122,8 +122,8 @@ fn used(decision: Decision) -> u64 {
 }
 
 /// Returns the number of stored permits, in thousandths. In these pictures, both kinds of `Smooth` store at most the
-/// permits of one second. `reset_after` less `retry_after` is the time in which the permits are stored that are missing
-/// up to this maximum.
+/// permits of one second. `reset_after` minus `retry_after` is the time that it takes to store the permits that are
+/// missing up to this maximum.
 fn saved(decision: Decision) -> u64 {
     let missing = decision.reset_after().saturating_sub(decision.retry_after().unwrap_or_default());
     let units = missing.as_nanos() * u128::from(FINE.limit()) / FINE.period().as_nanos();

@@ -4,13 +4,13 @@
 //! cargo run --example plot
 //! ```
 //!
-//! You will see the names of the files that the program writes, and for each file how many calls passed, waited and
+//! You will see the names of the files that the program writes and, for each file, how many calls passed, waited or
 //! were refused. Without an argument, the program writes the pictures of the docs, in `src/algorithm/pictures`. To
-//! write to another folder: `cargo run --example plot -- target/pictures`.
+//! write to another folder, run `cargo run --example plot -- target/pictures`.
 //!
-//! The same calls are made in each picture. The limit is 4 per second. In the picture of `Concurrency` it is 4 at a
-//! time, and in that of `Tiered` 8 per second during a part of the time. Nothing is simulated: a [`RateLimiter`] with a
-//! [`ManualClock`] decides.
+//! The same calls are made in each picture. The limit is 4 per second. In the picture of `Concurrency`, the limit is 4
+//! at a time. In the picture of `Tiered`, it is 8 per second during a part of the time. Nothing is simulated: a
+//! [`RateLimiter`] with a [`ManualClock`] decides.
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(kept, drawn);
         for scene in scenes() {
             let kept = std::fs::read_to_string(PathBuf::from(PICTURES).join(scene.file())).unwrap();
-            // Compared by lines, because a checkout may have other line endings.
+            // The pictures are compared line by line, because a checkout may have other line endings.
             let same = kept.lines().eq(draw(&scene).unwrap().lines());
             assert!(same, "{} is outdated: cargo run --example plot", scene.file());
         }
@@ -89,7 +89,7 @@ mod tests {
             let svg = draw(&scene).unwrap();
             assert!(svg.len() < 30_000, "{} has {} bytes", scene.file(), svg.len());
             assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
-            // The first line is one whole tag, and no line is empty: otherwise Markdown would treat the picture as
+            // The first line is one whole tag, and no line is empty. Otherwise, Markdown would treat the picture as
             // text.
             assert!(svg.lines().next().is_some_and(|line| line.ends_with('>')));
             assert!(svg.lines().all(|line| !line.trim().is_empty()));

@@ -26,7 +26,8 @@ const CURVE: i32 = 76;
 /// The mark of each call, at the millisecond at which it is drawn.
 struct Marks {
     arrived: Vec<(i32, Mark)>,
-    /// The marks of admitted calls. Empty if no call was queued: `arrived` then shows which calls were admitted.
+    /// The marks of admitted calls. This list is empty if no call was queued, since `arrived` then shows which calls
+    /// were admitted.
     admitted: Vec<(i32, Mark)>,
 }
 

@@ -85,7 +85,7 @@ fn split(text: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..end], &text[end + 1..]))
 }
 
-/// Returns the position of the quote that ends a quoted string. An escaped quote (`\"`) does not end it.
+/// Returns the position of the quote that ends a quoted string. An escaped quote (`\"`) does not end the string.
 fn closing_quote(text: &[u8]) -> Option<usize> {
     let mut escaped = false;
     text.iter().position(|byte| {

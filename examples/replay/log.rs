@@ -17,7 +17,7 @@ pub(crate) struct Log {
     /// The clients, in the order of their first requests in the log.
     pub(crate) clients: Vec<Client>,
     pub(crate) unreadable: usize,
-    /// The number of the first line that could not be read.
+    /// The number of the first line that could not be read. Lines are counted from 1.
     pub(crate) first_unreadable: Option<usize>,
 }
 

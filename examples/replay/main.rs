@@ -4,12 +4,12 @@
 //! cargo run --release --example replay -- /var/log/apache2/access.log --limit "10/min burst 5"
 //! ```
 //!
-//! You will see how many requests would have been admitted at once, queued, and refused, and the clients that were
-//! refused most.
+//! For each algorithm, you will see how many requests would have been admitted at once, queued or refused. You will
+//! also see the clients with the most refused requests.
 //!
 //! - The log is in Apache's common or combined format. Lines in other formats are counted and left out.
-//! - The clock follows the times of the log. These are whole seconds and not quite in order, so requests are first
-//!   sorted by time. Requests of the same second stay in the order of the log.
+//! - The clock follows the times of the log. These are whole seconds, and are not always in order, so requests are
+//!   first sorted by time. Requests of the same second stay in the order of the log.
 //! - A client is the first field of a line, grouped as [`PeerIp`](tower_throttle::key::PeerIp) groups it: an IPv4
 //!   address, an IPv6 /64, or a host name as written.
 //! - A call in the leaky bucket's queue waits until it is admitted: no client disconnects.
@@ -32,7 +32,7 @@ use crate::log::Log;
 use crate::options::Options;
 use crate::run::{Outcome, replay};
 
-/// The number of clients that are shown for each algorithm: those that were refused most.
+/// The number of clients that are shown for each algorithm. These are the clients with the most refused requests.
 const WORST: usize = 5;
 
 fn main() -> ExitCode {
@@ -83,7 +83,8 @@ fn summary(log: &Log, quota: Quota) -> String {
     text
 }
 
-/// Returns a table of the clients that are among the most refused clients of any of the algorithms.
+/// Returns a table of clients. Each of them is among the [`WORST`] clients with the most refused requests of at least
+/// one algorithm.
 fn worst(log: &Log, outcomes: &[Outcome; 4]) -> String {
     let mut shown: Vec<usize> = outcomes.iter().flat_map(|outcome| outcome.worst(WORST)).collect();
     shown.sort_unstable();

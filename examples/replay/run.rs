@@ -1,4 +1,4 @@
-//! One algorithm, called at the times of a log.
+//! The replay of a log with one algorithm.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -28,7 +28,7 @@ impl Outcome {
         self.refused.iter().sum()
     }
 
-    /// Returns the clients that were refused most, at most `n`.
+    /// Returns at most `n` clients: those with the most refused requests, in descending order.
     pub(crate) fn worst(&self, n: usize) -> Vec<usize> {
         let mut clients: Vec<usize> =
             (0..self.refused.len()).filter(|client| self.refused[*client] > 0).collect();
@@ -73,7 +73,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     outcome
 }
 
-/// The maximum step of the clock while calls are queued. So a call is admitted at most this long after its slot.
+/// The maximum step of the clock while calls are queued. So a call is admitted at most 5 ms after its slot.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
@@ -114,8 +114,8 @@ mod tests {
         assert_eq!(replay(FixedWindow::new(quota).queue(0), &log), outcome(8, 0, 2));
         assert_eq!(replay(SlidingWindow::new(quota).queue(0), &log), outcome(5, 0, 5));
         assert_eq!(replay(TokenBucket::new(quota).queue(0), &log), outcome(6, 0, 4));
-        // At 103 s, one call is admitted, and two are queued for 104 s and 105 s. At 104 s, the first of the two has
-        // left the queue, which has three free slots for six calls.
+        // At 103 s, one call is admitted, and two are queued for 104 s and 105 s. At 104 s, the first of these two has
+        // left the queue, which has three free places for six calls.
         assert_eq!(replay(LeakyBucket::new(quota), &log), outcome(2, 5, 3));
     }
 

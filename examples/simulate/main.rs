@@ -4,9 +4,9 @@
 //! cargo run --release --features redis,test-util --example simulate
 //! ```
 //!
-//! The program prints a table for each scenario. Time is virtual, so that minutes take seconds, and the same seed gives the
-//! same calls. The limiters are those of this crate; only Redis is simulated, by a server in this process. With a file
-//! as argument, the program also draws the picture of the guide into that file.
+//! The program prints a table for each scenario. Time is virtual, so that minutes take seconds, and the same seed gives
+//! the same calls. The limiters are those of this crate. Only Redis and the network are simulated. With the path of a
+//! file as its argument, the program also draws the picture of the guide into that file.
 
 #[path = "../plot/colors.rs"]
 #[allow(dead_code, reason = "the picture has few colours")]

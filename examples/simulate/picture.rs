@@ -1,4 +1,5 @@
-//! The picture in the guide: how many calls each strategy admits in each second, while the center is stopped.
+//! The picture in the guide: the number of calls that each strategy admits in each second. The center is stopped for a
+//! part of the time.
 
 use std::error::Error;
 use std::ops::Range;

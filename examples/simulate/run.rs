@@ -1,4 +1,4 @@
-//! Runs a scenario, and judges what was admitted.
+//! The run of a scenario, and its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,34 +12,34 @@ use tower_throttle::{Quota, RateLimiter};
 use crate::scenario::{Call, STOP, Scenario};
 use crate::strategy::Machines;
 
-/// What happened in a scenario.
+/// The outcome of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// When calls were admitted, since the beginning.
+    /// The times at which calls were admitted, since the beginning, in ascending order.
     pub(crate) admitted: Vec<Duration>,
-    /// How many calls one exact bucket for all machines admits.
+    /// The number of calls that one exact bucket for all machines admits.
     pub(crate) exact: u64,
-    /// How many units more than the quota were admitted, at most, over any time.
+    /// The number of units that were admitted beyond the quota: the maximum over all spans of time.
     pub(crate) over: u64,
     pub(crate) undecided: u64,
     pub(crate) trips: u64,
-    /// How long decisions took, in order.
+    /// The times that decisions took, in ascending order.
     pub(crate) latencies: Vec<Duration>,
 }
 
 impl Outcome {
-    /// Returns the latency of the call at which `percent` of the calls are done.
+    /// Returns a latency that at least `percent` percent of the decisions did not exceed.
     pub(crate) fn latency(&self, percent: usize) -> Duration {
         let at = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
         self.latencies.get(at).copied().unwrap_or_default()
     }
 }
 
-/// Runs a scenario, in the time of tokio's clock.
+/// Runs a scenario, by tokio's clock.
 pub(crate) async fn run(scenario: &Scenario, machines: Machines) -> Outcome {
     let calls = scenario.calls();
     let machines = Arc::new(machines);
-    // A bucket is full at its first call.
+    // A bucket is full at its first call, so no call is needed before the start.
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     if let Some(at) = scenario.center_stops_at() {
@@ -86,7 +86,7 @@ pub(crate) async fn run(scenario: &Scenario, machines: Machines) -> Outcome {
     }
 }
 
-/// Returns how many of the calls one bucket admits.
+/// Returns the number of calls that one bucket admits.
 fn exact(quota: Quota, calls: &[Call]) -> u64 {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(TokenBucket::new(quota)).clock(clock.clone()).build();
@@ -97,7 +97,8 @@ fn exact(quota: Quota, calls: &[Call]) -> u64 {
     calls.iter().filter(is_admitted).count() as u64
 }
 
-/// Returns how many units the admitted calls take from a bucket at most, beyond its capacity.
+/// Returns the number of units that the admitted calls take beyond the capacity of a bucket that refills by `quota`:
+/// the maximum at any time.
 fn over(quota: Quota, admitted: &[Duration]) -> u64 {
     let (mut used, mut last, mut most) = (0_u128, Duration::ZERO, 0);
     let unit = quota.period().as_nanos();
@@ -106,7 +107,7 @@ fn over(quota: Quota, admitted: &[Duration]) -> u64 {
         last = *at;
         most = most.max(used);
     }
-    // Rounded down to whole units.
+    // The result is rounded down to whole units.
     let capacity = u128::from(quota.capacity()) * unit;
     u64::try_from(most.saturating_sub(capacity) / unit).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Which calls arrive, when and on which machine.
+//! The scenarios: the calls that arrive, their times and machines, and what fails.
 
 use std::time::Duration;
 
@@ -6,28 +6,30 @@ use tower_throttle::Quota;
 
 use crate::random::Random;
 
-/// How the calls are spread.
+/// The distribution of the calls over the machines and over the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
-    /// Over all machines alike, at random times.
+    /// Calls are spread evenly over all machines, and arrive at random times.
     Even,
-    /// The machine with the number n gets a share of the calls that is proportional to 1/n.
+    /// Machine number n gets a share of the calls that is proportional to 1/n. The calls arrive at random times.
     Skewed,
-    /// Over all machines alike, but all calls of five seconds arrive in the first of them.
+    /// Calls are spread evenly over all machines. The calls of each span of five seconds arrive in the first second of
+    /// that span.
     Bursty,
 }
 
-/// What fails, and when.
+/// A fault, and the time at which it occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// A fifth of the machines fails at a third of the time. The calls go to the other machines from then on.
+    /// A fifth of the machines fails after a third of the time. The later calls go to the other machines.
     MachinesFail,
-    /// What the machines share does not answer for five seconds, from half of the time on: Redis, or the token server.
+    /// The center, which is Redis or the token server, stops after half of the time. It does not answer for five
+    /// seconds.
     CenterStops,
 }
 
-/// How long the center is stopped.
+/// The time for which the center is stopped.
 pub(crate) const STOP: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -51,22 +53,22 @@ pub(crate) struct Call {
 }
 
 impl Scenario {
-    /// Returns the time at which a fifth of the machines fails, if they do.
+    /// Returns the time at which a fifth of the machines fails, or `None` if no machine fails.
     pub(crate) fn machines_fail_at(&self) -> Option<Duration> {
         (self.fault == Fault::MachinesFail).then(|| self.time / 3)
     }
 
-    /// Returns the time at which the center stops, if it does.
+    /// Returns the time at which the center stops, or `None` if the center does not stop.
     pub(crate) fn center_stops_at(&self) -> Option<Duration> {
         (self.fault == Fault::CenterStops).then(|| self.time / 2)
     }
 
-    /// Returns the machines that fail: every fifth, so that the busiest is one of them.
+    /// Returns the machines that fail: the first machine, which is the busiest, and every fifth machine after it.
     pub(crate) fn failing(&self) -> impl Iterator<Item = usize> {
         (0..self.machines).step_by(5)
     }
 
-    /// Returns all calls, in the order of their times. The same seed gives the same calls.
+    /// Returns all calls, in the order of their times. Scenarios that are equal return the same calls.
     pub(crate) fn calls(&self) -> Vec<Call> {
         let mut random = Random::new(self.seed);
         let count = self.quota.limit() * self.time.as_secs() * self.load / 100;

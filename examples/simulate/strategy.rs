@@ -1,4 +1,5 @@
-//! The ways in which many machines can have one limit.
+//! The strategies by which many machines can have one limit. In most of them, the machines share a *center*: Redis, or
+//! a token server.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use tower_throttle::{Quota, RateLimiter};
 /// The time from a machine to the center and back: two ticks of tokio's timer.
 const ROUND_TRIP: Duration = Duration::from_millis(2);
 
-/// How long a call waits for the center. A call without an answer is rejected.
+/// The time for which a call waits for the center. A call that gets no reply within this time is rejected.
 const DEADLINE: Duration = Duration::from_millis(50);
 
-/// The units that a machine leases at once.
+/// The number of units that a machine leases at once.
 const LEASE: u64 = 10;
 
 const KEY: &str = "all";
@@ -55,7 +56,7 @@ type Bucket = TokenBucket;
 /// A limiter whose bucket is in Redis.
 type InRedis = RateLimiter<Bucket, RedisLimit<Bucket>>;
 
-/// All machines, with one of these strategies.
+/// All machines of a scenario, with one strategy.
 pub(crate) struct Machines {
     kind: Kind,
     quota: Quota,
@@ -63,7 +64,8 @@ pub(crate) struct Machines {
     in_memory: Vec<RateLimiter<Bucket>>,
     in_redis: Vec<InRedis>,
     leased: Vec<RateLimiter<Bucket, LeasedLimit>>,
-    /// For each machine, its connections without a call, if each call has a connection of its own.
+    /// For each machine, its connections on which no call is under way. This field is used if each call has a
+    /// connection of its own.
     idle: Vec<Mutex<Vec<InRedis>>>,
     server: watch::Sender<bool>,
     trips: watch::Sender<u64>,
@@ -139,7 +141,7 @@ impl Machines {
 
     async fn ask_server(&self) -> bool {
         sleep(ROUND_TRIP / 2).await;
-        // The sender is part of this value, so this does not fail.
+        // The sender is a part of `self`, so the channel is open, and this does not fail.
         let _ = self.server.subscribe().wait_for(|is_running| *is_running).await;
         self.trips.send_modify(|trips| *trips += 1);
         let decision = self.in_memory[0].check(KEY);
@@ -147,7 +149,7 @@ impl Machines {
         decision.is_allowed()
     }
 
-    /// Stops what the machines share, or lets it run again.
+    /// Stops the center, or starts it again.
     pub(crate) fn set_center_running(&self, is_running: bool) {
         self.server.send_replace(is_running);
         self.redis[0].set_running(is_running);
@@ -163,7 +165,7 @@ impl Machines {
         match self.kind {
             Kind::Share => 0,
             Kind::TokenServer => *self.trips.borrow(),
-            // A real server does not count them here.
+            // Trips to a real server are not counted.
             _ => self.redis.first().map_or(0, RedisInProcess::trips),
         }
     }

@@ -16,9 +16,9 @@ use http::HeaderName;
 /// | [`forbidden`](KeyError::forbidden) | nobody: the caller is denied service | 403 | `PERMISSION_DENIED` |
 ///
 /// The error's text is for the log: it says what was wrong and what to change, and names headers and types. The texts
-/// of this crate's own errors never repeat values of the request. Clients receive only the reasons that are given to
-/// `invalid` and `forbidden`. For all other errors, clients receive a general sentence that names neither headers nor
-/// types.
+/// of this crate's own errors never repeat values of the request. Of these texts, clients receive only the reasons that
+/// were given to `invalid` and `forbidden`. For all other errors, clients receive a general sentence that names neither
+/// headers nor types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -92,13 +92,13 @@ impl KeyError {
     /// Creates an error for a caller that is known and is denied service: HTTP 403, gRPC `PERMISSION_DENIED`. The
     /// layer's setting for [missing keys](super::MissingKey) does not apply to this error.
     ///
-    /// `reason` is sent to the client.
+    /// `reason` is sent to the client, and is not logged. It must not contain anything that the caller sent.
     pub fn forbidden(reason: impl Into<Cow<'static, str>>) -> Self {
         Self { reason: Reason::Forbidden(reason.into()) }
     }
 
-    /// Returns whether the caller is known and is denied service: whether [`forbidden`](KeyError::forbidden) created
-    /// the error.
+    /// Returns whether [`forbidden`](KeyError::forbidden) created the error, because the caller is known and is denied
+    /// service.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self.reason, Reason::Forbidden(_))
@@ -123,8 +123,8 @@ impl KeyError {
         }
     }
 
-    /// Returns whether the error is that a list of addresses has fewer entries than there are trusted hops. The
-    /// configured number of hops may be wrong.
+    /// Returns whether the error says that a list of addresses has fewer entries than there are trusted hops. The cause
+    /// may be a wrong number of hops in the configuration.
     pub(crate) fn is_too_few(&self) -> bool {
         matches!(self.reason, Reason::Header(HeaderProblem::TooFew, _))
     }
@@ -192,8 +192,8 @@ impl PeerProblem {
 }
 
 impl HeaderProblem {
-    /// Returns whether the problem is a mistake of the client: the header was sent in an invalid form. If a header is
-    /// missing, the configuration is at fault, since a proxy should have set the header.
+    /// Returns whether the problem is a mistake of the client. A missing header is a mistake of the configuration,
+    /// since a proxy should have set the header.
     fn is_invalid(self) -> bool {
         match self {
             Self::Missing => false,

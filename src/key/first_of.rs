@@ -7,7 +7,7 @@ use super::or::Or;
 /// callers on that list are denied service. The [allow list](super::PeerIp::allow) of the last extractor applies only
 /// if no earlier extractor found a key.
 ///
-/// Each extractor but the last must be one that may find no key in a request: [`Extension`](super::Extension),
+/// Each extractor but the last must be one that can report that a request has no key: [`Extension`](super::Extension),
 /// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie) or [`from_fn`](super::from_fn()). If
 /// the function of a `from_fn` returns `None`, the next extractor is tried. Keys of different extractors are never
 /// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.

@@ -8,8 +8,8 @@ use crate::store::{KeyWriter, MemoryKey, SharedKey};
 ///
 /// The setting affects no other requests: requests that are not limited are admitted, and requests whose key is
 /// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid) are rejected. Each request without a
-/// key is [counted](crate::RateLimitLayer::stats). Each layer logs the first error of each kind, with what to change
-/// (feature `tracing`). All errors made by [`KeyError::new`](super::KeyError::new) are one kind.
+/// key is [counted](crate::RateLimitLayer::stats). Each layer logs the first error of each kind, and says what to
+/// change (feature `tracing`). All errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -42,7 +42,7 @@ pub enum MissingKey {
 pub enum StoreKey<K> {
     /// The key of a caller. `Key(key)` identifies the same state as `key` does in a direct call of the limiter.
     Key(K),
-    /// Stands for all requests without a key. They share one state, which no `Key` identifies.
+    /// The key that all requests without a key share. No `Key` identifies the same state.
     Missing,
 }
 
@@ -80,7 +80,7 @@ impl<K: SharedKey> SharedKey for StoreKey<K> {
     }
 }
 
-/// Displays the key itself, or a NUL for `Missing`: no header and no address contains a NUL.
+/// Displays the key itself. `Missing` is displayed as a NUL, because no header and no address contains a NUL.
 impl<K: fmt::Display> fmt::Display for StoreKey<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -16,7 +16,7 @@
 //! | anything else, any request type | [`from_fn`] |
 //!
 //! Callers can invent tokens, sessions and values of headers, and each invented value has a new budget. So limit by
-//! address as well, or put the limiter inside the layer that checks the value. The parts of a tuple are hashed
+//! address as well, or put the rate-limit layer inside the layer that checks the value. The parts of a tuple are hashed
 //! separately: the keys `("a", "bc")` and `("ab", "c")` differ.
 //!
 //! # Requests that are exempt, forbidden, or without a key
@@ -27,18 +27,18 @@
 //! with 403, and neither the layer nor a layer that is [joined](crate::RateLimitLayer::and) with it charges their
 //! requests.
 //!
-//! By default, a request whose key cannot be extracted is rejected, since admitting it would be a way to bypass the
-//! limit. A mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is
-//! answered with HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the
-//! configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC
-//! `INTERNAL`. The log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a
-//! rejection because of a mistake of the configuration. The bodies of these responses name neither headers nor types.
+//! By default, a request whose key cannot be extracted is rejected, since callers could otherwise bypass the limit. A
+//! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
+//! HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A mistake of the configuration
+//! (the peer's address, a proxy's header or an extension is missing) is answered with HTTP 500 or gRPC `INTERNAL`. The
+//! log then says once, at level `error`, what to change. [`MissingKey`] lists the alternatives to a rejection because
+//! of a mistake of the configuration. The bodies of these responses name neither headers nor types.
 //!
 //! # Peeking at, refunding and resetting a key
 //!
 //! Most extractors have a method `key`, which builds the key of a request from the value that the request would
-//! contain. If a limiter is given a key of another type or form, it finds no state for the key, and reports no error.
-//! So build keys with the extractor:
+//! contain. If you pass a key of another type or form to a limiter, the limiter finds no state for that key, and
+//! reports no error. So build keys with the extractor:
 //!
 //! ```
 //! use tower_throttle::algorithm::TokenBucket;
@@ -58,11 +58,11 @@
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey): they
-//! can be written as a string that is the same on all machines. A key with several parts implements the trait if all
-//! its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
-//! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, tokens and sessions are hashed with a random number of the
-//! process, so each process would have a limit of its own.
+//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey). Such
+//! a key can be written as a string that is the same on all machines. A key with several parts implements the trait if
+//! all its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
+//! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, each process hashes tokens and sessions with a random
+//! number of its own, so each process would have a limit of its own.
 
 mod error;
 mod exempt;
@@ -123,10 +123,10 @@ pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. A store in memory keeps only the hash of the key.
     ///
-    /// The `Hash` of the key must be prefix-free, as the implementations of the standard library and derived ones are:
-    /// the bytes that one key writes to the hasher must neither equal nor begin with the bytes that a different key
-    /// writes. Otherwise two callers might share a budget. So a `Hash` written by hand should call `Hash` of its
-    /// fields, and `Hasher::write` only for data of a fixed length.
+    /// The `Hash` of the key must be prefix-free: the bytes that one key writes to the hasher must neither equal nor
+    /// begin with the bytes that a different key writes. The implementations of the standard library and derived
+    /// implementations are prefix-free. Otherwise two callers might share a budget. So a `Hash` written by hand should
+    /// call `Hash` of its fields, and `Hasher::write` only for data of a fixed length.
     type Key: Hash;
 
     /// Returns the key of `request`, or `Ok(None)` if the request is not limited.

@@ -3,12 +3,12 @@ use std::convert::Infallible;
 use super::{KeyError, KeyExtractor};
 use crate::store::{KeyWriter, SharedKey};
 
-/// An extractor with a fallback: the second extractor's key is used if the first finds none.
+/// An extractor with a fallback: if the first extractor finds no key, the second extractor's key is used.
 ///
 /// If the first extractor finds a key, the [deny list](super::PeerIp::deny) of the second extractor still applies.
 ///
-/// [`first_of`](super::first_of()) creates this extractor. The extractors that may find no key have a method `or` that
-/// creates it as well, such as [`Header::or`](super::Header::or).
+/// [`first_of`](super::first_of()) creates this extractor. The extractors that can report that a request has no key
+/// have a method `or`, which creates this extractor as well, such as [`Header::or`](super::Header::or).
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -76,7 +76,8 @@ impl<First: SharedKey, Second: SharedKey> SharedKey for OrKey<First, Second> {
     }
 }
 
-/// An extractor that may find no key in a request. Only this crate implements the trait, since its module is private.
+/// An extractor that can report that a request has no key. Only this crate can implement this trait, since the trait's
+/// module is private.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be asked instead",
     note = "`Extension`, `Header`, `Bearer`, `Cookie` and `from_fn` can; put others last"
@@ -109,7 +110,8 @@ where
     type Key = OrKey<First::Key, Second::Key>;
 
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError> {
-        // The second extractor always runs, so that a caller on its deny list is not admitted with an invented token.
+        // The second extractor is always called, so that a caller on its deny list is not admitted with an invented
+        // token.
         let second = match self.second.extract(request) {
             Err(error) if error.is_forbidden() => return Err(error),
             second => second,

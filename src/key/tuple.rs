@@ -2,10 +2,11 @@ use super::{KeyError, KeyExtractor};
 
 /// Implements `KeyExtractor` for a tuple of extractors, whose key is the tuple of their keys.
 ///
-/// All parts run. If any part returns a `forbidden` error, the tuple returns that error. Otherwise, if any part returns
-/// `None`, the tuple returns `None`. Otherwise, if any part returns an error, the tuple returns an error. If several
-/// parts return errors, a mistake of the client takes precedence: such a request is always rejected, whereas
-/// [`MissingKey`](super::MissingKey) may admit a request whose key is missing.
+/// All parts are called. If any part returns a `forbidden` error, the tuple returns that error. Otherwise, if any part
+/// returns `None`, the tuple returns `None`. Otherwise, if any part returns an error, the tuple returns an error. Of
+/// several errors, the tuple returns the first mistake of a client or, if there is none, the first error. A request
+/// with a mistake of the client is always rejected, whereas [`MissingKey`](super::MissingKey) may admit a request whose
+/// key is missing.
 macro_rules! tuple {
     ($($part:ident)+) => {
         impl<Req, $($part: KeyExtractor<Req>),+> KeyExtractor<Req> for ($($part,)+) {

@@ -4,8 +4,8 @@ use std::hash::Hash;
 use super::{KeyError, KeyExtractor};
 use crate::stats::TopKeys;
 
-/// An extractor whose keys are counted when they are denied. Created by
-/// [`RateLimitLayer::top_keys`](crate::RateLimitLayer::top_keys).
+/// An extractor whose keys are counted when they are denied.
+/// [`RateLimitLayer::top_keys`](crate::RateLimitLayer::top_keys) creates this extractor.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct Watched<K, L> {
@@ -23,11 +23,11 @@ impl<K, L> Watched<K, L> {
 /// Labels keys of type `Key`.
 #[doc(hidden)]
 pub trait KeyLabel<Key> {
-    /// Returns the label of a key, whose hash is `hash`.
+    /// Returns the label of `key`. The hash of `key` is `hash`.
     fn label(&self, key: &Key, hash: u64) -> String;
 }
 
-/// Labels each key by its hash, whose seed is random.
+/// Labels each key by its hash. The seed of the hash is random.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct HashLabel;

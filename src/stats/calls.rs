@@ -9,8 +9,8 @@ use super::outcome::CallOutcome;
 pub struct CallStats {
     /// Calls that were admitted, at once or after a wait in a queue.
     pub admitted: u64,
-    /// Calls that were denied by the limit. These include calls that would have waited longer than the maximum wait,
-    /// and calls that were denied after the maximum wait.
+    /// Calls that were denied by the limit. These include calls that were denied because they would have waited longer
+    /// than the maximum wait, and calls that waited for the maximum wait and were then denied.
     pub denied: u64,
     /// Calls that were denied because the queue of their key was full, or because `max_queued` calls were queued
     /// already. These include queued calls that newer calls have displaced.
@@ -54,7 +54,8 @@ impl CallStats {
         .map(|(outcome, calls)| (outcome.label(), calls))
     }
 
-    /// Returns the number of calls that were rejected, for any reason.
+    /// Returns the number of calls that were denied, for any reason. Calls that were denied only in shadow mode are not
+    /// included.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.denied + self.queue_full + self.table_full + self.closed + self.denied_by_others
@@ -69,11 +70,11 @@ impl CallStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {
-    /// Keys that were evicted to make room for new ones: [`OnFull::EvictLeastUsed`](crate::store::OnFull).
+    /// Keys that were evicted to make room for new keys: see [`OnFull::EvictLeastUsed`](crate::store::OnFull).
     pub evicted: u64,
     /// Evicted keys that were at their limits or locked out. At its next call, such a key has its whole quota again.
     pub evicted_at_limit: u64,
-    /// Calls that were decided in a bucket that several keys share:
+    /// Calls that were decided by a bucket that several keys share: see
     /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
     pub shared: u64,
     /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
@@ -85,7 +86,7 @@ pub struct StoreStats {
     pub circuit_openings: u64,
     /// `true` if the circuit breaker is open now: calls are not sent to the server, except for one call after each
     /// pause, which tries the server again. The other calls fail at once, or the fallback decides them. In a Redis
-    /// Cluster, `true` if the circuit breaker of any master is open.
+    /// Cluster, this is `true` if the circuit breaker of any master is open.
     pub is_circuit_open: bool,
     /// The number of keys that are kept now.
     pub keys: u64,

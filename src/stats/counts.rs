@@ -12,7 +12,7 @@ use super::outcome::{CallOutcome, OUTCOMES};
 use super::thread_number::{THREADS, thread_number};
 use crate::decision::Decision;
 
-/// Counters on cache lines of their own.
+/// Counters that share no cache line with other counters.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
@@ -84,7 +84,7 @@ fn stats(totals: [u64; OUTCOMES]) -> CallStats {
     }
 }
 
-/// The counters in which a queued call is counted, and whether its policy is in shadow mode.
+/// The counters in which a queued call is counted, and whether the call's policy is in shadow mode.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) counts: Arc<CallCounts>,
@@ -119,7 +119,7 @@ impl CallRegistry {
         policies.retain(|known| {
             let is_used = Arc::strong_count(known) > 1;
             if !is_used {
-                // Makes visible what was counted by the thread that dropped the last other reference.
+                // This fence makes visible what was counted by the thread that dropped the last other reference.
                 fence(Ordering::Acquire);
                 self.direct.absorb(known);
             }

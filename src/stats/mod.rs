@@ -2,7 +2,7 @@
 //!
 //! Every limiter with state in memory and every policy of a layer counts its calls, always and exactly, on any number
 //! of threads. Reading the counts blocks no call. The counters begin at zero when the limiter or the layer is created,
-//! and never decrease. `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are no counters: they are the values
+//! and never decrease. `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are not counters. They have the values
 //! at the time of the reading.
 //!
 //! | to read | use |
@@ -33,7 +33,7 @@ pub use self::slice::Slice;
 pub use self::timeline::Timeline;
 pub use self::top_keys::{TopKey, TopKeys};
 
-/// What a limiter has counted. Returned by [`RateLimiter::stats`](crate::limiter::RateLimiter::stats).
+/// The counts of a limiter. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LimiterStats {

@@ -1,7 +1,7 @@
 use super::{CallStats, StoreStats};
 
-/// What one policy of a layer has counted, over all clones of the layer. Returned by
-/// [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats).
+/// The counts of one policy of a layer, for all clones of the layer together.
+/// [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats) returns them.
 ///
 /// No field contains a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,18 +9,18 @@ use super::{CallStats, StoreStats};
 pub struct PolicyStats {
     /// The name of the policy.
     pub name: String,
-    /// The requests that were decided, by outcome. Requests that this policy does not limit are not counted.
+    /// The numbers of requests that were decided, by outcome. Requests that this policy does not limit are not counted.
     pub calls: CallStats,
-    /// The requests without a valid key, and those of forbidden callers.
+    /// The requests without a valid key, and the requests of forbidden callers.
     pub keys: KeyStats,
-    /// The requests that the store failed to decide.
+    /// The number of requests that the store failed to decide.
     pub store_errors: u64,
-    /// The events of the store. If other layers, or calls without a layer, use the same store, the events that they
+    /// The events of the store. If other layers, or calls without a layer, use the same store, the events that these
     /// cause are included.
     pub store: StoreStats,
 }
 
-/// Counts of a policy's requests without a valid key, and of the requests of forbidden callers: the type of
+/// The counts of a policy's requests without a valid key, and of the requests of forbidden callers. This is the type of
 /// [`PolicyStats::keys`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,9 +1,10 @@
-//! The counters of one thread at a time: a set of counters for each slice of time. Only that thread writes the
-//! counters, and any thread may read them.
+//! The counters in which one thread at a time counts: a set of counters for each slice of time. Only that thread writes
+//! the counters, and any thread may read them.
 //!
-//! There is no lock: the thread adds by plain loads and stores. The counts of the slice of the latest event have a
-//! place of their own. At the first event in another slice, the thread moves these counts to the place of their slice.
-//! `moves` is odd in the meantime. A reader reads again if `moves` was odd, or changed during the read.
+//! There is no lock: the thread adds by plain loads and stores. The counts of the slice of the latest event are in
+//! `latest`, and the counts of the other slices are in `others`. At the first event in another slice, the thread moves
+//! the counts in `latest` to `others`. During this move, `moves` is odd. A reader reads again if `moves` was odd, or
+//! changed during the read.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -12,7 +13,8 @@ use std::thread;
 use super::slice::{EMPTY, Event, Slice};
 use crate::clock::Nanos;
 
-/// The maximum number of times that a reader reads a ring whose counts are being moved.
+/// The maximum number of times that a reader reads a ring. After the last time, the reader returns what it has read,
+/// even if counts were moved during the read.
 const MAX_READS: u32 = 1_000;
 /// The number of the first slice of time.
 pub(super) const FIRST: u64 = 1;
@@ -115,17 +117,17 @@ fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
-/// The latest slices in which one thread has counted, on cache lines of their own.
+/// The latest slices in which one thread has counted. A ring shares no cache line with other data.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Ring {
     /// The counts of the slice of the latest event or, before the first event, of the clock's first slice.
     latest: Counters,
-    /// The clock reading at which that slice began.
+    /// The clock reading at which the slice of `latest` began.
     began: AtomicU64,
     /// The number of times that a move of counts has begun or ended.
     moves: AtomicU64,
-    /// The counts of the other slices. Empty until counts are moved.
+    /// The counts of the other slices. This list is created when counts are first moved.
     others: OnceLock<Box<[Counters]>>,
 }
 
@@ -143,7 +145,7 @@ impl Ring {
     // This function is inlined, so that only the code for one kind of event is left.
     #[inline(always)]
     pub(super) fn add(&self, now: Nanos, event: Event, size: &Size) {
-        // If `now` is before the slice, the difference wraps, and is above the length.
+        // If `now` is before the slice, the difference wraps, and so exceeds the length.
         if now.0.wrapping_sub(self.began.load(Ordering::Relaxed)) >= size.length {
             self.turn_to(now, size);
         }
@@ -161,7 +163,7 @@ impl Ring {
         fence(Ordering::Release);
         let (old, counts) = self.latest.read();
         place(old).write(old, &counts);
-        // If the clock has stepped back to a slice with counts, these are taken up again.
+        // If the clock has stepped back to a slice with counts, counting continues from these counts.
         let (known, counts) = place(number).read();
         self.latest.write(number, if known == number { &counts } else { &EMPTY });
         if known == number {
@@ -171,8 +173,8 @@ impl Ring {
         self.moves.store(moves.wrapping_add(2), Ordering::Release);
     }
 
-    /// Returns the slices that have counts, each with its number, in any order. If counts are moved during each of many
-    /// reads, a slice may be missing or be read twice.
+    /// Returns the slices that have counts, each with its number, in any order. If counts are moved during each of
+    /// [`MAX_READS`] reads, a slice may be missing or be returned twice.
     pub(super) fn read(&self) -> Vec<(u64, Slice)> {
         for attempt in 1.. {
             let moves = self.moves.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! What is counted in one slice of time.
+//! The counts of one slice of time.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Admitted,
-    /// Admitted after a wait in a queue. The value is the number of units that the request has borrowed from the next
-    /// window.
+    /// The request was admitted after a wait in a queue. The value is the number of units that the request has borrowed
+    /// from the next window.
     Released(u64),
     Denied,
     Succeeded(u64),
     Failed(u64),
 }
 
-/// What a policy did in one slice of time, or in several.
+/// The counts of a policy in one slice of time, or the sum of the counts in several slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Slice {

@@ -8,27 +8,27 @@ use crate::sync::thread_local;
 /// The number of threads that can have a number at the same time.
 pub(super) const THREADS: usize = u128::BITS as usize;
 
-/// The numbers that threads have, as bits. A number is returned and taken under this lock, so the thread that takes it
-/// sees all that the thread before it has counted.
+/// The numbers that threads have, as bits. A thread returns its number under this lock, and another thread takes the
+/// number under this lock. So the second thread sees everything that the first thread has counted.
 static TAKEN: Mutex<u128> = Mutex::new(0);
 
-/// In place of a number: the thread has not asked for one.
+/// The value of `NUMBER` before the thread has asked for a number.
 const NOT_ASKED: usize = usize::MAX;
-/// In place of a number: no number was left, or the thread ends.
+/// The value of `NUMBER` if no number was left, or if the thread is ending.
 const NONE: usize = THREADS;
 
 thread_local! {
-    /// The number of this thread. Unlike `OWNER`, this cell has no destructor, so reading it does not check whether it
-    /// was already destroyed.
+    /// The number of this thread. Unlike `OWNER`, this cell has no destructor, so a read of the cell does not check
+    /// whether the cell was already destroyed.
     static NUMBER: Cell<usize> = const { Cell::new(NOT_ASKED) };
-    /// The owner of the number, which makes the number available again when the thread ends.
+    /// The owner of the number. When the thread ends, the owner is dropped, which makes the number available again.
     static OWNER: Option<ThreadNumber> = ThreadNumber::take();
 }
 
 struct ThreadNumber(u32);
 
 impl ThreadNumber {
-    /// Takes the lowest number that no thread has.
+    /// Takes the lowest number that no thread has. Returns `None` if all numbers are taken.
     fn take() -> Option<Self> {
         let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
         let number = taken.trailing_ones();
@@ -52,7 +52,7 @@ pub(super) fn thread_number() -> Option<usize> {
     if number < THREADS { Some(number) } else { ask(number) }
 }
 
-/// Returns the number of this thread, and takes one if the thread has not asked before. `found` is the value of
+/// Returns the number of this thread. If the thread asks for the first time, takes a number. `found` is the value of
 /// `NUMBER`.
 #[cold]
 fn ask(found: usize) -> Option<usize> {

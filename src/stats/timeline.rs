@@ -14,7 +14,8 @@ use crate::clock::{AnyClock, Nanos};
 ///
 /// Pass a timeline to a layer with [`timeline`](crate::middleware::RateLimitLayer::timeline), keep a clone, and read
 /// the clone at any time. Clones share the counts. A layer without a timeline does no work for these counts. A layer
-/// with a timeline reads the clock of the timeline twice for an admitted request, and once for a denied one.
+/// with a timeline reads the timeline's clock twice for an admitted request, and once for a denied request. Threads
+/// that share slices read the clock once more for each of these events.
 ///
 /// ```
 /// use tower_throttle::stats::Timeline;
@@ -30,15 +31,16 @@ use crate::clock::{AnyClock, Nanos};
 ///
 /// # Guarantees
 ///
-/// Totals are exact on any number of threads. At most 128 threads of the process have slices of their own, and count
-/// without a lock. A thread that finds none free when it first counts shares slices under a lock until it ends. If the
-/// clock steps back from one
-/// reading to an earlier one, only the slices between these two readings may be lost.
+/// Totals are exact on any number of threads. Up to 128 threads of the process at a time count without a lock, each in
+/// slices of its own. If 128 other threads already count without a lock when a thread first counts, that thread counts
+/// under a lock until it ends, in slices that all such threads share. If the clock steps back from one reading to an
+/// earlier one, only the slices between these two readings may be lost.
 ///
 /// # Memory
 ///
-/// A timeline needs 17 KiB and, for each thread that has served requests, 72 bytes for each slice. When a thread has
-/// ended, its slices are reused by the next thread that begins to count.
+/// A timeline needs 17 KiB and, for each thread that has counted, 72 bytes for each slice. All threads that share
+/// slices need these bytes only once. When a thread has ended, its slices are reused by the next thread that begins to
+/// count.
 #[derive(Clone)]
 pub struct Timeline {
     shared: Arc<Shared>,
@@ -47,7 +49,7 @@ pub struct Timeline {
 struct Shared {
     size: Size,
     clock: AnyClock,
-    /// The counts of each thread that has a number, by that number.
+    /// The counts of the threads that have numbers, indexed by these numbers.
     rings: [Ring; THREADS],
     /// The counts of all other threads.
     rest: Mutex<Ring>,
@@ -103,8 +105,9 @@ impl Timeline {
         }
     }
 
-    /// Counts an event of a thread that has no number. The clock is read under the lock: a thread with an earlier reading
-    /// would step back to an earlier slice, in which another thread may have counted.
+    /// Counts an event of a thread that has no number. The clock is read under the lock. Otherwise, a thread could
+    /// count at an earlier reading than the thread before it, as if the clock had stepped back, and counts of slices
+    /// could be lost.
     #[cold]
     fn record_without_number(&self, event: Event) {
         let Shared { rest, size, .. } = &*self.shared;
@@ -112,8 +115,8 @@ impl Timeline {
         ring.add(self.now(), event, size);
     }
 
-    /// Returns the slices that the timeline covers, from the oldest to the present one, each with the clock reading at
-    /// which the slice began. Slices without any event are left out.
+    /// Returns the slices that the timeline covers, from the oldest slice to the present slice, each with the clock
+    /// reading at which the slice began. Slices without any event are left out.
     #[must_use]
     pub fn recent(&self) -> Vec<(Duration, Slice)> {
         let Shared { size: Size { slices, length }, rings, rest, .. } = &*self.shared;
@@ -206,7 +209,7 @@ mod tests {
         assert_eq!(admitted(&timeline), expected);
     }
 
-    /// Slices that are too old are not listed, even if nothing has overwritten them, as in the tests of Sentinel's
+    /// Slices that are too old are not listed, even if they have not been overwritten, as in the tests of Sentinel's
     /// `LeapArray`.
     #[test]
     fn slices_that_are_over_for_too_long_are_not_listed() {

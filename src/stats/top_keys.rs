@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Pass a list to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read the
 /// clone at any time. Clones share the counts. The list shows a label for each key, not the key itself. By default, the
-/// label is a hash of the key with a random seed, so a key has another label in each list and after each restart. With
-/// [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by), a function of yours returns the label.
+/// label is a hash of the key with a random seed, so a key has a different label in each list and after each restart.
+/// With [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by), a function of yours returns the label.
 ///
 /// ```
 /// use tower_throttle::stats::TopKeys;
@@ -26,15 +26,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// # Guarantees
 ///
-/// This is the algorithm *Space-Saving* (Metwally, Agrawal, El Abbadi, 2005). With `n` denials in total and room for
-/// `k` keys, each key that was denied more than `n / k` times is in the list. For a listed key, the count
+/// The list uses the algorithm *Space-Saving* (Metwally, Agrawal, El Abbadi, 2005). With `n` denials in total and room
+/// for `k` keys, each key that was denied more than `n / k` times is in the list. For a listed key, the count
 /// [`denied`](TopKey::denied) is never too low. The count is too high by at most [`error`](TopKey::error), and `error`
 /// is at most `n / k`.
 ///
 /// # Memory
 ///
-/// About 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for a time that is
-/// at worst linear in `k`. An admitted request does no work for the list.
+/// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for
+/// a time that is at worst linear in `k`. An admitted request does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
     sketch: Arc<Mutex<Sketch>>,
@@ -102,7 +102,7 @@ impl TopKeys {
     pub(crate) fn record(&self, key: &impl Hash, label: impl FnOnce(u64) -> String) {
         let hash = self.seed.hash_one(key);
         if !self.lock().count_known(hash) {
-            // No lock is held here, because `label` may run slow code of the user.
+            // No lock is held here, because `label` may call a slow function that a user of the crate wrote.
             let label = label(hash);
             self.lock().count(hash, label);
         }

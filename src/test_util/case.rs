@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use super::tested::Env;
 
-/// The future of a case. It panics if the store breaks the promise.
+/// The future of a case. The future panics if the store breaks the promise.
 type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One promise, and the function that tests the promise.

@@ -9,7 +9,7 @@ use super::case::Case;
 use super::cases::cases;
 use super::tested::{Env, Subject};
 
-/// The time after which a case that has not ended fails.
+/// The maximum time of a case. A case that takes longer fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The promises of a store. Each promise is a *case*: a test that can be run.
@@ -33,7 +33,7 @@ impl<M: Subject> Contract<M> {
         cases::<M>().iter().map(|case| case.name).collect()
     }
 
-    /// Runs all cases, at the same time.
+    /// Runs all cases at the same time.
     ///
     /// # Cancel safety
     ///
@@ -46,8 +46,8 @@ impl<M: Subject> Contract<M> {
         self.run_if(|_| true).await
     }
 
-    /// Runs the cases for whose names `is_wanted` returns `true`. Use this method for a store that is documented not to
-    /// keep some of the promises.
+    /// Runs the cases for whose names `is_wanted` returns `true`, all at the same time. Use this method for a store
+    /// whose docs say that it does not keep some of the promises.
     ///
     /// # Cancel safety
     ///
@@ -117,7 +117,7 @@ pub struct Report {
 pub struct Failure {
     /// The name of the case, which is the promise.
     pub case: &'static str,
-    /// The message of the panic, or a sentence which says that the case has not ended in time.
+    /// The message of the panic, or a sentence that says that the case did not end in time.
     pub message: String,
 }
 
@@ -134,7 +134,7 @@ impl Report {
         &self.failed
     }
 
-    /// Does nothing if all cases passed.
+    /// Asserts that all cases passed.
     ///
     /// # Panics
     ///

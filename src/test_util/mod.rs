@@ -1,14 +1,18 @@
 //! The promises of a store, as tests that run against any store (feature `test-util`).
 //!
-//! A store of your own must keep the same promises as the stores of this crate; otherwise limits are not enforced
-//! exactly. [`Contract`] verifies these promises: exact counts, also under concurrency; denials that charge nothing;
-//! exact waits; separate budgets for different keys; refunds; cancelled calls; settled costs; replaced algorithms; and
-//! a layer that uses the store.
+//! A store of your own must keep the same promises as the stores of this crate. Otherwise, limits are not enforced
+//! exactly. [`Contract`] verifies these promises:
+//!
+//! - counts are exact, also under concurrency;
+//! - denials charge nothing, and report exact waits;
+//! - different keys have separate budgets;
+//! - refunds, cancelled calls, settled costs and replaced algorithms have the effects that the docs describe;
+//! - a layer can use the store.
 //!
 //! The tests use tokio's clock. With `start_paused`, the tests of a store that uses tokio's clock take no time, and
 //! their times are exact. The tests of other stores take about two seconds. A case fails if it takes more than a
-//! minute, or if a settlement has no effect within two seconds. There is no other upper bound on the time of a reply,
-//! so a slow machine causes no other failures.
+//! minute, or if a settlement has no effect within two seconds. There is no other upper bound on the time that a store
+//! takes to reply, so a slow machine causes no other failures.
 //!
 //! ```
 //! use tower_throttle::test_util::{Contract, InMemory};

@@ -76,7 +76,8 @@ impl<M> Env<M> {
     where
         M: MakeTested<A>,
     {
-        // Limiters must not share keys, not even limiters of different runs on one server.
+        // Each name is used only once, so that limiters share no keys, even if the limiters of different runs use one
+        // server.
         let name = format!("contract-{:016x}", random_u64());
         let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some(name) };
         let made = <M as MakeStore<A>>::make_store(self.make.clone(), settings);
@@ -152,7 +153,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         }
     }
 
-    /// Calls `check` until a call is denied. Returns the number of admitted calls, and the denial.
+    /// Calls `check` until a call is denied. Returns the number of admitted calls, and the denial with its times.
     pub(super) async fn exhaust(&self, key: &str) -> (u64, Timed) {
         for admitted in 0..100_000 {
             let call = self.timed(key).await;
@@ -169,8 +170,8 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
         Timed { before, decision, after: Instant::now() }
     }
 
-    /// Waits until exactly `remaining` units are available, at most two seconds. Some stores settle a call only after
-    /// the settling method has returned.
+    /// Waits for at most two seconds until exactly `remaining` units are available. Panics if another number of units
+    /// is then available. Some stores settle a call only after the settling method has returned.
     pub(super) async fn becomes(&self, key: &str, remaining: u64) {
         let start = Instant::now();
         let mut actual = self.remaining(key).await;
@@ -215,7 +216,7 @@ fn decided<T, E: Into<BoxError>>(result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("the store failed: {}", error.into()))
 }
 
-/// Sleeps until `time` and 1 ms longer, because a server's clock may count in microseconds.
+/// Sleeps until 1 ms after `time`, because a server's clock may count in microseconds.
 pub(super) async fn until(time: Instant) {
     sleep_until(time + Duration::from_millis(1)).await;
 }

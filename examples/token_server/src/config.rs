@@ -9,7 +9,7 @@ use tower_throttle::Quota;
 
 use crate::protocol::{RateLimitUnit, rate_limit_response::rate_limit::Unit as StatusUnit};
 
-/// One file: the limits of one domain.
+/// One file, with the limits of one domain.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DomainFile {
@@ -18,23 +18,23 @@ pub(crate) struct DomainFile {
     pub(crate) descriptors: Vec<Descriptor>,
 }
 
-/// One entry of a descriptor: its key, the value that it must have, and its limit.
+/// One entry of a descriptor, as a file describes it: the key, the value, the limit, and the entries that may follow.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Descriptor {
     pub(crate) key: String,
-    /// If there is none, the entry matches each value, and each value has a count of its own. A value that ends with
-    /// `*` matches by its beginning.
+    /// If this is empty, the entry matches all values. If it ends with `*`, the entry matches all values that begin
+    /// with the part before the `*`. In both cases, each value has a count of its own.
     #[serde(default)]
     pub(crate) value: String,
     pub(crate) rate_limit: Option<RateLimit>,
-    /// If this is set, calls over the limit are counted and answered with OK.
+    /// If this is `true`, calls over the limit are counted, but answered with OK.
     #[serde(default)]
     pub(crate) shadow_mode: bool,
-    /// This has no effect: values in the labels of a metric would need memory without end.
+    /// This field has no effect, because values in the labels of a metric would need an unbounded amount of memory.
     #[serde(default, rename = "detailed_metric")]
     pub(crate) _detailed_metric: bool,
-    /// This has no effect, for the same reason.
+    /// This field has no effect, for the same reason.
     #[serde(default, rename = "value_to_metric")]
     pub(crate) _value_to_metric: bool,
     /// The entries that may follow this one.
@@ -52,7 +52,7 @@ pub(crate) struct RateLimit {
     pub(crate) unlimited: bool,
     #[serde(default)]
     pub(crate) name: String,
-    /// Limits that do not count a request that this limit counts.
+    /// The limits that this limit replaces: they do not count a request that this limit counts.
     #[serde(default)]
     pub(crate) replaces: Vec<Replaced>,
 }
@@ -111,7 +111,7 @@ impl Unit {
         })
     }
 
-    /// Returns the unit of a limit that a request brings along.
+    /// Converts the unit of a limit in a request. Returns `None` if the unit is unknown.
     pub(crate) fn of_request(unit: RateLimitUnit) -> Option<Self> {
         Some(match unit {
             RateLimitUnit::Second => Self::Second,
@@ -124,7 +124,7 @@ impl Unit {
         })
     }
 
-    /// Returns the unit as responses contain it.
+    /// Converts the unit to the type that responses contain.
     pub(crate) fn of_status(self) -> StatusUnit {
         match self {
             Self::Second => StatusUnit::Second,
@@ -138,7 +138,7 @@ impl Unit {
     }
 }
 
-/// Requests per unit of time.
+/// A number of requests per unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rate {
     pub(crate) requests: u32,
@@ -146,7 +146,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// Returns the rate as a quota, or `None` if it admits nothing.
+    /// Returns the rate as a quota, or `None` if the rate admits nothing.
     pub(crate) fn quota(self) -> Option<Quota> {
         Quota::per(u64::from(self.requests), self.unit.period()).ok()
     }
@@ -200,7 +200,8 @@ impl Error for ConfigError {}
 ///
 /// # Errors
 ///
-/// Returns an error with the line if the text is no YAML, or has a key that the format does not have.
+/// Returns an error if the text is not YAML, has a key that the format does not have, or has an empty domain. In the
+/// first two cases, the error names the line.
 pub(crate) fn parse(file: &str, text: &str) -> Result<DomainFile, ConfigError> {
     let domain: DomainFile = serde_saphyr::from_str(text).map_err(|error| ConfigError::new(file, error))?;
     if domain.domain.is_empty() {

@@ -1,19 +1,19 @@
-//! Where the requests of one limit are counted.
+//! The counts of one limit, in memory or in Redis.
 
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::store::redis::{RedisError, RedisLimit, RedisStore};
 use tower_throttle::{Decision, Quota, RateLimiter};
 
-/// Where counts are kept.
+/// The storage of all counts.
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     Memory,
     Redis(RedisStore),
 }
 
-/// The counts of one limit. Clones share them.
+/// The counts of one limit. Clones share the counts.
 ///
-/// Windows begin at multiples of the unit since 1970, as in envoyproxy/ratelimit.
+/// Windows begin at multiples of the unit of time since 1970, as in envoyproxy/ratelimit.
 #[derive(Clone, Debug)]
 pub(crate) enum Limiter {
     Memory(RateLimiter<FixedWindow>),
@@ -40,8 +40,8 @@ impl Backend {
 }
 
 impl Limiter {
-    /// Counts `hits` requests. If not all of them are within the limit, those that are use it up. With 0 hits, nothing
-    /// is counted, and the decision says whether one request would be admitted.
+    /// Counts `hits` requests. If only some of them are within the limit, these are counted, and the decision is a
+    /// denial. With 0 hits, nothing is counted, and the decision says whether one request would be admitted.
     ///
     /// # Errors
     ///
@@ -55,7 +55,8 @@ impl Limiter {
         }
         let decision = self.check_n(key, hits).await?;
         if !decision.is_allowed() && decision.remaining() > 0 {
-            // If another request was faster, the limit is used up as well.
+            // If another request has taken some of these units in the meantime, this call is denied, and counts
+            // nothing.
             let _ = self.check_n(key, decision.remaining()).await?;
         }
         Ok(decision)
@@ -68,7 +69,7 @@ impl Limiter {
         }
     }
 
-    /// Replaces the quota. The requests that were counted stay counted.
+    /// Replaces the quota. Requests that were counted stay counted.
     pub(crate) fn replace(&self, quota: Quota) {
         match self {
             Self::Memory(limiter) => limiter.replace(window(quota)),

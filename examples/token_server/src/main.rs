@@ -4,16 +4,20 @@
 //! cargo run -p token_server
 //! ```
 //!
-//! The server reads `examples/token_server/limits.yaml`, listens for gRPC on port 8081, and for HTTP on port 8080, where
-//! `/metrics` and `/healthcheck` are. `cargo run -p token_server -- --help` lists the options. Changed files are read
-//! again within a second. Ctrl-C ends the server.
+//! The server reads `examples/token_server/limits.yaml`. It listens for gRPC on port 8081, and for HTTP on port 8080,
+//! where it serves the pages `/metrics` and `/healthcheck`. `cargo run -p token_server -- --help` lists the options.
+//! Changed files are read again within a second. Ctrl-C ends the server.
 //!
-//! What differs from envoyproxy/ratelimit: `retry-after` is added to rejected responses; `detailed_metric` and
-//! `value_to_metric` have no effect; `share_threshold` is an error; a limit that a request brings along counts by
-//! itself for each rate.
+//! The server differs from envoyproxy/ratelimit in these ways:
 //!
-//! A request passes through these modules in this order: `service` receives it, `rules` finds the limit of each
-//! descriptor, and `limiter` counts.
+//! - If a request is over the limit, the response has the header `retry-after`.
+//! - `detailed_metric` and `value_to_metric` have no effect.
+//! - `share_threshold` is an error.
+//! - A descriptor in a request can have a limit of its own, an *override*. Each rate of an override has counts of its
+//!   own.
+//!
+//! A request passes through these modules, in this order: `service` receives the request, `rules` finds the limit of
+//! each descriptor, and `limiter` counts the request.
 
 mod config;
 mod limiter;
@@ -59,7 +63,7 @@ usage: token_server [--limits PATH] [--grpc ADDRESS] [--http ADDRESS] [--redis U
 With Redis, set the environment variable RATE_LIMIT_SECRET to at least 16 bytes that are hard to guess, the same for all
 servers: descriptors above 100 bytes are then kept as fingerprints.";
 
-/// How long connections may stay open after the signal to shut down.
+/// The maximum time for which connections stay open after the signal to shut down.
 const DRAIN: Duration = Duration::from_secs(10);
 
 struct Options {
@@ -70,7 +74,7 @@ struct Options {
 }
 
 impl Options {
-    /// Returns `None` if help was asked for.
+    /// Parses the arguments. Returns `None` if one of them asks for help.
     fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
             limits: concat!(env!("CARGO_MANIFEST_DIR"), "/limits.yaml").to_owned(),
@@ -154,7 +158,7 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Waits for Ctrl-C, or for SIGTERM.
+/// Waits for Ctrl-C or, on Unix, for SIGTERM.
 async fn shutdown() {
     let ctrl_c = tokio::signal::ctrl_c();
     #[cfg(unix)]
@@ -173,16 +177,17 @@ struct Listeners {
     grpc: TcpListener,
     http: TcpListener,
     recorder: PrometheusHandle,
-    /// How long connections may stay open after the signal to shut down.
+    /// The maximum time for which connections stay open after the signal to shut down.
     drain: Duration,
 }
 
 impl Listeners {
-    /// Serves until `shutdown` is ready and the last connection has ended. From then on, the health checks report that
-    /// the server does not serve.
+    /// Serves until `shutdown` is ready. From then on, the health checks report that the server does not serve. The
+    /// future is ready when the last gRPC connection has ended, but at most `drain` after `shutdown`.
     async fn serve(self, service: Service, shutdown: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
         let (health_reporter, health) = tonic_health::server::health_reporter();
-        // An empty name stands for all services; envoyproxy/ratelimit is checked by the third.
+        // The empty name stands for all services. The third name is the one by which clients check
+        // envoyproxy/ratelimit.
         let names = ["", RateLimitServiceServer::<Service>::NAME, "ratelimit"];
         for name in names {
             health_reporter.set_service_status(name, ServingStatus::Serving).await;
@@ -200,7 +205,7 @@ impl Listeners {
                 }
                 serving.send_replace(false);
             });
-        // A client that watches the health keeps its connection for ever.
+        // A client that watches the health keeps its connection open for ever.
         let overdue = async {
             let _ = stopped.wait_for(|is_serving| !is_serving).await;
             tokio::time::sleep(self.drain).await;

@@ -10,7 +10,8 @@ use crate::config::{self, ConfigError};
 use crate::rules::Rules;
 use crate::service::Service;
 
-/// The files are compared this often. Unlike events of the file system, this also sees what mounted volumes replace.
+/// The interval at which the files are read and compared. Unlike events of the file system, the comparison also notices
+/// files that were replaced in a mounted volume.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A file with the limits of one domain, or a directory of such files whose names end with `.yaml` or `.yml`.
@@ -20,7 +21,7 @@ pub(crate) struct Source {
     loaded: Option<Texts>,
 }
 
-/// The names and the texts of the files, in the order of their names; or why they cannot be read.
+/// The names and the texts of the files, in the order of their names, or the reason why the files cannot be read.
 type Texts = Result<Vec<(String, String)>, String>;
 
 impl Source {
@@ -29,12 +30,12 @@ impl Source {
         Self { path: path.into(), loaded: None }
     }
 
-    /// Reads the files, and sets the limits of the service if a file has changed. Returns whether it has.
+    /// Reads the files, and sets the limits of the service if a file has changed. Returns whether a file has changed.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no file, or if a file contains a mistake. The service then keeps its limits. The
-    /// same mistake is reported once.
+    /// Returns an error if there is no file, if a file cannot be read, or if a file contains a mistake. The service
+    /// then keeps its limits. The same mistake is reported only once.
     pub(crate) fn load(&mut self, service: &Service) -> Result<bool, ConfigError> {
         let texts = texts(&self.path);
         self.apply(texts, service)
@@ -56,15 +57,16 @@ impl Source {
         Ok(true)
     }
 
-    /// Loads the files whenever they change, for ever. Mistakes are printed.
+    /// Loads the files whenever they change, for ever. Prints mistakes.
     pub(crate) async fn watch(mut self, service: Service) {
         let mut before = None;
         loop {
             tokio::time::sleep(INTERVAL).await;
             let path = self.path.clone();
-            // A file system may block.
+            // Reading may block, so it happens on a thread for blocking work.
             let Ok(read) = tokio::task::spawn_blocking(move || texts(&path)).await else { continue };
-            // A file that is still being written is not the same when it is read again.
+            // The files are loaded only if two readings in a row are the same, because a file may still be being
+            // written.
             if before.as_ref() != Some(&read) {
                 before = Some(read);
                 continue;

@@ -1,4 +1,4 @@
-//! The limits of all domains, and which of them a descriptor has.
+//! The limits of all domains, and the search for the limit of a descriptor.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,15 +11,16 @@ use crate::protocol::common::rate_limit_descriptor::Entry;
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     domains: HashMap<String, Level>,
-    /// The same limits by their identities.
+    /// The same limits, by the [`id`](Place::id) of their places.
     by_id: HashMap<String, Arc<Rule>>,
 }
 
-/// The entries that may stand at one place of a descriptor.
+/// The entries at one level of a file: those of a domain, or those that may follow another entry.
 #[derive(Debug, Default)]
 struct Level {
     by_value: HashMap<(String, String), Node>,
-    /// Keys, the beginnings of their values, and what follows; in the order of the file.
+    /// The entries whose values end with `*`, in the order of the file: the key, the part of the value before the `*`,
+    /// and the node.
     by_prefix: Vec<(String, String, Node)>,
     by_key: HashMap<String, Node>,
 }
@@ -33,7 +34,7 @@ struct Node {
 /// One limit.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// The domain, and the keys and values that lead to the limit in the file, for people.
+    /// The domain, and the keys and values that lead to the limit in the file. This text is for people.
     pub(crate) path: String,
     pub(crate) name: String,
     pub(crate) replaces: Vec<String>,
@@ -42,7 +43,7 @@ pub(crate) struct Rule {
     pub(crate) limit: Option<Limit>,
 }
 
-/// What a limit admits, and where its requests are counted.
+/// The rate of a limit, and its counts.
 #[derive(Debug)]
 pub(crate) struct Limit {
     pub(crate) rate: Rate,
@@ -51,7 +52,7 @@ pub(crate) struct Limit {
 }
 
 impl Rules {
-    /// Builds the limits of these files. Limits that `previous` has at the same place keep their counts.
+    /// Builds the limits of these files. A limit keeps its counts if `previous` has a limit at the same place.
     ///
     /// # Errors
     ///
@@ -74,7 +75,7 @@ impl Rules {
             let level = builder.level(&place, &domain.descriptors)?;
             rules.domains.insert(domain.domain.clone(), level);
         }
-        // Quotas are replaced only now, when no file can contain a mistake any more.
+        // Quotas are replaced only after all files have been found to be valid.
         for (id, rule) in &rules.by_id {
             let Some(former) = previous.limit(id) else { continue };
             if let Some(Limit { rate, limiter: Some(limiter) }) = &rule.limit
@@ -96,13 +97,15 @@ impl Rules {
         self.domains.contains_key(domain)
     }
 
-    /// Returns how many limits there are.
+    /// Returns the number of limits.
     pub(crate) fn count(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Returns the limit of a descriptor: that of its last entry. An entry with the value comes before an entry with
-    /// the beginning of the value, and that comes before an entry without a value.
+    /// Returns the limit of a descriptor, which is the limit of its last entry. Several entries of a file may match an
+    /// entry of the descriptor. The entry with the exact value then takes precedence over entries whose value ends with
+    /// `*`, and these take precedence over the entry without a value. Of several entries whose value ends with `*`, the
+    /// first in the file applies.
     pub(crate) fn find(&self, domain: &str, entries: &[Entry]) -> Option<&Arc<Rule>> {
         let mut level = self.domains.get(domain)?;
         let (last, first) = entries.split_last()?;
@@ -134,9 +137,9 @@ struct Build<'a> {
     by_id: &'a mut HashMap<String, Arc<Rule>>,
 }
 
-/// A place in a file.
+/// A place in a file: the domain, and the keys and values that lead to an entry.
 struct Place {
-    /// Different places have different identities.
+    /// A string that differs from those of all other places.
     id: String,
     path: String,
 }

@@ -19,8 +19,8 @@ use crate::protocol::rate_limit_service_server::RateLimitService;
 use crate::protocol::{HeaderValue, RateLimitRequest, RateLimitResponse};
 use crate::rules::{Rule, Rules};
 
-/// Requests can bring limits of their own. Each different one needs memory, so there is a bound, and the oldest are
-/// dropped with their counts.
+/// The maximum number of overrides that are kept. An override is a limit in a request. Each rate of an override needs
+/// memory, so if there are more rates, the oldest rate is dropped, together with its counts in memory.
 const MAX_OVERRIDES: usize = 1_000;
 
 /// The service. Clones share all counts.
@@ -36,20 +36,20 @@ struct Shared {
     overrides: Mutex<Overrides>,
 }
 
-/// The limits that requests have brought along. A limit that admits nothing has no limiter.
+/// The limiters of the overrides, by rate. A rate that admits nothing has no limiter.
 #[derive(Debug, Default)]
 struct Overrides {
     limiters: HashMap<Rate, Option<Limiter>>,
-    /// The oldest first.
+    /// The rates in the order of their first requests.
     order: VecDeque<Rate>,
 }
 
-/// What one descriptor is limited by.
+/// The limit of one descriptor of a request.
 enum Applied {
-    /// No file has a limit for the descriptor, or another limit of the request replaces it.
+    /// No limit applies: no file has a limit for the descriptor, or another limit of the request replaces that limit.
     Nothing,
     Rule(Arc<Rule>),
-    /// A limit that the request brought along.
+    /// A limit in the request itself.
     Override(Rate, Option<Limiter>),
 }
 
@@ -66,7 +66,7 @@ impl Service {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns where counts are kept.
+    /// Returns the storage of the counts.
     pub(crate) fn backend(&self) -> &Backend {
         &self.shared.backend
     }
@@ -81,7 +81,7 @@ impl Service {
         *self.shared.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
     }
 
-    /// Returns what limits each descriptor of a request.
+    /// Returns the limit of each descriptor of a request.
     fn applied(&self, request: &RateLimitRequest) -> Result<Vec<Applied>, Status> {
         let rules = self.rules();
         let find = |descriptor: &RateLimitDescriptor| match &descriptor.limit {
@@ -204,7 +204,7 @@ fn count(path: &str, outcome: &'static str) {
     counter!("ratelimit_decisions_total", "limit" => path.to_owned(), "outcome" => outcome).increment(1);
 }
 
-/// Returns a text for the domain and the entries. Different entries have different texts.
+/// Returns the key of the domain and the entries of a descriptor. Different entries have different keys.
 fn key(domain: &str, descriptor: &RateLimitDescriptor) -> String {
     let mut key = format!("{}:{domain}", domain.len());
     for entry in &descriptor.entries {
@@ -239,7 +239,7 @@ impl RateLimitService for Service {
         let retry_after = answers.iter().filter_map(|answer| answer.retry_after).max();
         let header = retry_after.map(|wait| HeaderValue {
             key: "retry-after".to_owned(),
-            // Rounded up: after this time, the request is admitted.
+            // The wait is rounded up, so that the request is admitted after this time.
             value: (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).to_string(),
             ..HeaderValue::default()
         });

@@ -37,7 +37,7 @@ use redis_server::RedisServer;
 
 type Client = RateLimitServiceClient<Channel>;
 
-/// A server with its file of limits. It ends with the test.
+/// A server with its file of limits. The server ends when the test ends.
 struct TokenServer {
     address: SocketAddr,
     pages: SocketAddr,
@@ -90,7 +90,7 @@ impl TokenServer {
         answer
     }
 
-    /// Writes the file, and loads it as the watch does.
+    /// Writes the file, and loads the file in the same way as the watch.
     fn change(&mut self, limits: &str) -> Result<bool, String> {
         std::fs::write(self.file.path(), limits).unwrap();
         self.source.load(&self.service).map_err(|error| error.to_string())
@@ -105,7 +105,7 @@ impl Drop for TokenServer {
     }
 }
 
-/// The recorder of all tests, as a process has one.
+/// The recorder of all tests. A process can have only one recorder.
 fn recorder() -> PrometheusHandle {
     static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
     RECORDER.get_or_init(|| PrometheusBuilder::new().install_recorder().unwrap()).clone()
@@ -124,7 +124,7 @@ async fn call(client: &mut Client, descriptors: Vec<RateLimitDescriptor>) -> Rat
     client.should_rate_limit(request(descriptors)).await.unwrap().into_inner()
 }
 
-/// Calls once for one descriptor, and returns its status.
+/// Makes one call with one descriptor. Returns the status of the descriptor.
 async fn status(client: &mut Client, entries: &[(&str, &str)]) -> DescriptorStatus {
     let response = call(client, vec![descriptor(entries)]).await;
     let status = response.statuses.into_iter().next().unwrap();
@@ -132,7 +132,7 @@ async fn status(client: &mut Client, entries: &[(&str, &str)]) -> DescriptorStat
     status
 }
 
-/// Calls until a call is over the limit, and returns how many were OK.
+/// Makes calls until a call is over the limit. Returns the number of calls that were OK.
 async fn admitted(client: &mut Client, entries: &[(&str, &str)]) -> usize {
     for n in 0..1_000 {
         if status(client, entries).await.code() == Code::OverLimit {
@@ -256,7 +256,7 @@ async fn hits_are_counted_together_and_use_up_the_limit_if_they_do_not_fit() {
 async fn a_request_with_0_hits_counts_nothing_and_reports_whether_the_limit_is_used_up() {
     let server = TokenServer::start(DAILY).await;
     let client = &mut server.client().await;
-    // The hits of a descriptor come before those of the request.
+    // The hits of a descriptor take precedence over the hits of the request.
     let with_hits = |hits| {
         let descriptor = RateLimitDescriptor { hits_addend: Some(hits), ..descriptor(&[("user", "anna")]) };
         RateLimitRequest { hits_addend: 7, ..request(vec![descriptor]) }
@@ -311,7 +311,7 @@ async fn a_request_can_bring_its_limit_along() {
     let unknown = request(vec![with_limit(2, RateLimitUnit::Unknown)]);
     let error = client.should_rate_limit(unknown).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
-    // Each rate needs memory, so the oldest are dropped.
+    // Each rate needs memory, so the oldest rates are dropped.
     for requests in 3..1_003 {
         assert_eq!(
             call(client, vec![with_limit(requests, RateLimitUnit::Day)]).await.overall_code(),
@@ -420,7 +420,7 @@ async fn the_health_service_reports_the_server_until_it_shuts_down() {
     assert_eq!(states.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
     server.shutdown.take().unwrap().send(()).unwrap();
     assert_eq!(states.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
-    // The watch would go on for ever.
+    // The watch never ends by itself.
     let task = server.task.take().unwrap();
     tokio::time::timeout(Duration::from_secs(60), task).await.expect("the server ends").unwrap();
 }
@@ -443,7 +443,8 @@ async fn servers_with_one_redis_share_the_counts_and_are_unavailable_without_it(
     assert_eq!(error.code(), tonic::Code::Unavailable, "{error}");
 }
 
-/// Calls from four clients, each with 25 calls in flight. Returns how many were OK, and how long all of them took.
+/// Makes calls from four clients, each with 25 calls in flight. Returns the number of calls that were OK, and the time
+/// that all calls took.
 async fn flood(server: SocketAddr, calls: u64) -> (u64, Duration) {
     let ok = Arc::new(AtomicU64::new(0));
     let start = Instant::now();
@@ -506,7 +507,7 @@ impl RateLimitService for Undecided {
     }
 }
 
-/// `cargo test --release -p token_server -- --ignored --nocapture throughput`
+/// To run this test, use `cargo test --release -p token_server -- --ignored --nocapture throughput`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures time"]
 async fn throughput_to_a_server_without_decisions() {

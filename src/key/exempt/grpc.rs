@@ -5,12 +5,13 @@ use super::predicate::RequestPredicate;
 /// A predicate for calls of the gRPC health service, `grpc.health.v1.Health`: `Check`, `List` and `Watch`.
 ///
 /// A client whose `Watch` is rejected considers the server unhealthy. Anyone can call these methods and keep a `Watch`
-/// open, so bound the streams of a connection in the server's configuration, or limit the calls in progress in another
-/// layer.
+/// open, so bound the number of streams of a connection in the server's configuration, or limit the calls in progress
+/// by another layer.
 ///
-/// The predicate compares the path that the layer receives. Inside axum's `nest`, this path lacks the prefix. So if a
-/// service that is not gRPC is nested, a caller can send to that service a request whose remaining path is that of the
-/// health service, and the request is not limited. To prevent this, put the layer around gRPC services only.
+/// The predicate compares the path that the layer receives. Inside axum's `nest`, this path lacks the prefix. Suppose
+/// that a service that is not gRPC is nested. A caller can then send that service a request whose path, without the
+/// prefix, is a path of the health service, and this request is not limited. To prevent this, put the layer around gRPC
+/// services only.
 ///
 /// ```
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};

@@ -10,9 +10,9 @@ use super::predicate::RequestPredicate;
 /// Anyone can request these paths, so their handlers should be cheap.
 ///
 /// In axum (feature `axum`), the predicate reads the path that the client sent from axum's `OriginalUri`. So inside
-/// `Router::nest("/api", ..)`, write each path with the prefix: `/api/login`. In two cases the predicate compares a
-/// changed path: if the path is rewritten before the outermost router is called, or if a router other than axum's
-/// strips a prefix.
+/// `Router::nest("/api", ..)`, write each path with the prefix: `/api/login`. In two cases, the predicate compares a
+/// path that the client did not send: if the path is rewritten before the outermost router is called, or if a router
+/// other than axum's strips a prefix.
 #[derive(Clone, Debug)]
 pub struct Paths {
     paths: Arc<[Box<str>]>,

@@ -1,4 +1,4 @@
-/// A predicate on requests. Implemented by closures `Fn(&Req) -> bool`, and by types of this module such as
+/// A predicate on requests. Closures `Fn(&Req) -> bool` implement this trait, and so do types of this module such as
 /// [`Paths`](super::Paths).
 pub trait RequestPredicate<Req> {
     /// Returns whether the request matches.

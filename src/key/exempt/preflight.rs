@@ -8,11 +8,11 @@ use super::predicate::RequestPredicate;
 /// standard, section 4.8). A request with a body, a `Content-Type` or an `X-HTTP-Method-Override` does not match.
 ///
 /// Before some cross-origin requests, a browser sends a preflight without credentials. If the preflight is rejected,
-/// the browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the limit
-/// counts them. This predicate is for services that answer preflights inside the limit.
+/// the browser reports a network error to the page. A `CorsLayer` outside of the limit answers preflights before the
+/// limit counts them. This predicate is for services that answer preflights inside of the limit.
 ///
-/// Anyone can send preflights. So do not use this predicate where a handler would treat a preflight as a call
-/// (`any(..)`, a fallback, a tonic server), and make sure that answering preflights is cheap.
+/// Anyone can send preflights. So do not use this predicate if a preflight could reach a handler that treats the
+/// preflight as a call (`any(..)`, a fallback, a tonic server). Make sure that preflights are answered at little cost.
 ///
 /// ```
 /// use tower_throttle::key::Preflight;
@@ -29,7 +29,7 @@ impl<B: Body> RequestPredicate<Request<B>> for Preflight {
         request.method() == Method::OPTIONS
             && headers.contains_key(ORIGIN)
             && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-            // Some servers treat a request of any method as a call, if it has a body.
+            // Some servers treat a request of any method as a call if the request has a body.
             && request.body().is_end_stream()
             && !headers.contains_key(CONTENT_TYPE)
             // Other servers take the method from this header.

@@ -14,7 +14,7 @@ pub struct Unless<K, C> {
 
 impl<K, C> Unless<K, C> {
     /// Creates an extractor with the keys of `key`. Requests that match `condition` are not limited, even if they have
-    /// no key. `key` runs for such requests, too, so its [deny list](crate::key::PeerIp::deny) applies.
+    /// no key. `key` is called for such requests, too, so the [deny list](crate::key::PeerIp::deny) of `key` applies.
     pub fn new(key: K, condition: C) -> Self {
         Self { key, condition }
     }

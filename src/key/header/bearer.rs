@@ -12,11 +12,11 @@ use crate::store::KeySecret;
 /// The bearer token in the `Authorization` header (RFC 6750). The key is a hash of the token.
 ///
 /// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
-/// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are two
+/// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are several
 /// `Authorization` headers, or if the token is longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
 ///
-/// The token is not checked: a caller that invents tokens gets a new budget for each. Limit by address as well. Or,
-/// where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
+/// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
+/// Or, where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
 /// [`Extension`](crate::key::Extension).
 ///
 /// ```
@@ -114,8 +114,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     }
 }
 
-/// Returns the token after the scheme and its spaces. Returns `None` if the scheme is another one, or if the token is
-/// empty.
+/// Returns the token after the scheme `Bearer`, without spaces at both ends. Returns `None` if the credentials have
+/// another scheme, or if the token is empty.
 fn token(credentials: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = credentials.split_at_checked(b"bearer ".len())?;
     let token = token.trim_ascii();

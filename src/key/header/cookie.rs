@@ -15,16 +15,17 @@ use crate::store::KeySecret;
 /// The value of a cookie. The key is a hash of the value.
 ///
 /// Callers without the cookie share one key, so a caller does not bypass the limit by omitting the cookie.
-/// [`or`](Cookie::or) uses another extractor for such callers. A request with two cookies of that name is treated as a
-/// request without the cookie, because the inner service might read either of them. Such a request is not an error of
-/// the client, since a sibling subdomain can set one of the two cookies. A value longer than
-/// [`max_len`](Cookie::max_len), 8,192 bytes unless set, is an error of the client (400). All `Cookie` headers are
-/// read, because HTTP/2 may send each cookie in a header of its own.
+/// [`or`](Cookie::or) uses another extractor for such callers. A request with several cookies of that name is treated
+/// as a request without the cookie, because the inner service might read any of them. Such a request is not an error of
+/// the client, since a sibling subdomain can set one of the cookies. A value longer than [`max_len`](Cookie::max_len),
+/// 8,192 bytes unless set, is an error of the client (400). All `Cookie` headers are read, because HTTP/2 may send each
+/// cookie in a header of its own.
 ///
-/// Names and values are percent-decoded, and quotes are removed from values, because most frameworks do so before they
-/// compare cookies. So one session has one budget, even if a caller encodes the value in different ways. The value is
-/// not checked: a caller that invents sessions gets a new budget for each. Where an outer layer checks sessions, let
-/// that layer insert the user as an extension, and limit by that [`Extension`](crate::key::Extension).
+/// Names and values are percent-decoded, and a pair of quotes around a value is removed, because most frameworks do so
+/// before they compare cookies. So one session has one budget, even if a caller encodes the value in different ways.
+/// The value is not checked: a caller that invents sessions gets a new budget for each session. Where an outer layer
+/// checks sessions, let that layer insert the user as an extension, and limit by that
+/// [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};
@@ -77,8 +78,8 @@ impl Cookie {
 }
 
 impl<S> Cookie<S> {
-    /// Sets the maximum length of a value, in bytes. The default is 8,192. A longer value is an error of the client
-    /// (400).
+    /// Sets the maximum length of a value, in bytes, as the client sent the value: with quotes and percent-encodings.
+    /// The default is 8,192. A longer value is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;
@@ -111,8 +112,8 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Cookie<S> {
                 decoded(name).eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
-            // A sibling subdomain can set the second cookie. A key made of both values would give a caller a new budget
-            // for each value of the second cookie.
+            // A sibling subdomain can set the second cookie. If the key were made of both values, a caller would get a
+            // new budget for each value of the second cookie.
             (None, _) | (_, Some(_)) => Ok(None),
             (Some(value), None) if value.len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &COOKIE))

@@ -14,11 +14,11 @@ use crate::store::{KeyWriter, SharedKey};
 /// The value of a header.
 ///
 /// Callers without the header share one key, so a caller does not bypass the limit by omitting the header.
-/// [`or`](Header::or) uses another extractor for such callers. Two headers of that name are an error of the client
-/// (400), because the inner service might read either of them.
+/// [`or`](Header::or) uses another extractor for such callers. Several headers of that name are an error of the client
+/// (400), because the inner service might read any of them.
 ///
 /// The value is compared byte by byte. The value is not checked: a caller that invents values gets a new budget for
-/// each of them. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
+/// each value. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
 /// an extension, and limit by that [`Extension`](crate::key::Extension). A value longer than
 /// [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a value is not
 /// truncated, because long values with the same beginning would then share a budget.
@@ -83,7 +83,8 @@ impl Header {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
 
-/// Writes the header's value itself, not a hash of it. So the value can be read in a store on another machine.
+/// Writes the header's value itself, not a hash of the value. So anyone who can read the store on the other machine can
+/// read the value.
 impl SharedKey for HeaderKey {
     fn write_to(&self, text: &mut KeyWriter) {
         match &self.0 {

@@ -10,8 +10,8 @@ use crate::store::{KeySecret, KeyedHash};
 /// A 128-bit hash of a token or a session, keyed with a random number that stays the same until the process ends. The
 /// token or session cannot be recovered from the hash.
 ///
-/// This type does not implement [`SharedKey`](crate::store::SharedKey): a store on another machine needs a key that is
-/// hashed with a [configured secret](crate::store::KeySecret).
+/// This type does not implement [`SharedKey`](crate::store::SharedKey), because a store on another machine needs tokens
+/// and sessions that are hashed with a [configured secret](crate::store::KeySecret).
 ///
 /// The `Debug` form shows nothing of the token or session.
 #[doc(hidden)]
@@ -22,8 +22,8 @@ pub struct SecretHash(u128);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessSeed;
 
-/// Hashes the tokens and sessions that an extractor finds. Only this crate implements the trait, since its module is
-/// private.
+/// Hashes the tokens and sessions that an extractor finds. Only this crate can implement this trait, since the trait's
+/// module is private.
 pub trait HashSecret {
     /// The hash of a token or a session.
     type Hash: Hash + Clone;

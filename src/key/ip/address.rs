@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str;
 
 /// Returns the canonical form of an address written as `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`. An IPv6 address
-/// may have a zone, which is dropped. Returns `None` for anything else, and for the unspecified address, which no
-/// client has.
+/// may have a zone, which is dropped. Returns `None` if the element has another form, or is an unspecified address
+/// (`0.0.0.0`, `::`), which no client has.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let element = str::from_utf8(element).ok()?;
     let address = if let Some(inside) = element.strip_prefix('[') {
@@ -24,8 +24,8 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     specified(address)
 }
 
-/// Returns the address before the last colon, if a port follows that colon. An IPv6 address must be written without
-/// brackets.
+/// Returns the canonical form of the address before the last colon, if a port follows that colon. An IPv6 address must
+/// be written without brackets. Returns `None` if the element has another form, or if the address is unspecified.
 pub(super) fn before_port(element: &[u8]) -> Option<IpAddr> {
     let (address, port) = str::from_utf8(element).ok()?.rsplit_once(':')?;
     specified(v4(address).or_else(|| v6(address)).filter(|_| is_port(port))?)

@@ -15,7 +15,7 @@ use crate::key::{KeyError, KeyExtractor};
 
 const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
 
-/// The client's address behind proxies, grouped by prefix as [`PeerIp`](super::PeerIp) does.
+/// The client's address behind proxies. Addresses are grouped by prefix, as with [`PeerIp`](super::PeerIp).
 ///
 /// The address is read from one header, which is configured explicitly and never guessed. The guide lists the header
 /// and the code for each deployment: [behind a proxy](crate::guide::proxy).
@@ -30,23 +30,25 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// `X-Forwarded-For` and `Forwarded` are lists. A list is read from the right, over all headers of that name, because
 /// proxies write only the rightmost entries.
 ///
-/// - With trusted **networks**, a peer that is in none of them is the client, and no header is read. If the peer is in
-///   one of them, the client is the first address from the right that is in none of them. If all addresses of the list
-///   are trusted, the client is the leftmost address. If there is no header, the client is the peer.
+/// - With trusted **networks**, a peer outside of these networks is the client, and no header is read. If the peer is
+///   in one of the networks, the client is the first address from the right that is outside of the networks. If all
+///   addresses of the list are in the networks, the client is the leftmost address. If there is no header, the client
+///   is the peer.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
-/// An entry is an IPv4 or IPv6 address, with or without a port. The zone of an address is dropped, and an IPv4 address
-/// mapped into IPv6 is an IPv4 address.
+/// An entry is an IPv4 or IPv6 address, with or without a port. `CloudFront-Viewer-Address` always has a port. The zone
+/// of an address is dropped, and an IPv4 address mapped into IPv6 is an IPv4 address.
 ///
 /// # Deployment caveat
 ///
 /// A header is only as trustworthy as the proxy that writes it. Callers can choose their address in these cases:
 ///
-/// - The proxy passes the header on unchanged, instead of adding its peer to the list or overwriting the single
-///   address.
+/// - The proxy passes the header on unchanged, instead of adding the address of its peer to the list or overwriting the
+///   single address.
 /// - A trusted network contains callers.
-/// - Hops are trusted or a single-address header is read, and callers can reach the server without going through the
-///   proxy. [`only_from`](ClientIp::only_from) excludes this case, because it checks the peer's address.
+/// - Callers can reach the server without going through the proxy, and the extractor trusts hops or reads a
+///   single-address header. [`only_from`](ClientIp::only_from) excludes this case, because the peer's address is then
+///   checked.
 ///
 /// # Errors
 ///
@@ -55,8 +57,10 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// and no other header is used instead. Each layer logs as a warning the first list that has fewer entries than hops,
 /// since a wrong number of hops causes the same error.
 ///
-/// It is an error of the configuration if a required header, or a required peer address, is missing. The layer's
-/// [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such a request.
+/// It is an error of the configuration if the header is missing, except with trusted networks. It is also an error of
+/// the configuration if the extractor needs the peer and no extension contains the peer, or if the client is a peer
+/// without an address. The layer's [`missing_key`](crate::RateLimitLayer::missing_key) determines what happens to such
+/// a request.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -91,7 +95,7 @@ impl ClientIp {
     }
 
     /// Creates an extractor that reads `Forwarded` (RFC 7239). An element of that header may have at most 16 pairs. The
-    /// standard defines four.
+    /// standard defines four pairs.
     #[must_use]
     pub fn forwarded(proxies: TrustedProxies) -> Self {
         Self::new(Source::List(List::Forwarded, proxies))
@@ -127,7 +131,7 @@ impl ClientIp {
         Err(HeaderNameError::dedicated_method(name, instead))
     }
 
-    /// Creates an extractor that reads `CloudFront-Viewer-Address`, which contains one address and a port.
+    /// Creates an extractor that reads `CloudFront-Viewer-Address`, which contains one address and its port.
     #[must_use]
     pub fn cloudfront() -> Self {
         Self::new(Source::CloudFront)
@@ -138,7 +142,8 @@ impl ClientIp {
     }
 
     /// Reads the header only if the peer is in these networks. If the peer is in none of them, the request did not come
-    /// through the proxies, and the peer is the client.
+    /// through the proxies, and the peer is the client. If the method is called twice, only the networks of the last
+    /// call count.
     ///
     /// ```
     /// use tower_throttle::key::{ClientIp, Networks};
@@ -180,8 +185,8 @@ impl ClientIp {
         }
         match &self.source {
             Source::List(list, proxies) => {
-                // The peer is read before the list is locked, because reading the peer calls the function given to
-                // `peer_from`, which might replace the list.
+                // The peer is read before the list is locked. Reading the peer calls the function given to `peer_from`,
+                // and this function might replace the list.
                 let peer = self.peer_source.peer(extensions);
                 proxies.with(|trust| match trust {
                     Trust::Networks(trusted) => first_untrusted(*list, trusted, headers, peer?),

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::address::{self, trimmed};
 
-/// The maximum number of pairs in an element. The standard defines four.
+/// The maximum number of pairs in an element. The standard defines four pairs.
 const MAX_PAIRS: usize = 16;
 
 /// Returns the position of the last comma outside a quoted string.
@@ -71,7 +71,7 @@ enum Value<'a> {
     Escaped(&'a [u8]),
 }
 
-/// Splits off a token or a quoted string. Returns its value and the rest of `text`.
+/// Splits off a token or a quoted string. Returns the token or the content of the string, and the rest of `text`.
 fn value(text: &[u8]) -> Option<(Value<'_>, &[u8])> {
     let Some(text) = text.strip_prefix(b"\"") else {
         return token(text).map(|(token, after)| (Value::Plain(token), after));

@@ -1,4 +1,4 @@
-//! Headers that list addresses, read from the right: each proxy appends the address of its peer.
+//! Headers that list addresses. The lists are read from the right, because each proxy appends the address of its peer.
 
 use std::iter::Rev;
 use std::net::IpAddr;
@@ -43,8 +43,9 @@ impl List {
     }
 }
 
-/// The iterator of [`List::elements`]. It is lazy: an element is read only when the search from the right reaches it.
-/// The elements further left may have been written by the client, so they must not matter.
+/// The iterator of [`List::elements`]. The iterator is lazy: an element is read only when the search from the right
+/// reaches that element. The client may have written the elements further left, so these elements must not affect the
+/// result.
 pub(super) struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// The unread rest of the current header value.

@@ -1,4 +1,4 @@
-//! Keys from IP addresses: the peer's, and the client's behind proxies.
+//! Keys from IP addresses: the address of the peer, and the address of the client behind proxies.
 
 mod address;
 mod client;

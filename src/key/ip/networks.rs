@@ -19,8 +19,9 @@ const PRIVATE: [&str; 8] = [
     "fe80::/10",
 ];
 
-/// A set of networks: of callers that are not limited ([`allow`](super::PeerIp::allow)), of callers that are denied
-/// service ([`deny`](super::PeerIp::deny)), or of proxies ([`only_from`](super::ClientIp::only_from)).
+/// A set of networks. [`allow`](super::PeerIp::allow) takes the networks of callers that are not limited,
+/// [`deny`](super::PeerIp::deny) the networks of callers that are denied service, and
+/// [`only_from`](super::ClientIp::only_from) the networks of proxies.
 ///
 /// Clones share the set: [`replace`](Networks::replace) changes the set of all clones, also while requests are being
 /// served. A lookup takes logarithmic time in the number of networks.
@@ -52,7 +53,7 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Creates the set of the listed networks. An empty list makes an empty set.
+    /// Creates the set of the listed networks. If the list is empty, so is the set.
     ///
     /// # Errors
     ///
@@ -253,8 +254,8 @@ fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
     Ok(Network::V6(network))
 }
 
-/// Returns the error for an entry that has bits beyond its prefix. If such bits were ignored, `10.0.0.1/8` would stand
-/// for 16 million addresses where a single address was meant.
+/// Returns the error for an entry with bits that are set after its prefix. If such bits were ignored, `10.0.0.1/8`
+/// would mean 16 million addresses, although the author probably meant a single address.
 fn host_bits_error(network: &dyn fmt::Display, address: &dyn fmt::Display) -> String {
     format!(
         "it has bits beyond its prefix: write `{network}` for the network, or `{address}` for the address"

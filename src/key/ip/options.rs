@@ -20,7 +20,8 @@ impl IpOptions {
         Self { v4: 32, v6: 64, allow: Vec::new(), deny: Vec::new() }
     }
 
-    /// Returns the key of a caller, or `None` if the caller is not limited.
+    /// Returns the key of a caller, or `None` if the caller is not limited. Returns an error if the caller is denied
+    /// service, or has no address.
     #[inline]
     pub(super) fn key_of_peer(&self, caller: Peer) -> Result<Option<IpAddr>, KeyError> {
         let is_in = |lists: &[Networks]| !lists.is_empty() && is_in_one(lists, caller);
@@ -33,7 +34,7 @@ impl IpOptions {
         caller.address().map(|address| Some(self.network(address)))
     }
 
-    /// Returns the canonical `address` without the bits beyond its prefix.
+    /// Returns the canonical address `address` with all bits after the prefix set to zero.
     #[inline]
     pub(super) fn network(&self, address: IpAddr) -> IpAddr {
         match address {
@@ -49,8 +50,8 @@ impl IpOptions {
     }
 }
 
-/// Returns whether one of the lists contains a caller. Most extractors have no lists, and then this function is not
-/// called.
+/// Returns whether one of the lists contains a caller. This function is not called if there are no lists, as in most
+/// extractors.
 fn is_in_one(lists: &[Networks], caller: Peer) -> bool {
     lists.iter().any(|networks| networks.contains_peer(caller))
 }
@@ -118,13 +119,15 @@ macro_rules! ip_extractor {
             }
 
             /// Reads the peer's address only from the extension of type `T`: for example from your own `Connected`
-            /// type, or from an extension that an outer layer has inserted. If the peer's address is needed, a request
-            /// without the extension has no key.
+            /// type, or from an extension that an outer layer has inserted. A request without the extension has no key
+            /// if the extractor needs the peer. A [`ClientIp`](crate::key::ClientIp) needs the peer only with trusted
+            /// networks or with [`only_from`](crate::key::ClientIp::only_from).
             ///
             /// If `address` returns `None`, the peer has no address, as over a unix socket. In any list of networks,
-            /// the entry `unix` stands for such peers: an [`allow`](Self::allow) list with this entry exempts them, a
+            /// the entry `unix` stands for such peers. With this entry, an [`allow`](Self::allow) list exempts them, a
             /// [`deny`](Self::deny) list denies them service, and a list of trusted proxies trusts them. If such a peer
-            /// is the client, and no list exempts or denies it, the request has no key.
+            /// is the client, and neither an `allow` list nor a `deny` list has the entry `unix`, the request has no
+            /// key.
             ///
             /// ```
             /// use std::net::{IpAddr, SocketAddr};

@@ -10,12 +10,18 @@ use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
 ///
-/// The address is read from the first of these extensions that the request has: axum's `ConnectInfo<SocketAddr>`
-/// (feature `axum`); tonic's `TcpConnectInfo` (feature `tonic`), which tonic also inserts for its own TLS; a
-/// `SocketAddr`; an `IpAddr`. With [`peer_from`](PeerIp::peer_from), the address is read from another extension
-/// instead, for example from the `TlsConnectInfo<TcpConnectInfo>` that tonic inserts if your code accepts the TLS
-/// connections and passes the streams to tonic. The key is not read from a header. So callers cannot forge the key,
-/// unless an outer layer writes what they sent into one of these extensions.
+/// The address is read from the first of these extensions that the request has:
+///
+/// - axum's `ConnectInfo<SocketAddr>` or, in tests, `MockConnectInfo<SocketAddr>` (feature `axum`);
+/// - tonic's `TcpConnectInfo`, which tonic also inserts for its own TLS, or `UdsConnectInfo`, whose peer has no address
+///   (feature `tonic`);
+/// - a `SocketAddr`;
+/// - an `IpAddr`.
+///
+/// With [`peer_from`](PeerIp::peer_from), the address is read from another extension instead, for example from the
+/// `TlsConnectInfo<TcpConnectInfo>` that tonic inserts if your code accepts the TLS connections and passes the streams
+/// to tonic. The key is not read from a header. So callers cannot forge the key, unless an outer layer copies a value
+/// that callers send into one of these extensions.
 ///
 /// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are treated as IPv4
 /// addresses. By default, each IPv4 address has its own key, and all IPv6 addresses of a /64 share a key, because a
@@ -23,16 +29,18 @@ use crate::key::{KeyError, KeyExtractor};
 ///
 /// # Deployment caveat
 ///
-/// Behind a reverse proxy the peer is the proxy, and all clients share one key: use [`ClientIp`](super::ClientIp). See
-/// the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when a peer whose
-/// address is loopback, link-local or private sends one of these headers: `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,
-/// `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no warning is logged.
+/// Behind a reverse proxy, the peer is the proxy, and all clients share one key. Use [`ClientIp`](super::ClientIp)
+/// instead. See the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when
+/// a peer whose address is loopback, link-local or private sends one of these headers: `X-Forwarded-For`, `Forwarded`,
+/// `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no
+/// warning is logged.
 ///
 /// # Errors
 ///
-/// [`resolve`](PeerIp::resolve) and the extraction return an error if the extensions contain no peer address. They also
-/// return an error if the peer has no address, as over a unix socket; in an [`allow`](PeerIp::allow) list, the entry
-/// `unix` exempts such peers. With axum, serve the app with `into_make_service_with_connect_info::<SocketAddr>()`.
+/// [`resolve`](PeerIp::resolve) and the extraction return an error if the request has none of the extensions. With
+/// axum, serve the app with `into_make_service_with_connect_info::<SocketAddr>()`. Both also return an error if the
+/// peer has no address, as over a unix socket. For the extraction, the entry `unix` in an [`allow`](PeerIp::allow) list
+/// exempts such peers.
 ///
 /// ```
 /// use tower_throttle::key::PeerIp;
@@ -81,8 +89,8 @@ impl PeerIp {
     ///
     /// # Errors
     ///
-    /// Returns an error if the extensions contain no peer address, or if the peer has no address, as over a unix
-    /// socket.
+    /// Returns an error if the request has none of the [extensions](PeerIp) with a peer, or if the peer has no address,
+    /// as over a unix socket.
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
         self.peer_source.peer(request.extensions())?.address()
     }
@@ -90,8 +98,7 @@ impl PeerIp {
     #[inline]
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let peer = self.peer_source.peer(request.extensions())?;
-        // With `peer_from`, the address may be that of a client, as an outer layer has found it. So no warning is
-        // logged then.
+        // With `peer_from`, no warning is logged, because an outer layer may have found the address of the client.
         if self.peer_source.is_server() {
             self.warning.warn_if_forwarded(peer, request.headers());
         }

@@ -1,4 +1,4 @@
-//! The peer of a connection, as reported by the server that accepted it.
+//! The peer of a connection, as reported by the server that accepted the connection.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -33,7 +33,8 @@ impl Peer {
     }
 }
 
-/// The extensions from which the peer is read: those that servers insert, or the one that was given to `peer_from`.
+/// The source of the peer: the extensions that servers insert, or the extension that is read by the function given to
+/// `peer_from`.
 #[derive(Clone)]
 pub(super) struct PeerSource {
     extension: Option<Arc<PeerFn>>,
@@ -58,7 +59,8 @@ impl PeerSource {
         Self { extension: Some(Arc::new(find)) }
     }
 
-    /// Returns whether peers are read from the extensions of servers. If not, `peer_from` was called.
+    /// Returns whether peers are read from the extensions that servers insert. Returns `false` if `peer_from` was
+    /// called.
     #[inline]
     pub(super) fn is_server(&self) -> bool {
         self.extension.is_none()
@@ -76,7 +78,7 @@ impl PeerSource {
     }
 }
 
-/// Returns the peer that another server than axum has inserted.
+/// Returns the peer from the extensions that servers other than axum's insert.
 fn by_other_servers(extensions: &Extensions) -> Result<Peer, KeyError> {
     by_tonic(extensions).or_else(|| bare(extensions)).ok_or_else(|| KeyError::peer(PeerProblem::Missing))
 }
@@ -99,7 +101,7 @@ fn by_axum(extensions: &Extensions) -> Option<Peer> {
 
     let address = match extensions.get::<ConnectInfo<SocketAddr>>() {
         Some(ConnectInfo(address)) => address,
-        // If there is no `ConnectInfo`, axum's own extractor of that name also reads this extension, which is for tests.
+        // If there is no `ConnectInfo`, axum's own extractor `ConnectInfo` reads this extension, which is for tests.
         None => &extensions.get::<MockConnectInfo<SocketAddr>>()?.0,
     };
     Some(Peer::of(Some(address.ip())))

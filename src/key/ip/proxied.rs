@@ -1,5 +1,5 @@
-//! A warning for peers that are probably proxies. If such a peer is a proxy, a limit by the peer's address gives all
-//! clients of the proxy one budget.
+//! A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all
+//! clients of that proxy one budget.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,8 @@ static FORWARDING: [HeaderName; 6] = [
     HeaderName::from_static("fly-client-ip"),
 ];
 
-/// A warning that each layer logs once, since a layer keeps one extractor for all its services.
+/// A warning that is logged once. A layer has one extractor for all its services, so each layer logs the warning at
+/// most once.
 #[derive(Debug, Default)]
 pub(super) struct ProxyWarning {
     is_logged: AtomicBool,
@@ -29,7 +30,8 @@ impl ProxyWarning {
         Self { is_logged: AtomicBool::new(false) }
     }
 
-    /// Warns if the peer is on this machine or in a private network, and the request has a header of a proxy.
+    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header of a
+    /// proxy.
     ///
     /// For clients on the internet, the check costs a few comparisons and reads no headers.
     #[inline]

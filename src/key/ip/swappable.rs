@@ -15,13 +15,13 @@ impl<T: Clone> Swappable<T> {
     }
 
     /// Calls `read` with the value while the value is locked. So `read` must not call a function that a user of the
-    /// crate wrote.
+    /// crate wrote, because such a function might replace the value.
     pub(super) fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the value by the value of `other`. The locks of the two values are never held together, because they
-    /// may be the same lock.
+    /// Replaces the value by the value of `other`. The locks of the two values are never held at the same time, because
+    /// they may be the same lock.
     pub(super) fn replace(&self, other: &Self) {
         let other = other.with(T::clone);
         *self.value.write().unwrap_or_else(PoisonError::into_inner) = other;

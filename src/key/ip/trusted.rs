@@ -9,9 +9,9 @@ use crate::error::NetworkError;
 /// Each trusted proxy must append the address of its peer to the header, on every route. A proxy that passes the header
 /// on unchanged lets callers choose their address.
 ///
-/// If possible, trust proxies by their networks. The peer is then checked as well, so a caller that reaches the server
-/// without going through the proxies is limited by its own address. If the addresses of the proxies are unknown, trust
-/// a number of hops. This is correct only if every request comes through exactly that many proxies.
+/// If possible, trust proxies by their networks. The peer's address is then checked as well, so a caller that reaches
+/// the server without going through the proxies is limited by its own address. If the addresses of the proxies are
+/// unknown, trust a number of hops. This is correct only if every request comes through exactly this number of proxies.
 ///
 /// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, also while requests are
 /// being served.
@@ -30,7 +30,7 @@ pub struct TrustedProxies {
     trust: Swappable<Trust>,
 }
 
-/// The proxies that are trusted: by network, or by number.
+/// The proxies that are trusted, identified by their networks or by their number.
 #[derive(Clone, Debug)]
 pub(super) enum Trust {
     Networks(NetworkSet),
@@ -46,8 +46,8 @@ impl TrustedProxies {
     /// # Errors
     ///
     /// Returns an error if an entry is not a network. The error names the entry, and says what to write. Also returns
-    /// an error if the entries together contain all of IPv4 or all of IPv6, because every caller could then claim any
-    /// address.
+    /// an error if the entries together contain all IPv4 addresses or all IPv6 addresses, because every caller could
+    /// then claim any address.
     pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
     where
         I: IntoIterator<Item: AsRef<str>>,
@@ -76,7 +76,7 @@ impl TrustedProxies {
     }
 
     /// Trusts proxies in networks that are not routed on the internet; see
-    /// [`Networks::private`](super::Networks::private). Do not use this if callers are in such a network.
+    /// [`Networks::private`](super::Networks::private). Do not use this method if callers are in such a network.
     #[must_use]
     pub fn private() -> Self {
         Self::of(Trust::Networks(NetworkSet::private()))

@@ -13,9 +13,10 @@ use crate::key::{KeyError, KeyExtractor};
 ///
 /// Callers can invent hosts, so a name that is not in the list has no budget of its own. The host is read from the
 /// request's target (HTTP/2's `:authority`) or, if the target has none, from the `Host` header. Case, port and a
-/// trailing dot are ignored. It is an error of the client (400) if there are two `Host` headers, or if the `Host`
-/// header names another host than the target. `X-Forwarded-Host` is not read: if the inner service uses it, take the
-/// host from an [`Extension`](crate::key::Extension).
+/// trailing dot are ignored. It is an error of the client (400) if there are several `Host` headers, or if the `Host`
+/// header names another host than the target. A `Host` header whose value is not a valid host is ignored.
+/// `X-Forwarded-Host` is not read. If the inner service uses that header, take the host from an
+/// [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Host, PeerIp};

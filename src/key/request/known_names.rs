@@ -2,7 +2,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-/// Names that have a budget each. All other names share one budget, because callers can invent names.
+/// The names that each have a budget of their own. All other names share one budget, because callers can invent names.
 #[derive(Clone)]
 pub(super) struct KnownNames {
     names: Arc<HashSet<Arc<str>>>,
@@ -13,7 +13,7 @@ impl KnownNames {
         Self { names: Arc::new(names.into_iter().map(Arc::from).collect()) }
     }
 
-    /// Returns the name, if it is known.
+    /// Returns the name, or `None` if the name is not known.
     pub(super) fn name(&self, name: &str) -> Option<Arc<str>> {
         self.names.get(name).cloned()
     }

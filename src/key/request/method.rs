@@ -25,7 +25,7 @@ pub struct Method {
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MethodKey {
-    /// One of the methods with a key of their own.
+    /// One of the methods that have keys of their own.
     Known(http::Method),
     /// Any other method.
     Unknown,

@@ -9,10 +9,11 @@ use crate::store::{KeyWriter, SharedKey};
 
 /// The route that axum matched, as it is written in the router: `/users/{id}`.
 ///
-/// The requested path is never the key, because callers can vary it without end (`//login`, `/login/`, `/%6cogin`).
-/// Requests that matched no route share one key. These are requests to fallbacks and to services in `nest_service`. If
-/// the layer wraps a whole router, instead of being passed to `Router::layer`, these are all requests, because the
-/// router has not matched a route yet. If several routes have one handler, each route has its own key.
+/// The requested path is never the key, because callers can write a path in any number of ways (`//login`, `/login/`,
+/// `/%6cogin`). Requests that matched no route share one key. Such requests are those to fallbacks and to services in
+/// `nest_service`. If the layer wraps a whole router, instead of being passed to `Router::layer`, no request has
+/// matched a route when the layer receives it, so all requests share that key. If several routes have one handler, each
+/// route has its own key.
 ///
 /// ```
 /// use axum::{Router, routing::get};

@@ -39,8 +39,8 @@ async fn a_tuple_charges_all_or_none<M: Subject>(env: Env<M>) {
     let window = FixedWindow::new(Quota::per(3, period).unwrap_or(Quota::per_second(3)));
     let limiter = env.limiter((TokenBucket::new(Quota::per_hour(5)), window));
     assert!(limiter.check_n("a", 3).await.is_allowed());
-    // The bucket has two tokens left. They would be gone if the bucket were charged for the calls that the window
-    // denies.
+    // The bucket has two tokens left. If the calls that the window denies were charged to the bucket, these tokens
+    // would be used up.
     for _ in 0..6 {
         if limiter.check("a").await.is_allowed() {
             // The call is admitted only if the machine has stalled for a whole window.

@@ -1,4 +1,5 @@
-//! Calls whose cost is known only when they end. A store may settle a call after the settling method has returned.
+//! Calls whose actual cost is known only when they end. A store may settle a call after the settling method has
+//! returned.
 
 use std::time::Duration;
 

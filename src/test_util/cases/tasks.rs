@@ -1,4 +1,4 @@
-//! Many tasks at once, and calls that are dropped.
+//! Calls of many tasks at once, and calls that are dropped.
 
 use std::future::Future;
 use std::pin::pin;
@@ -104,7 +104,7 @@ async fn a_dropped_call_charges_once_or_not_at_all<M: Subject>(env: Env<M>) {
     let limiter = env.limiter(FixedWindow::new(HOUR));
     for number in 0..20 {
         let mut call = pin!(limiter.check("a"));
-        // The call is dropped after none, one or two polls.
+        // The call is dropped after zero, one or two polls.
         for _ in 0..number % 3 {
             if timeout(Duration::ZERO, &mut call).await.is_ok() {
                 break;

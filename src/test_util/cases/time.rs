@@ -1,5 +1,5 @@
 //! Decisions over time. A store makes a decision at an unknown time between the call and the reply. So each case
-//! asserts only what is true for any such time.
+//! asserts only what is true for every possible time of the decision.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Calls that wait.
+//! Calls that wait in a queue.
 
 use std::time::Duration;
 
