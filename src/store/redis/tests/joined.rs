@@ -42,12 +42,13 @@ async fn a_part_in_shadow_mode_neither_charges_nor_denies_the_parts_of_its_key()
     let server = Staged::new();
     let limit = limit(&swaps(&server), FixedWindow::new(Quota::per_hour(3)));
     for left in [2, 1, 0] {
-        let decided = decide(&limit, "a", [shadow(5), enforced(1)]).await.unwrap();
+        let attempts = [shadow(5), enforced(1)].map(Attempt::with_reservation);
+        let decided = decide(&limit, "a", attempts).await.unwrap();
         let decided: Vec<_> = decided.into_iter().flatten().collect();
         assert_eq!(decided.iter().map(|one| one.is_shadow).collect::<Vec<_>>(), [true, false]);
         for one in &decided {
             assert!(one.decision.is_allowed() && one.decision.remaining() == left, "{one:?}");
-            assert_eq!(!one.reservation.is_empty(), !one.is_shadow, "the part in shadow mode was not charged");
+            assert_eq!(one.reservation.is_empty(), one.is_shadow, "the part in shadow mode was not charged");
         }
     }
     let decided = decide(&limit, "a", [enforced(1), shadow(5)]).await.unwrap();
