@@ -8,6 +8,9 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
+/// The number of keys of a flood, for tables of 100,000 keys.
+const FLOOD: u32 = 300_000;
+
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
@@ -41,7 +44,7 @@ fn flood<A: Algorithm>((limiter, clock): (RateLimiter<A>, ManualClock), capacity
     }
     let before = limiter.check("honest");
     assert!(!before.is_allowed());
-    for key in 0..1_000_000_u32 {
+    for key in 0..FLOOD {
         let _ = limiter.check(&key);
         assert!(limiter.len() <= 100_000);
     }
@@ -52,7 +55,7 @@ fn flood<A: Algorithm>((limiter, clock): (RateLimiter<A>, ManualClock), capacity
 }
 
 #[test]
-fn a_flood_of_a_million_keys_neither_grows_the_table_nor_frees_a_limited_key() {
+fn a_flood_neither_grows_the_table_nor_frees_a_limited_key() {
     flood(limiter(bucket(), 100_000), 5);
 }
 
@@ -68,13 +71,13 @@ fn the_same_holds_for_each_algorithm() {
 fn a_flood_holds_no_more_bytes_than_the_documentation_says() {
     let (limiter, _clock) = limiter(bucket(), 100_000);
     let bytes = held(|| {
-        for key in 0..1_000_000_u32 {
+        for key in 0..FLOOD {
             let _ = limiter.check(&key);
         }
     });
     assert!(bytes <= 48 * 100_000, "{bytes} bytes for 100,000 keys");
     let more = held(|| {
-        for key in 1_000_000..2_000_000_u32 {
+        for key in FLOOD..2 * FLOOD {
             let _ = limiter.check(&key);
         }
     });

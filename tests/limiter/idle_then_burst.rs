@@ -1,4 +1,4 @@
-//! A day at full load, thirty days without calls, and then exactly one burst.
+//! A day at full load, or a tenth of a day in `.ci/run`, thirty days without calls, and then exactly one burst.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,11 +13,20 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
+use crate::support::scaled;
+
 /// Five a second, and twice as many arrive.
 const QUOTA: Quota = Quota::per_minute(300).burst(25);
 const TICK: Duration = Duration::from_millis(100);
-const TICKS_A_DAY: u64 = 864_000;
-const A_DAY: u64 = 300 * 24 * 60;
+
+fn ticks_a_day() -> u64 {
+    scaled(864_000)
+}
+
+/// Returns the number of units of a day.
+fn a_day() -> u64 {
+    scaled(300 * 24 * 60)
+}
 
 fn thirty_days() -> Duration {
     Duration::from_secs(30 * 86_400)
@@ -32,7 +41,7 @@ fn limiter<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
 fn checked<A: Algorithm>(algorithm: A, day: RangeInclusive<u64>, burst: u64) {
     let (limiter, clock) = limiter(algorithm);
     let mut admitted = 0;
-    for _ in 0..=TICKS_A_DAY {
+    for _ in 0..=ticks_a_day() {
         admitted += u64::from(limiter.check("key").is_allowed());
         clock.advance(TICK);
     }
@@ -50,41 +59,41 @@ fn exactly(number: u64) -> RangeInclusive<u64> {
 
 #[test]
 fn a_bucket_has_its_burst_again() {
-    checked(TokenBucket::new(QUOTA), exactly(25 + A_DAY), 25);
-    checked(TokenBucket::new(QUOTA).start_empty(), exactly(A_DAY), 25);
+    checked(TokenBucket::new(QUOTA), exactly(25 + a_day()), 25);
+    checked(TokenBucket::new(QUOTA).start_empty(), exactly(a_day()), 25);
 }
 
 #[test]
 fn a_window_has_its_limit_again() {
     // The last call is the first of another day.
-    checked(FixedWindow::new(QUOTA), exactly(A_DAY + 1), 300);
-    checked(FixedWindow::new(QUOTA).aligned(), exactly(A_DAY + 1), 300);
-    checked(SlidingLog::new(QUOTA), exactly(A_DAY + 1), 300);
+    checked(FixedWindow::new(QUOTA), exactly(a_day() + 1), 300);
+    checked(FixedWindow::new(QUOTA).aligned(), exactly(a_day() + 1), 300);
+    checked(SlidingLog::new(QUOTA), exactly(a_day() + 1), 300);
 }
 
 #[test]
 fn a_window_of_slices_has_its_limit_again() {
     // A unit comes back up to a slice late: a tenth of the period, or a thousandth.
-    checked(SlidingWindow::new(QUOTA), A_DAY * 10 / 11..=A_DAY + 1, 300);
-    checked(SlidingWindow::new(QUOTA).slices(1_000), A_DAY * 1_000 / 1_001..=A_DAY + 1, 300);
+    checked(SlidingWindow::new(QUOTA), a_day() * 10 / 11..=a_day() + 1, 300);
+    checked(SlidingWindow::new(QUOTA).slices(1_000), a_day() * 1_000 / 1_001..=a_day() + 1, 300);
 }
 
 #[test]
 fn a_window_of_two_counts_has_its_limit_again() {
-    checked(SlidingCounter::new(QUOTA), A_DAY * 9 / 10..=A_DAY + 300, 300);
+    checked(SlidingCounter::new(QUOTA), a_day() * 9 / 10..=a_day() + 300, 300);
 }
 
 #[test]
 fn a_leaky_bucket_that_is_checked_admits_one() {
-    checked(LeakyBucket::new(QUOTA), exactly(A_DAY + 1), 1);
+    checked(LeakyBucket::new(QUOTA), exactly(a_day() + 1), 1);
 }
 
 /// One second is stored, that is five units, and the next is paid by the one after it.
 #[test]
 fn a_smooth_limiter_that_is_checked_has_what_it_stores_and_one() {
-    checked(Smooth::bursty(QUOTA), exactly(A_DAY + 1), 6);
+    checked(Smooth::bursty(QUOTA), exactly(a_day() + 1), 6);
     // Cold at first, and cold again after the thirty days.
-    checked(Smooth::warming_up(QUOTA, Duration::from_secs(4)), A_DAY - 50..=A_DAY, 1);
+    checked(Smooth::warming_up(QUOTA, Duration::from_secs(4)), a_day() - 50..=a_day(), 1);
 }
 
 type Call = Pin<Box<dyn Future<Output = Decision>>>;
@@ -102,7 +111,7 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     let (limiter, clock) = limiter(algorithm);
     let mut line: VecDeque<Call> = VecDeque::new();
     let mut admitted = 0;
-    for _ in 0..=TICKS_A_DAY {
+    for _ in 0..=ticks_a_day() {
         while line.front_mut().is_some_and(|first| poll(first).is_some()) {
             line.pop_front();
             admitted += 1;
@@ -114,7 +123,7 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
         }
         clock.advance(TICK);
     }
-    assert_eq!(admitted, A_DAY + 1, "{limiter:?}");
+    assert_eq!(admitted, a_day() + 1, "{limiter:?}");
     assert_eq!(line.len(), 25, "{limiter:?}");
 
     clock.advance(thirty_days());

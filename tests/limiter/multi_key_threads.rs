@@ -17,7 +17,7 @@ use tower_throttle::key::from_fn;
 use tower_throttle::store::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random};
+use crate::support::{PolledByHand, Random, scaled};
 
 const THREADS: usize = 8;
 
@@ -128,7 +128,7 @@ impl Ledger {
 /// round.
 fn crossing<A: Algorithm, B: Algorithm>(a: A, b: B, of_a: u64, of_b: u64) {
     const KEYS: u64 = 6;
-    for seed in 0..30 {
+    for seed in 0..scaled(30) {
         let (first, second) = (frozen(a.clone(), 1_000), frozen(b.clone(), 1_000));
         let ledger = Ledger::default();
         at_once(|thread| {
@@ -171,7 +171,7 @@ fn one_limiter_several_times_in_a_layer_is_charged_for_each() {
     const KEYS: u64 = 5;
     const LIMIT: u64 = 200;
     watched(|| {
-        for seed in 0..20 {
+        for seed in 0..scaled(20) {
             let limiter = frozen(TokenBucket::new(hourly(LIMIT)), 1_000);
             let layer = RateLimitLayer::with_limiter(from_fn(key::<0> as Key<0>), limiter.clone())
                 .and(RateLimitLayer::with_limiter(from_fn(key::<1> as Key<1>), limiter.clone()))
@@ -311,7 +311,7 @@ fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
                 let mut random = Random::new(seed * 100 + thread as u64);
                 let (mut there, mut back) = (both!(first, second), both!(second, first));
                 let mut twice = both!(first, first);
-                for _ in 0..4_000 {
+                for _ in 0..scaled(10_000) {
                     let (one, two) = (random.below(120), random.below(120));
                     match random.below(3) {
                         0 if passes(&mut there, [one, two, 0]) => ledger.note(&[('a', one), ('b', two)]),

@@ -23,7 +23,7 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{Item, PolledByHand, Random};
+use crate::support::{Item, PolledByHand, Random, scaled};
 
 const THREADS: usize = 8;
 const MS: Duration = Duration::from_millis(1);
@@ -418,7 +418,7 @@ fn looks<A: Algorithm>(limiter: &RateLimiter<A>) -> Vec<tower_throttle::Decision
 }
 
 fn unchanged<A: Algorithm>(rule: impl Fn(Quota) -> A) {
-    for seed in 0..300 {
+    for seed in 0..scaled(300) {
         let mut random = Random::new(seed);
         let period = Duration::from_nanos(1 + random.below(3_000_000_000));
         let quota = Quota::per(1 + random.below(20), period).unwrap().burst(1 + random.below(20));
