@@ -52,6 +52,10 @@ pub struct JointRequest<'a> {
 
 /// The outcome of a joint decision. `None` stands for a call that is not limited.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the outcome is matched where it is returned, and a box would be an allocation"
+)]
 pub enum JointOutcome<W> {
     Ready(AllDecisions),
     Pending(W),

@@ -230,7 +230,10 @@ impl Charged {
             Some(Decided {
                 decision,
                 algorithm: member.algorithm(),
-                reservation: is_charged.then(|| member.reservation(charged_at)).unwrap_or_default(),
+                reservation: match is_charged {
+                    true => member.reservation(charged_at),
+                    false => Reservation::default(),
+                },
                 borrowed: 0,
                 is_shadow: member.is_in_shadow(),
             })
