@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::Builder;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::store::{Acquired, Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, Store};
+use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, Store};
 
 /// A rate limiter, which decides whether a call may pass. Clones share their state.
 ///
@@ -242,15 +242,6 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     #[must_use]
     pub fn algorithm(&self) -> Cow<'_, A> {
         self.store.algorithm()
-    }
-
-    /// Decides `call` now, or returns a future of the decision.
-    #[inline]
-    pub(crate) fn decide<K: ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Acquired<S::Wait>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.acquire(self.store.key(key), call)
     }
 }
 

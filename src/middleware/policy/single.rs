@@ -36,7 +36,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let in_shadow = info.is_in_shadow();
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        match self.limiter.decide(key, self.attempt(info, &options, in_shadow, max_wait)) {
+        let store = self.limiter.store();
+        match store.acquire(store.key(key), self.attempt(info, &options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
                 info.count(&decision, in_shadow);
                 let decided =

@@ -65,7 +65,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
                 }
             }
         };
-        table.count(&call, &decision);
+        table.counters.count(&call, &decision);
         table.keep_denial(shard, key, &call, now, algorithm, &decision);
         if !call.reserves || !decision.is_allowed() {
             return Acquired::Ready(decision, Reservation::default());
@@ -92,8 +92,8 @@ impl<A: Algorithm> MemoryStore<A> {
             let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             match &entered {
-                Enqueued::Decided(decision) => context.table.count(&call, decision),
-                Enqueued::Queued(_) => context.table.counts(&call).add(CallOutcome::Queued),
+                Enqueued::Decided(decision) => context.table.counters.count(&call, decision),
+                Enqueued::Queued(_) => context.table.counters.counts(&call).add(CallOutcome::Queued),
             }
             // Calls that need a release give back their units when they end, and calls of a closed limiter are not
             // charged. Neither kind of call is settled.
@@ -116,7 +116,7 @@ impl<A: Algorithm> MemoryStore<A> {
                 Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
             }
             Enqueued::Queued(ticket) => {
-                let counts = Arc::clone(context.table.counts(&call));
+                let counts = Arc::clone(context.table.counters.counts(&call));
                 let counted = Counted { counts, in_shadow: call.in_shadow };
                 Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held, Some(counted)))
             }

@@ -74,7 +74,7 @@ impl<A: Algorithm> MemoryContext<A> {
     ) -> Decision {
         let checked = self.decide_locked(shard, key, call, Some(now), |mut entry, now| {
             let decision = entry.check(now, call.cost);
-            self.table.count(&call, &decision);
+            self.table.counters.count(&call, &decision);
             decision
         });
         checked.unwrap_or_else(|| self.reject(call))
@@ -114,7 +114,7 @@ impl<A: Algorithm> MemoryContext<A> {
     pub(super) fn reject(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
         let denial = Decision::table_full(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota));
-        self.table.count(&call, &denial);
+        self.table.counters.count(&call, &denial);
         denial
     }
 

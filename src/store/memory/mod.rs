@@ -5,7 +5,6 @@ mod buckets;
 mod charge;
 mod config;
 mod context;
-mod count;
 mod entry;
 mod fingerprint;
 mod latest_denial;
@@ -181,7 +180,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
             return self.context.check_slow(locked, key, call, now);
         };
         let decision = algorithm.check(state, now, call.cost);
-        table.count(&call, &decision);
+        table.counters.count(&call, &decision);
         table.keep_denial(shard, key, &call, now, algorithm, &decision);
         decision
     }
@@ -191,7 +190,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         let decided = context.decide(key, call, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.needs_release(call.cost));
             let decision = entry.check(now, call.cost);
-            context.table.count(&call, &decision);
+            context.table.counters.count(&call, &decision);
             (decision, location, holds)
         });
         let (decision, permit) = match decided {

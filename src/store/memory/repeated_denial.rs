@@ -25,7 +25,7 @@ impl<A: Algorithm> Table<A> {
         }
         // Few calls are of the key that was denied, so the denial is read before the call is examined.
         let denial = shard.denial.standing(key, now).filter(|_| is_plain(call))?;
-        self.count(call, &denial);
+        self.counters.count(call, &denial);
         Some(denial)
     }
 

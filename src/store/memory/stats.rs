@@ -1,6 +1,10 @@
 //! The counters of a limiter in memory.
 
-use crate::stats::{CallRegistry, StoreStats};
+use std::sync::Arc;
+
+use crate::decision::Decision;
+use crate::stats::{CallCounts, CallOutcome, CallRegistry, StoreStats};
+use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[derive(Debug)]
@@ -25,6 +29,19 @@ impl Counters {
             is_full: AtomicBool::new(false),
             has_warned: AtomicBool::new(false),
         }
+    }
+
+    /// Counts a call that was decided at once, unless a layer makes the call, because the layer counts such calls.
+    #[inline]
+    pub(super) fn count<A>(&self, call: &Attempt<'_, A>, decision: &Decision) {
+        if call.counts.is_none() {
+            self.calls.direct.add(CallOutcome::of(decision, false));
+        }
+    }
+
+    /// Returns the counters of a call: those of its policy, or those of all calls that are made without a layer.
+    pub(super) fn counts<'a, A>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
+        call.counts.unwrap_or(&self.calls.direct)
     }
 
     pub(super) fn evict(&self, at_limit: bool) {
