@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
 use super::thread_number::{THREADS, thread_number};
-use crate::decision::Decision;
 
 /// Counters that share no cache line with other counters.
 #[derive(Debug, Default)]
@@ -21,14 +20,14 @@ struct Cell([AtomicU64; OUTCOMES]);
 #[derive(Debug)]
 pub struct CallCounts {
     /// The cell of each thread that has a [number](thread_number).
-    by_thread: Box<[Cell; THREADS]>,
+    by_thread: [Cell; THREADS],
     /// The cell of all other threads.
     rest: Cell,
 }
 
 impl Default for CallCounts {
     fn default() -> Self {
-        Self { by_thread: Box::new(from_fn(|_| Cell::default())), rest: Cell::default() }
+        Self { by_thread: from_fn(|_| Cell::default()), rest: Cell::default() }
     }
 }
 
@@ -84,24 +83,6 @@ fn stats(totals: [u64; OUTCOMES]) -> CallStats {
     }
 }
 
-/// The counters in which a queued call is counted, and whether the call's policy is in shadow mode.
-#[derive(Clone, Debug)]
-pub(crate) struct Counted {
-    pub(crate) counts: Arc<CallCounts>,
-    pub(crate) in_shadow: bool,
-}
-
-impl Counted {
-    pub(crate) fn add(&self, outcome: CallOutcome) {
-        self.counts.add(outcome);
-    }
-
-    /// Counts the outcome of `decision`.
-    pub(crate) fn add_decision(&self, decision: &Decision) {
-        self.add(CallOutcome::of(decision, self.in_shadow));
-    }
-}
-
 /// The counters of a limiter: one set for the calls that are made without a layer, and one set for each policy that
 /// uses the limiter.
 #[derive(Debug, Default)]
@@ -143,6 +124,9 @@ impl CallRegistry {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
     use super::*;
 
     #[test]
@@ -162,9 +146,27 @@ mod tests {
     }
 
     #[test]
+    fn threads_without_a_number_lose_no_count() {
+        const CALLS: u64 = 1_000;
+        let (counts, ready) = (CallCounts::default(), Barrier::new(200));
+        thread::scope(|scope| {
+            for _ in 0..200 {
+                scope.spawn(|| {
+                    // All threads that can have a number take one before any thread ends.
+                    counts.add(CallOutcome::Denied);
+                    ready.wait();
+                    (0..CALLS).for_each(|_| counts.add(CallOutcome::Admitted));
+                });
+            }
+        });
+        assert!(counts.rest.0[0].load(Ordering::Relaxed) > 0, "some threads have no number");
+        assert_eq!((counts.stats().admitted, counts.stats().denied), (200 * CALLS, 200));
+    }
+
+    #[test]
     fn each_outcome_but_queued_ends_a_call() {
         let counts = CallCounts::default();
-        for (shard, outcome) in [
+        for (index, outcome) in [
             CallOutcome::Admitted,
             CallOutcome::Denied,
             CallOutcome::QueueFull,
@@ -178,7 +180,7 @@ mod tests {
         .into_iter()
         .enumerate()
         {
-            assert_eq!(outcome as usize, shard);
+            assert_eq!(outcome as usize, index);
             counts.add(outcome);
             counts.add(outcome);
         }

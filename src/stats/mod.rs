@@ -25,7 +25,7 @@ mod top_keys;
 pub use self::calls::{CallStats, StoreStats};
 #[doc(hidden)]
 pub use self::counts::CallCounts;
-pub(crate) use self::counts::{CallRegistry, Counted};
+pub(crate) use self::counts::CallRegistry;
 pub(crate) use self::outcome::CallOutcome;
 pub use self::policy::{KeyStats, PolicyStats};
 pub(crate) use self::slice::Event;

@@ -1,9 +1,7 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
-use crate::stats::CallCounts;
 
 /// A call as it is passed to a store: the cost of the call, its algorithm and its options, such as the maximum wait.
 #[derive(Debug)]
@@ -14,9 +12,8 @@ pub struct Attempt<'a, A> {
     pub(super) may_wait: bool,
     pub(super) max_wait: u64,
     pub(super) reserves: bool,
-    /// The counters of the call's policy, in which the store counts the call. `None` if the call is made without a
-    /// layer, or if the layer counts the call itself.
-    pub(super) counts: Option<&'a Arc<CallCounts>>,
+    /// `true` if a layer counts the call, in counters that belong to the store.
+    pub(super) is_counted: bool,
     /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
     pub(super) in_shadow: bool,
 }
@@ -32,7 +29,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
             may_wait: false,
             max_wait: u64::MAX,
             reserves: false,
-            counts: None,
+            is_counted: false,
             in_shadow: false,
         }
     }
@@ -41,11 +38,11 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// Sets whether the policy of the call is in shadow mode. Also sets the policy's counters, if the store counts in
-    /// them.
+    /// Sets whether a layer counts the call, in counters that belong to the store, and whether the policy of the call is
+    /// in shadow mode.
     #[inline]
-    pub(crate) fn counted(self, counts: &'a Arc<CallCounts>, in_shadow: bool) -> Self {
-        Self { counts: Some(counts), in_shadow, ..self }
+    pub(crate) fn of_layer(self, is_counted: bool, in_shadow: bool) -> Self {
+        Self { is_counted, in_shadow, ..self }
     }
 
     /// Lets the call wait in a queue, even if the algorithm is not configured to queue the requests of a layer.

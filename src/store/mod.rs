@@ -106,12 +106,12 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
         StoreStats::default()
     }
 
-    /// `true` if the store counts the calls of a layer that wait for their decision. By default, the layer counts them, as
-    /// it counts all calls that are decided at once.
+    /// `true` if the counters that [`new_counts`](Self::new_counts) returns belong to the store, so that the store must
+    /// not count the calls of layers again. Each call of such a store that is not decided at once is queued.
     #[doc(hidden)]
-    const COUNTS_WAITS: bool = false;
+    const OWNS_COUNTS: bool = false;
 
-    /// Creates the counters of a policy.
+    /// Creates the counters of a policy, in which its layer counts.
     #[doc(hidden)]
     fn new_counts(&self) -> Arc<CallCounts> {
         Arc::default()

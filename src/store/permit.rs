@@ -65,12 +65,12 @@ impl Permit {
         }
     }
 
-    /// Merges permits into one.
     /// Returns the reservation that releases the permit.
     pub(super) fn into_reservation(self) -> Reservation {
         self.0
     }
 
+    /// Merges permits into one.
     pub(crate) fn merged(permits: impl IntoIterator<Item = Self>) -> Self {
         Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
     }

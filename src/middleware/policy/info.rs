@@ -96,21 +96,10 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
-    /// Counts a call that was decided at once.
+    /// Counts a call by its decision.
     #[inline]
     pub(super) fn count(&self, decision: &Decision, in_shadow: bool) {
-        match decision.is_allowed() {
-            true => self.calls.add(CallOutcome::Admitted),
-            false => self.calls.add(CallOutcome::of(decision, in_shadow)),
-        }
-    }
-
-    /// Counts a call that had to wait for its decision. A call that was delayed is also counted as queued.
-    pub(super) fn count_wait(&self, decision: &Decision, in_shadow: bool) {
-        if decision.is_delayed() {
-            self.calls.add(CallOutcome::Queued);
-        }
-        self.count(decision, in_shadow);
+        self.calls.add(CallOutcome::of(decision, in_shadow));
     }
 
     /// Returns the counts of this policy. `store` contains the counts of its store.

@@ -59,7 +59,7 @@ where
         let key = self.key(info, request)?.filter(|_| !in_shadow || S::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            let attempt = self.attempt(info, &options, in_shadow, max_wait);
+            let attempt = self.attempt(&options, in_shadow, max_wait);
             self.limiter.store().joint_part(&key, attempt, &info.calls)
         }));
         Ok(())

@@ -62,14 +62,13 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     #[inline]
     fn attempt<'a>(
         &self,
-        info: &'a PolicyInfo,
         options: &'a Options<A>,
         in_shadow: bool,
         max_wait: Option<Duration>,
     ) -> Attempt<'a, A> {
         let algorithm = options.algorithm.as_ref();
         let mut attempt = Attempt::with(options.cost, algorithm, options.has_priority);
-        attempt = attempt.counted(&info.calls, in_shadow);
+        attempt = attempt.of_layer(S::OWNS_COUNTS, in_shadow);
         if let Some(max_wait) = max_wait {
             attempt = attempt.with_max_wait(max_wait);
         }

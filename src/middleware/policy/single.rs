@@ -13,6 +13,7 @@ use super::wait::{PolicyWait, WaitResult};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::key::{KeyExtractor, StoreKey};
+use crate::stats::CallOutcome;
 use crate::store::{Acquired, BoxError, KeyedStore, Store};
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
@@ -37,7 +38,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         let store = self.limiter.store();
-        match store.acquire(store.key(key), self.attempt(info, &options, in_shadow, max_wait)) {
+        match store.acquire(store.key(key), self.attempt(&options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
                 info.count(&decision, in_shadow);
                 let decided =
@@ -47,8 +48,10 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
             }
             Acquired::Pending(wait) => {
                 let borrows = if options.has_priority { options.cost } else { 0 };
-                let calls = (!S::COUNTS_WAITS).then(|| Arc::clone(&info.calls));
-                Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, calls))
+                if S::OWNS_COUNTS {
+                    info.calls.add(CallOutcome::Queued);
+                }
+                Progress::Pending(PolicyWait::new(wait, options.algorithm, borrows, Arc::clone(&info.calls)))
             }
         }
     }
@@ -105,9 +108,10 @@ where
             Ok(WaitResult { decision, algorithm, reservation, borrows }) => {
                 info.log_store_decided();
                 let (is_shadow, details) = (info.is_in_shadow(), self.details(algorithm.as_ref()));
-                if !S::COUNTS_WAITS {
-                    info.count_wait(&decision, is_shadow);
+                if !S::OWNS_COUNTS && decision.is_delayed() {
+                    info.calls.add(CallOutcome::Queued);
                 }
+                info.count(&decision, is_shadow);
                 let decided = outcome.insert(Outcome { decision, is_shadow, reservation, details });
                 decided.set_borrowed(borrows);
                 verdict(info, decided)

@@ -35,15 +35,15 @@ pin_project! {
 }
 
 impl<W, A> PolicyWait<W, A> {
-    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units. `calls` is `None` if the store
-    /// counts the call.
-    pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: Option<Arc<CallCounts>>) -> Self {
-        Self { wait, algorithm, borrows, undecided: Undecided(calls) }
+    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units. If the wait is dropped, the call
+    /// is counted in `calls`.
+    pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: Arc<CallCounts>) -> Self {
+        Self { wait, algorithm, borrows, undecided: Undecided(Some(calls)) }
     }
 }
 
 /// A call that is not decided yet. If this value is dropped before the decision, the call is counted as cancelled.
-/// `None` if the store counts the call, or if the decision has been made.
+/// `None` once the decision has been made.
 #[derive(Debug)]
 struct Undecided(Option<Arc<CallCounts>>);
 

@@ -11,7 +11,7 @@ use super::{KeyId, MemoryStore, QueuedAcquire};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::queue::{Arrival, Enqueued, Fate, QueueView};
-use crate::stats::{CallCounts, CallOutcome, Counted, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, StoreStats};
 use crate::store::{Acquired, Attempt, Reservation, Store};
 use crate::sync::SpinGuard;
 
@@ -20,7 +20,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     type Error = Infallible;
     type Wait = QueuedAcquire<A>;
 
-    const COUNTS_WAITS: bool = true;
+    const OWNS_COUNTS: bool = true;
 
     #[inline]
     fn algorithm(&self) -> Cow<'_, A> {
@@ -93,7 +93,7 @@ impl<A: Algorithm> MemoryStore<A> {
             let entered = entry.acquire(call.arrival(now, may_wait));
             match &entered {
                 Enqueued::Decided(decision) => context.table.counters.count(&call, decision),
-                Enqueued::Queued(_) => context.table.counters.counts(&call).add(CallOutcome::Queued),
+                Enqueued::Queued(_) => context.table.counters.add(&call, CallOutcome::Queued),
             }
             // Calls that need a release give back their units when they end, and calls of a closed limiter are not
             // charged. Neither kind of call is settled.
@@ -116,9 +116,8 @@ impl<A: Algorithm> MemoryStore<A> {
                 Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
             }
             Enqueued::Queued(ticket) => {
-                let counts = Arc::clone(context.table.counters.counts(&call));
-                let counted = Counted { counts, in_shadow: call.in_shadow };
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held, Some(counted)))
+                let counts = !call.is_counted;
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held, counts))
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::PollTurn;
-use crate::stats::Counted;
+use crate::stats::CallOutcome;
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock, SpinGuard};
@@ -118,17 +118,11 @@ impl<A: Algorithm> MemoryContext<A> {
         denial
     }
 
-    pub(super) fn ask(
-        &self,
-        key: Fingerprint,
-        ticket: u64,
-        counted: Option<&Counted>,
-        waker: &Waker,
-    ) -> PollTurn {
+    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
         let asked = self.table.with_used(key, None, |entry, now| {
             let asked = entry.ask(now, ticket, waker);
-            if let (PollTurn::Ready(decision, _), Some(counted)) = (&asked.0, counted) {
-                counted.add_decision(decision);
+            if let (PollTurn::Ready(decision, _), true) = (&asked.0, counts) {
+                self.table.counters.calls.direct.add(CallOutcome::of(decision, false));
             }
             asked
         });

@@ -10,8 +10,8 @@ use crate::store::Attempt;
 use crate::sync::SpinGuard;
 
 impl<A: Algorithm> Table<A> {
-    /// Returns the decision on a call whose key was denied before, and counts the call, without a lock. Returns `None` if
-    /// the call must be decided while the shard is locked.
+    /// Returns the decision on a call whose key was denied before, without a lock. Unless a layer counts the call, it
+    /// is counted here. Returns `None` if the call must be decided while the shard is locked.
     #[inline]
     pub(super) fn standing_denial(
         &self,

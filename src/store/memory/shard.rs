@@ -112,22 +112,10 @@ impl<A: Algorithm> Shards<A> {
         Self { shards: (0..count).map(shard).collect() }
     }
 
-    /// Returns the index of the key's shard.
-    #[inline]
-    pub(super) fn index(&self, key: Fingerprint) -> usize {
-        key.shard(self.shards.len())
-    }
-
     /// Returns the key's shard.
     #[inline]
     pub(super) fn of(&self, key: Fingerprint) -> &LockedShard<A> {
-        self.at(self.index(key))
-    }
-
-    /// Returns the shard at `index`.
-    #[inline]
-    pub(super) fn at(&self, index: usize) -> &LockedShard<A> {
-        &self.shards[index]
+        &self.shards[key.shard(self.shards.len())]
     }
 
     #[inline]

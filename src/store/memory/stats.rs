@@ -1,9 +1,7 @@
 //! The counters of a limiter in memory.
 
-use std::sync::Arc;
-
 use crate::decision::Decision;
-use crate::stats::{CallCounts, CallOutcome, CallRegistry, StoreStats};
+use crate::stats::{CallOutcome, CallRegistry, StoreStats};
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -31,17 +29,18 @@ impl Counters {
         }
     }
 
-    /// Counts a call that was decided at once, unless a layer makes the call, because the layer counts such calls.
+    /// Counts the decision on a call, unless a layer counts the call.
     #[inline]
     pub(super) fn count<A>(&self, call: &Attempt<'_, A>, decision: &Decision) {
-        if call.counts.is_none() {
-            self.calls.direct.add(CallOutcome::of(decision, false));
-        }
+        self.add(call, CallOutcome::of(decision, false));
     }
 
-    /// Returns the counters of a call: those of its policy, or those of all calls that are made without a layer.
-    pub(super) fn counts<'a, A>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
-        call.counts.unwrap_or(&self.calls.direct)
+    /// Counts the outcome of a call, unless a layer counts the call.
+    #[inline]
+    pub(super) fn add<A>(&self, call: &Attempt<'_, A>, outcome: CallOutcome) {
+        if !call.is_counted {
+            self.calls.direct.add(outcome);
+        }
     }
 
     pub(super) fn evict(&self, at_limit: bool) {

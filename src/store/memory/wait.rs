@@ -16,7 +16,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
 use crate::queue::PollTurn;
-use crate::stats::{CallOutcome, Counted};
+use crate::stats::CallOutcome;
 use crate::store::Reservation;
 
 pin_project! {
@@ -47,16 +47,18 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
-    /// The counters in which the outcome of the call is counted. `None` for a part of a joint call, because the joint
-    /// call counts its parts.
-    counted: Option<Counted>,
+    /// `true` if the outcome is counted with the calls that are made without a layer. `false` if a layer or a joint call
+    /// counts it.
+    counts: bool,
 }
 
 impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
             self.context.abandon(self.key, self.ticket);
-            self.counted.iter().for_each(|counted| counted.add(CallOutcome::Cancelled));
+            if self.counts {
+                self.context.table.counters.calls.direct.add(CallOutcome::Cancelled);
+            }
         }
     }
 }
@@ -67,9 +69,9 @@ impl<A: Algorithm> QueuedAcquire<A> {
         key: Fingerprint,
         ticket: u64,
         held: Option<Held<A>>,
-        counted: Option<Counted>,
+        counts: bool,
     ) -> Self {
-        let place = QueueTicket { context, key, ticket, left: false, counted };
+        let place = QueueTicket { context, key, ticket, left: false, counts };
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
@@ -93,7 +95,7 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.context.ask(place.key, place.ticket, place.counted.as_ref(), cx.waker()) {
+            match place.context.ask(place.key, place.ticket, place.counts, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;

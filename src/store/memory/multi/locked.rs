@@ -164,7 +164,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         let Ask { location, cost, .. } = ask;
         let algorithm = || self.algorithm(ask).clone();
         let held = self.needs_release(ask).then(|| Held::Permit { location, algorithm: algorithm(), cost });
-        let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held, None);
+        let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held, false);
         Box::pin(async move {
             let mut wait = pin!(wait);
             match wait.as_mut().await {

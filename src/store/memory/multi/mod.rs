@@ -27,7 +27,7 @@ use super::location::Location;
 use super::preview::Preview;
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::stats::{CallCounts, CallOutcome, Counted};
+use crate::stats::{CallCounts, CallOutcome};
 use crate::store;
 use crate::sync::wake_all;
 
@@ -216,9 +216,9 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<J
         let reserves = !denied && reserves && settles[charged];
         let reserve =
             reserves.then(|| (charged, limiter.try_reserve(key, cost, priority, algorithm.as_ref())));
-        let counted = waits.then(|| Counted { counts: Arc::clone(counts), in_shadow: false });
+        let counts = waits.then(|| Arc::clone(counts));
         let borrows = if priority { cost } else { 0 };
-        wait::Member { decides: Some(decides), algorithm, reserve, borrows, counted }
+        wait::Member { decides: Some(decides), algorithm, reserve, borrows, counts }
     };
     wait.parts = parts.into_iter().map(of_part).collect();
     match wait.may_wait.is_empty() {

@@ -4,13 +4,14 @@ use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::few::Few;
 use super::locked::{AnyAlgorithm, BoxWait, Reserve, Undo};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::stats::{CallOutcome, Counted};
+use crate::stats::{CallCounts, CallOutcome};
 use crate::store::{Permit, Reservation};
 
 /// The outcome of one of several calls.
@@ -39,7 +40,7 @@ pub(super) struct Member {
     /// The units that the call borrows if it waits.
     pub(super) borrows: u64,
     /// The counters in which the outcome of the call is counted, if the joint call waits.
-    pub(super) counted: Option<Counted>,
+    pub(super) counts: Option<Arc<CallCounts>>,
 }
 
 /// The outcomes of several calls, with `None` for a call that is not limited.
@@ -92,9 +93,9 @@ impl JointWait {
     fn count(&self) {
         let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
         for member in &self.parts {
-            let Some((counted, decides)) = member.counted.as_ref().zip(member.decides) else { continue };
+            let Some((counts, decides)) = member.counts.as_ref().zip(member.decides) else { continue };
             let outcome = self.decisions[decides].map(|decision| CallOutcome::of(&decision, false));
-            counted.add(match outcome {
+            counts.add(match outcome {
                 Some(CallOutcome::Admitted) | None if is_denied => CallOutcome::DeniedByOthers,
                 Some(outcome) => outcome,
                 None => CallOutcome::Admitted,
@@ -158,8 +159,8 @@ impl Drop for JointWait {
             return;
         }
         self.undo();
-        let counted = self.parts.iter().filter_map(|member| member.counted.as_ref());
-        counted.for_each(|counted| counted.add(CallOutcome::Cancelled));
+        let counts = self.parts.iter().filter_map(|member| member.counts.as_ref());
+        counts.for_each(|counts| counts.add(CallOutcome::Cancelled));
     }
 }
 
