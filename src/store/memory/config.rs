@@ -25,14 +25,14 @@ impl StoreConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnClose {
-    /// New calls are denied: HTTP callers get a 503.
+    /// New calls are denied. HTTP callers get a 503.
     #[default]
     Reject,
     /// New calls are allowed, and are not charged.
     Allow,
 }
 
-/// The options of a limiter whose state is in memory: those of [`Builder`](crate::limiter::Builder).
+/// The options of a limiter whose state is in memory, as set in a [`Builder`](crate::limiter::Builder).
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
     pub(crate) max_keys: usize,

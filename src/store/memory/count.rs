@@ -1,4 +1,4 @@
-//! Where the table counts its calls.
+//! The counters in which the table counts calls.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::stats::{CallCounts, CallOutcome};
 use crate::store::Attempt;
 
 impl<A: Algorithm> Table<A> {
-    /// Counts a call that was decided at once, unless a layer makes the call, because the layer counts such calls.
+    /// Counts a call that was decided immediately and was made without a layer. A layer counts such calls itself.
     #[inline]
     pub(super) fn count(&self, call: &Attempt<'_, A>, decision: &Decision) {
         if call.counts.is_none() {
@@ -17,7 +17,7 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Returns the counters of a call: those of its policy, or those of all calls that are made without a layer.
+    /// Returns the counters of a call: those of the call's policy, or those of all calls that are made without a layer.
     #[inline]
     pub(super) fn counts<'a>(&'a self, call: &Attempt<'a, A>) -> &'a Arc<CallCounts> {
         call.counts.unwrap_or(&self.counters.calls.direct)

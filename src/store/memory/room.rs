@@ -19,7 +19,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 const SWEEP_PER_INSERT: usize = 8;
 /// The number of slots that are examined for a new key when there is no room, and the policy evicts no keys.
 const SWEEP_WHEN_FULL: usize = 16;
-/// The maximum number of slots that are examined by one call.
+/// The maximum number of slots that are examined for one new key.
 const MAX_LOOKS: usize = 64;
 
 /// The maximum time for which a fresh key must be idle before it is removed while there is room: ten seconds, in
@@ -45,9 +45,9 @@ enum Look {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key of a locked shard. Examines a few slots, and removes the keys that are fresh. If
-    /// there is still no room, and the policy evicts keys, evicts one of the examined keys. No key in `keep` is
-    /// removed.
+    /// Reserves room for a new key of a locked shard. If enough slots are due or there is no room, examines a few slots
+    /// first, and removes fresh keys. If there is still no room, and the policy evicts keys, evicts one of the examined
+    /// keys. No key in `keep` is removed. Returns `None` if there is no room.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<A>,
@@ -87,8 +87,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Examines a few slots, and removes keys that are fresh. If there is no room, offers to `sample` the keys that may be
-    /// evicted.
+    /// Examines a few slots, and removes keys that are fresh. If there is no room, offers to `sample` the keys that may
+    /// be evicted. Returns the place of the first key that was removed.
     fn sweep(
         &self,
         shard: &mut Shard<A>,

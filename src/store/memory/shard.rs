@@ -24,10 +24,10 @@ pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 /// thousand keys.
 const FULL_SHARD: usize = 1_500;
 
-/// The number of keys of a shard in a full key table that is small.
+/// The number of keys per shard in a full key table of at most 4,096 keys.
 const SMALL_SHARD: usize = 64;
 
-/// The maximum number of shards of a small key table.
+/// The maximum number of shards of a key table of fewer than 96,000 keys.
 const SPREAD: usize = 64;
 
 /// The maximum number of shards. The shards of a larger key table have more keys.
@@ -39,8 +39,8 @@ pub(super) const fn shard_count(max_keys: usize) -> usize {
     while max_keys / full >= MAX_SHARDS {
         full *= 2;
     }
-    // A shard of a smaller table has fewer keys, so that threads seldom meet at one lock. It has at least 64 keys, so that
-    // a sample for an eviction finds enough of them.
+    // A shard of a smaller table has fewer keys, so that threads seldom wait for the same lock. It has room for at
+    // least 64 keys, unless the whole table has room for fewer, so that a sample for an eviction finds enough keys.
     let (few, many) = (max_keys / full + 1, max_keys / SMALL_SHARD);
     let many = if many < SPREAD { many } else { SPREAD };
     if few > many { few } else { many }
@@ -62,8 +62,8 @@ pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
     /// The number of times that the algorithm was replaced.
     pub(super) generation: u64,
-    /// The state with which a new key begins: a fresh state of the first algorithm, converted at each replacement
-    /// as the states of known keys were. `None` until the algorithm is replaced.
+    /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
+    /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
     pub(super) first: Option<A::State>,
     pub(super) closed: bool,
 }
@@ -79,8 +79,8 @@ pub(super) struct Shards<A: Algorithm> {
 #[repr(align(128))]
 pub(super) struct LockedShard<A: Algorithm> {
     shard: SpinLock<Shard<A>>,
-    /// The latest denial. While it stands, further calls for its key are denied with it. It is written while the shard
-    /// is locked.
+    /// The latest denial. While it stands, further calls of cost 1 for the denied key are denied without the lock. It
+    /// is written while the shard is locked.
     pub(super) denial: LatestDenial,
 }
 

@@ -1,8 +1,10 @@
-//! Joint calls that need no queue, no new key and no reservation: almost all of them.
+//! The fast path of joint calls, which almost all joint calls take. A joint call cannot take it if one of its calls
+//! needs a queue, a new key, a permit or a reservation, or has its own algorithm. Nor can it if two of its keys are in
+//! one shard, or if a limiter is closed or its algorithm was replaced.
 //!
-//! The first key is locked while the other calls are decided, and so on, in the order of the locks. So all keys are
-//! locked when the last call is decided. All calls are charged, or none is, while the functions return. Nothing is
-//! allocated.
+//! The functions here are recursive: each step locks the key of one call, and runs the next step while that key is
+//! locked. So all keys are locked when the last call is decided. When the steps return, all calls are charged, or none
+//! is. For up to four limits, nothing is allocated.
 
 use std::sync::Arc;
 
@@ -15,12 +17,12 @@ use crate::store::Attempt;
 use crate::store::memory::context::MemoryContext;
 use crate::store::memory::location::Location;
 
-/// A call with its index and the address of its lock.
+/// The address of a call's lock, the index of the call, and the call.
 type Call<'p, 'a> = (*const (), usize, &'p JointRequest<'a>);
 
-/// Decides all calls at once. Calls `report` with the index and the decision of each call that is limited. Returns
-/// whether all calls are admitted. Returns `None` if the calls must be decided by [`decide`](super::decide) instead.
-/// Nothing is charged, counted or reported then.
+/// Decides all calls. Calls `report` with the index and the decision of each call that is limited. Returns whether all
+/// calls are admitted. If [`decide`](super::decide) must decide the calls instead, returns `None`, and charges, counts
+/// and reports nothing.
 pub(crate) fn decide_at_once(
     parts: &[Option<JointRequest<'_>>],
     report: &mut dyn FnMut(usize, Decision),
@@ -38,7 +40,7 @@ pub(crate) fn decide_at_once(
     }
 }
 
-/// Decides the calls. `is_allowed` says whether all calls whose keys are locked already are allowed.
+/// Decides `calls`. `is_allowed` is `true` if all calls whose keys are locked already are allowed.
 fn decide_from(
     calls: &[Call<'_, '_>],
     is_allowed: bool,
