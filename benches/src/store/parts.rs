@@ -1,4 +1,4 @@
-//! The parts of a check, and its waits.
+//! The times of the parts of a check, and of checks that wait for a lock.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use crate::check::{Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;
 
-/// Prints what the parts of a check take.
+/// Prints the time of each part of a check.
 pub fn parts(rounds: usize) {
     const CALLS: u64 = 200_000;
     let timed = |name: &str, mut part: Box<dyn FnMut(u64) -> u64>| {
@@ -67,7 +67,7 @@ pub fn parts(rounds: usize) {
     print("the parts of a check", &rounds);
 }
 
-/// Prints how long calls take when more threads than cores use one key.
+/// Prints the times of single calls while eight threads use one key.
 pub fn waits() {
     const CALLS: usize = 400_000;
     const THREADS: usize = 8;
@@ -109,7 +109,7 @@ pub fn waits() {
     );
 }
 
-/// A count under a lock, for the waits.
+/// A number under a mutex of std, to compare the waits for a lock. Each call reads the clock.
 struct Mutexed(Mutex<u64>);
 
 impl Subject for Mutexed {

@@ -24,7 +24,7 @@ pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 /// thousand keys.
 const FULL_SHARD: usize = 1_500;
 
-/// The number of keys per shard in a full key table of at most 4,096 keys.
+/// The minimum average number of keys in a shard of a full key table, unless the whole table has room for fewer keys.
 const SMALL_SHARD: usize = 64;
 
 /// The maximum number of shards of a key table of fewer than 96,000 keys.

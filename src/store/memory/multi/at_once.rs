@@ -1,10 +1,11 @@
-//! The fast path of joint calls, which almost all joint calls take. A joint call cannot take it if one of its calls
-//! needs a queue, a new key, a permit or a reservation, or has its own algorithm. Nor can it if two of its keys are in
-//! one shard, or if a limiter is closed or its algorithm was replaced.
+//! The fast path of joint calls, which almost all joint calls take. A joint call cannot take it if one of its limits
+//! queues requests or holds units of calls in progress, if one of its keys is new or has queued calls, or if two of its
+//! keys are in one shard. It also cannot if one of its calls asks for a reservation or has its own algorithm, or if a
+//! limiter is closed or its algorithm was replaced.
 //!
 //! The functions here are recursive: each step locks the key of one call, and runs the next step while that key is
-//! locked. So all keys are locked when the last call is decided. When the steps return, all calls are charged, or none
-//! is. For up to four limits, nothing is allocated.
+//! locked. The steps are in the order of the addresses of the locks. So all keys are locked when the last call is
+//! decided. When the steps return, all calls are charged, or none is. For up to four limits, nothing is allocated.
 
 use std::sync::Arc;
 

@@ -25,8 +25,8 @@ impl Commit<'_, '_, '_> {
         self.wait.charged_at.resize(count, Nanos::ZERO);
         self.wait.settles.resize(count, false);
         self.wait.permits.resize_with(count, || None);
-        // The calls that will certainly be admitted are made last. A call that holds units until it is released is not
-        // certain, because it may use totals of all keys, which the locks of the shards do not protect.
+        // The calls that their limits will certainly admit are made last. A call that holds units until it is released
+        // is not one of them, because it may use totals of all keys, which the locks of the shards do not protect.
         let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
         let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
         for at in unsure.into_iter().chain(sure) {

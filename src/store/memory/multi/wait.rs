@@ -88,7 +88,7 @@ impl JointWait {
         self.permits.fill_with(|| None);
     }
 
-    /// Counts the outcomes of the calls. None of the calls may be waiting.
+    /// Counts the outcomes of the calls. The caller ensures that no call is waiting.
     fn count(&self) {
         let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
         for member in &self.parts {
@@ -102,7 +102,7 @@ impl JointWait {
         }
     }
 
-    /// Returns the outcome of each call. None of the calls may be waiting.
+    /// Returns the outcome of each call. The caller ensures that no call is waiting.
     pub(super) fn decided(&mut self) -> AllDecisions {
         let (decisions, charged_at, permits) = (&self.decisions, &self.charged_at, &mut self.permits);
         let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {
