@@ -29,7 +29,7 @@ const CALLS: usize = 10_000;
 
 /// A rate limiter that is measured.
 pub trait Subject {
-    /// Returns whether a call of `key` is admitted.
+    /// Makes a call with `key`. Returns whether the call is admitted.
     fn check(&self, key: &IpAddr) -> bool;
 }
 

@@ -17,7 +17,7 @@ use crate::{layer, table};
 const SUBJECTS: [&str; 6] =
     ["governor", "FixedWindow", "SlidingCounter", "SlidingWindow", "TokenBucket", "LeakyBucket"];
 const KEYS: usize = 100;
-/// The two lengths of a run. A run makes [`KEYS`] times as many calls.
+/// The two lengths of a run. A run of length `n` makes `n` times [`KEYS`] calls.
 const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {

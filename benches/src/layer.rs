@@ -184,8 +184,8 @@ fn bare() -> impl Service<
     service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
 }
 
-/// Returns a function that calls `service` many times, and returns the time of all calls and the number of their
-/// allocations.
+/// Returns a function that makes calls of `service`. The function returns the time of these calls, and the number of
+/// their allocations.
 pub fn run_of<S>(mut service: S) -> Run
 where
     S: Service<Request<Body>> + 'static,

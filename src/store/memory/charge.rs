@@ -1,4 +1,4 @@
-//! The charge of a call, and how it is settled.
+//! The charge of a call, and the settlement of that charge.
 
 use std::sync::Arc;
 

@@ -20,8 +20,8 @@ impl StoreConfig {
     }
 }
 
-/// What happens to new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0 are
-/// allowed in any case.
+/// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0
+/// are always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnClose {

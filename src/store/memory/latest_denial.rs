@@ -6,8 +6,9 @@
 //! algorithm and similar changes can change the decision. All of these lock the shard, and then remove the denial. Only
 //! a call that the limiter's own algorithm decides locks the shard without removing the denial.
 //!
-//! The denial is protected by a sequence number, which is odd while the words are written. A reader reads the number,
-//! the words, and the number again. If both numbers are the same and even, the words belong together.
+//! The denial is stored in several words, which a sequence number protects. The number is odd while the words are
+//! written. A reader reads the number, the words, and the number again. If both numbers are the same and even, the
+//! words belong to one denial.
 
 use super::fingerprint::Fingerprint;
 use crate::clock::Nanos;
@@ -129,7 +130,7 @@ mod tests {
                 let read = words.after(later);
                 assert_eq!(read.is_some(), !decision.is_allowed(), "{algorithm:?}: {denial:?} after {later}");
                 assert!(read.is_none_or(|read| read == decision), "{read:?}, not {decision:?}");
-                // A second call on the same state shows whether the denial has changed anything but the time.
+                // A later call shows whether the denied call has changed anything in the state but the time.
                 let at = now.saturating_add(later + 7);
                 let both = [seen, state.clone()].map(|mut state| algorithm.check(&mut state, at, 1));
                 assert!(decision.is_allowed() || both[0] == both[1], "{algorithm:?}: {both:?}");

@@ -1,4 +1,5 @@
-//! Changes of keys that no new call causes: the end of calls, resets, replacements of the algorithm, and closing.
+//! Changes of keys that are not caused by new calls: the end of calls, resets, replacements of the algorithm, and
+//! closing.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
-//! The key table in parts, each under a lock of its own.
+//! The shards of the key table, each with its own lock.
 //!
-//! A part contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
+//! A shard contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
 //! algorithm itself. So a decision takes one lock, except for keys that share a bucket. The algorithm is replaced in
-//! one part at a time, while that part is locked. Several keys can be locked together, in the order of the addresses of
-//! their locks.
+//! one shard at a time, while that shard is locked. Several keys can be locked together, in the order of the addresses
+//! of their locks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,9 @@ use crate::sync::{SpinGuard, SpinLock};
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
-/// About the average number of keys in a shard of a full key table, if the table has between 96,000 and 1.5 million
-/// keys. The shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048
-/// slots. So a shard with more keys than the average still has vacant slots, and its last growth moved fewer than a
-/// thousand keys.
+/// The approximate average number of keys in a shard of a full key table, for tables of 96,000 to 1.5 million keys. The
+/// shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048 slots. So a
+/// shard with more keys than the average still has vacant slots, and its last growth moved fewer than a thousand keys.
 const FULL_SHARD: usize = 1_500;
 
 /// The minimum average number of keys in a shard of a full key table, unless the whole table has room for fewer keys.
@@ -93,7 +92,7 @@ impl<A: Algorithm> LockedShard<A> {
         shard
     }
 
-    /// Locks the shard for a call that changes no decision on a call that was denied before.
+    /// Locks the shard, and keeps its latest denial. This is for calls that cannot change that denial.
     #[inline]
     pub(super) fn lock_and_keep_denial(&self) -> SpinGuard<'_, Shard<A>> {
         self.shard.lock()

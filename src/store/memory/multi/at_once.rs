@@ -1,7 +1,9 @@
-//! The fast path of joint calls, which almost all joint calls take. A joint call cannot take it if one of its limits
-//! queues requests or holds units of calls in progress, if one of its keys is new or has queued calls, or if two of its
-//! keys are in one shard. It also cannot if one of its calls asks for a reservation or has its own algorithm, or if a
-//! limiter is closed or its algorithm was replaced.
+//! The fast path of joint calls, which almost all joint calls take. These joint calls cannot take it:
+//!
+//! - calls for which one of the limits queues requests, or holds units of calls in progress;
+//! - calls with a new key, with a key that has queued calls, or with two keys in one shard;
+//! - calls that ask for a reservation, or have their own algorithm;
+//! - calls of a limiter that is closed, or whose algorithm was replaced.
 //!
 //! The functions here are recursive: each step locks the key of one call, and runs the next step while that key is
 //! locked. The steps are in the order of the addresses of the locks. So all keys are locked when the last call is
@@ -74,7 +76,7 @@ pub(super) fn decide_with<A: Algorithm>(
     }
     let preview = algorithm.peek(state, now, cost);
     let is_admitted = others(preview.is_allowed())?;
-    // A call that is denied is made nevertheless, because the algorithm may count the denial.
+    // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
     let (decision, outcome) = match preview.is_allowed() && !is_admitted {
         true => (preview, CallOutcome::DeniedByOthers),
         false => {

@@ -1,4 +1,4 @@
-//! The second phase of a joint decision.
+//! The second phase of a joint decision, which begins when the previews of all calls are known.
 
 use super::few::Few;
 use super::wait::JointWait;
