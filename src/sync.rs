@@ -1,6 +1,6 @@
-//! Locks and atomics, and a function that wakes a list of wakers. The locks and atomics are those of std. In the tests
-//! in `tests/shuttle/main.rs`, they are those of a scheduler that tries many interleavings of threads. A [`SpinLock`] is
-//! a lock that is held only for short work, usually for less than a microsecond.
+//! Locks and atomics, and a function that wakes several wakers. The locks and atomics are those of std. In the tests in
+//! `tests/shuttle/main.rs`, they are those of a scheduler that tries many interleavings of threads. A [`SpinLock`] is a
+//! lock that is held only for short work, usually for less than a microsecond.
 
 #[cfg(not(shuttle))]
 mod real {
@@ -25,7 +25,7 @@ mod real {
     /// A lock that is taken by one compare-exchange, and released by a plain store. By comparison, a mutex of std needs
     /// a second locked instruction for its release. A panic does not poison the lock.
     ///
-    /// A thread that waits spins for a short time. If the lock is still taken, the thread that has it was probably
+    /// A waiting thread spins for a short time. If the lock is still taken, the thread that has it was probably
     /// preempted, so the waiting thread yields its time slice. Finally, the waiting thread sleeps, because a thread
     /// with a high priority that only yields may never let a thread with a low priority run.
     #[derive(Debug)]
@@ -76,7 +76,7 @@ mod real {
 
     pub(crate) type SpinGuard<'a, T> = MutexGuard<'a, T>;
 
-    /// A lock of the scheduler, since a thread that spins would make no progress under the scheduler.
+    /// A lock of the scheduler, under which a thread that spins would make no progress.
     #[derive(Debug)]
     pub(crate) struct SpinLock<T>(Mutex<T>);
 
@@ -90,7 +90,7 @@ mod real {
         }
     }
 
-    /// A state that is the same in each run, so that a failure can be reproduced.
+    /// A hasher state that is the same in each run, so that a failure can be reproduced.
     pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;
 }
 

@@ -1,5 +1,5 @@
-//! An allocator that counts allocations per thread. It adds one to a thread-local counter, which is too cheap to
-//! affect the times.
+//! An allocator that counts the allocations and the live bytes of each thread. It only changes thread-local counters,
+//! which is too cheap to affect the measured times.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,18 +14,18 @@ thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Returns the bytes that this thread has allocated, less those that it has freed.
+/// Returns the number of bytes that this thread has allocated, less the number of bytes that it has freed.
 pub fn live() -> i64 {
     LIVE.get()
 }
 
-/// Counts an allocation of `new` bytes in place of one of `old` bytes.
+/// Counts an allocation of `new` bytes that replaces one of `old` bytes. A size of 0 stands for no allocation.
 fn add(new: usize, old: usize) {
     COUNT.set(COUNT.get() + u64::from(new > 0));
     LIVE.set(LIVE.get() + new as i64 - old as i64);
 }
 
-/// Returns how often this thread has allocated or reallocated memory.
+/// Returns how many times this thread has allocated or reallocated memory.
 pub fn count() -> u64 {
     COUNT.get()
 }

@@ -1,7 +1,8 @@
-//! Compares `check` with governor's `check_key`.
+//! A comparison of `check` with governor's `check_key`.
 //!
-//! Keys, quotas and results are the same, and each result is used in full. The index of the next key depends on the
-//! previous result: otherwise the processor would overlap consecutive calls, and hide the cost of cache misses.
+//! Both libraries get the same keys and quotas and return the same results, and no part of a result can be optimized
+//! away. The index of the next key depends on the previous result. Otherwise the processor would overlap consecutive
+//! calls, and would hide the cost of cache misses.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,18 +18,18 @@ use crate::table;
 
 /// A limit that is never used up.
 pub const PLENTY: u32 = 3_500_000_000;
-/// A limit that is used up at once. The interval of seven per minute or hour is not a whole number of nanoseconds,
-/// which is the harder case.
+/// A limit that is used up at once. The interval between calls of such a quota per minute or per hour is not a whole
+/// number of nanoseconds, which is the harder case.
 pub const FEW: u32 = 7;
 
 /// The number of keys in the columns with many keys.
 const MANY: usize = 100_000;
-/// The number of calls in a run, which is short, so that most runs are not interrupted.
+/// The number of calls in a run. A run is short, so that most runs are not interrupted.
 const CALLS: usize = 10_000;
 
 /// A rate limiter that is measured.
 pub trait Subject {
-    /// Returns whether a call of `key` is admitted.
+    /// Makes a call with `key`. Returns whether the call is admitted.
     fn check(&self, key: &IpAddr) -> bool;
 }
 
@@ -46,14 +47,15 @@ impl Subject for DefaultKeyedRateLimiter<IpAddr> {
     }
 }
 
-/// Makes `calls` calls, starting with the key at index `from`. Returns the number of admitted calls.
+/// Makes `calls` calls with the keys in turn, starting with the key at index `from`. Returns the number of admitted
+/// calls.
 #[inline(never)]
 pub fn walk(subject: &impl Subject, keys: &[IpAddr], from: usize, calls: usize) -> usize {
     let (mut at, mut admitted, mut carried) = (from % keys.len(), 0, 0);
     for _ in 0..calls {
         let result = usize::from(subject.check(&keys[at + carried]));
         admitted += result;
-        // Always 0, but the compiler does not know that, and the processor has to wait for the result.
+        // This is always 0. But the compiler does not know that, and the processor has to wait for the result.
         carried = black_box(result) >> 1;
         at = if at + 1 < keys.len() { at + 1 } else { 0 };
     }
@@ -80,7 +82,8 @@ impl Quotas {
         Self { ours: Quota::per_hour(limit.into()), governors: governor::Quota::per_hour(nonzero(limit)) }
     }
 
-    /// Creates a bucket quota that is never used up, and whose bucket never refills completely once it was used.
+    /// Creates a quota for a bucket that is never used up, and that does not become full again between two calls of a
+    /// key.
     pub fn deep() -> Self {
         Self {
             ours: Quota::per_minute(70).burst(PLENTY.into()),
@@ -88,7 +91,7 @@ impl Quotas {
         }
     }
 
-    /// Creates a quota for a leaky bucket that is never used up: one call per nanosecond.
+    /// Creates a quota for a leaky bucket that is never used up. It admits one call per nanosecond.
     pub fn fast() -> Self {
         const FAST: u32 = 1_000_000_000;
         Self { ours: Quota::per_second(FAST.into()), governors: governor::Quota::per_second(nonzero(FAST)) }
@@ -148,7 +151,7 @@ fn column(count: usize, admitted: bool, rounds: usize) -> Rounds {
         contestant("LeakyBucket", ours(LeakyBucket::new(fast.ours)), keys, admitted),
     ];
     if admitted {
-        // A bucket that is full again before each call may be evicted in between.
+        // This bucket is full again before each call, so its key may be removed between two calls.
         let bucket = TokenBucket::new(plenty.ours);
         contestants.push(contestant("TokenBucket, always full", ours(bucket), keys, admitted));
     }
@@ -161,7 +164,7 @@ fn contestant<'a>(
     keys: &'a [IpAddr],
     admitted: bool,
 ) -> Contestant<'a> {
-    // Every key has a state before it is timed; with a limit of few units, they are used up.
+    // Every key gets a state before the measurement. This also uses up the units of a low limit.
     walk(&subject, keys, 0, keys.len() * (FEW as usize + 1));
     let mut from = 0;
     Contestant::new(name, move || {

@@ -23,11 +23,13 @@ impl Client {
         Self { connections: (0..connections).map(connect).collect(), buffer: [0; 4096] }
     }
 
-    /// Sends `requests` requests, a multiple of the number of connections, and returns the time that they take.
+    /// Sends `requests` requests, and returns the time until the last response. `requests` must be a multiple of the
+    /// number of connections.
     ///
     /// # Panics
     ///
-    /// Panics if a response has a status other than `status`.
+    /// Panics if a connection fails or a response takes more than 10 seconds, or if a response has another status than
+    /// `status`. With `None`, any status is accepted.
     pub fn run(&mut self, requests: usize, status: Option<u16>) -> Duration {
         let Self { connections, buffer } = self;
         let started = Instant::now();
@@ -62,7 +64,7 @@ fn read_response(connection: &mut TcpStream, buffer: &mut [u8]) -> u16 {
     }
 }
 
-/// Returns the status, if the head and the whole body have been received.
+/// Returns the status if the head and the whole body have been received. Otherwise returns `None`.
 fn complete_status(bytes: &[u8]) -> Option<u16> {
     const FIELD: &[u8] = b"content-length: ";
     let (mut line, mut rest) = split_line(bytes)?;

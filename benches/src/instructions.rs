@@ -1,8 +1,10 @@
-//! Counts instructions and locked operations per check, and per request through the layer, under valgrind: the counts
-//! have no noise, but do not show caches.
+//! Counts of the instructions and locked operations of a check, and of a request through the layer, under valgrind. The
+//! counts have no noise, but do not include the effects of caches.
 //!
-//! Only [`check::walk`](crate::check::walk) and [`layer::walk`](crate::layer::walk) are counted, as the difference of two
-//! lengths. The system's work to read the clock is not counted, because it is not part of the program.
+//! Only [`check::walk`](crate::check::walk), [`layer::walk`](crate::layer::walk) and
+//! [`layer::walk_clock`](crate::layer::walk_clock) are counted. Each of them runs with two different numbers of calls,
+//! and the difference of the counts is divided by the difference of the numbers of calls. The system's work to read the
+//! clock is not counted, because it is not part of the program.
 
 use std::env;
 use std::process::Command;
@@ -15,7 +17,7 @@ use crate::{layer, table};
 const SUBJECTS: [&str; 6] =
     ["governor", "FixedWindow", "SlidingCounter", "SlidingWindow", "TokenBucket", "LeakyBucket"];
 const KEYS: usize = 100;
-/// The two lengths, in rounds over all keys.
+/// The two lengths of a run. A run of length `n` makes `n` times [`KEYS`] calls.
 const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {
@@ -25,9 +27,10 @@ pub fn all() {
 
 /// The maximum numbers of instructions of a check that is admitted, and of one that is refused.
 const CHECKS: [(&str, [f64; 2]); 2] = [("TokenBucket", [260.0, 240.0]), ("FixedWindow", [240.0, 240.0])];
-/// The maximum number of locked operations of a check. The rest is the growth of the table.
+/// The maximum number of locked operations of a check. A check takes one such operation. The rest is for the growth of
+/// the table.
 const LOCKED: f64 = 1.05;
-/// The maximum numbers of instructions that the layer may add to a request that is admitted, and to one that is refused.
+/// The maximum numbers of instructions that the layer adds to a request that is admitted, and to one that is refused.
 const REQUESTS: [(&str, [f64; 2]); 4] = [
     ("limited", [820.0, 870.0]),
     ("limited, joined (and)", [2_250.0, 2_400.0]),
@@ -35,18 +38,19 @@ const REQUESTS: [(&str, [f64; 2]); 4] = [
     ("limited, default", [3_000.0, 3_200.0]),
 ];
 
-/// The maximum number of instructions that a timeline adds to a request, apart from those of reading the clock: twice for
-/// a request that is admitted, and once for one that is refused.
+/// The maximum numbers of instructions that a timeline adds to a request that is admitted, and to one that is refused.
+/// The instructions of reading the clock are not included.
 const TIMELINE: [f64; 2] = [60.0, 30.0];
+/// The number of times that a timeline reads the clock for a request that is admitted, and for one that is refused.
 const TIMELINE_READINGS: [f64; 2] = [2.0, 1.0];
 
-/// Verifies that a check and a request through the layer take no more instructions than [`CHECKS`] and [`REQUESTS`]
-/// allow, that a check takes one locked operation, and that a timeline adds no more instructions than [`TIMELINE`]
-/// allows, and no locked operation.
+/// Verifies that a check takes at most the instructions in [`CHECKS`] and one locked operation, and that the layer adds
+/// at most the instructions in [`REQUESTS`] to a request. Also verifies that a timeline adds at most the instructions
+/// in [`TIMELINE`], and no locked operation.
 ///
 /// # Panics
 ///
-/// Panics if they take more, or if valgrind does not run.
+/// Panics if a count is above its maximum, or if valgrind does not run.
 pub fn verify() {
     let quotas = ["plenty", "few"];
     let each = |subject| quotas.map(|quota| each(subject, quota).expect("valgrind runs"));
@@ -97,14 +101,15 @@ fn count(what: &str, subjects: &[&str]) {
     );
 }
 
-/// Returns the instructions and the locked operations of one call.
+/// Returns the numbers of instructions and of locked operations of one call. Returns `None` if valgrind does not run.
 fn each(subject: &str, quota: &str) -> Option<[f64; 2]> {
     let [short, long] = LENGTHS.map(|length| counted(subject, quota, length));
     let (short, long, calls) = (short?, long?, ((LENGTHS[1] - LENGTHS[0]) * KEYS) as f64);
     Some([0, 1].map(|at| (long[at] - short[at]) / calls))
 }
 
-/// Returns the total of instructions and of locked operations.
+/// Runs one subject under valgrind. Returns the total numbers of instructions and of locked operations. Returns `None`
+/// if valgrind does not run.
 fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-bus=yes"])
@@ -116,16 +121,17 @@ fn counted(subject: &str, quota: &str, length: usize) -> Option<[f64; 2]> {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().find_map(|line| line.split_once("Collected :"))?.1;
     let mut numbers = line.split_whitespace().map(str::parse);
-    // A count of 0 at the end of the line is left out.
+    // valgrind leaves out a count of 0 at the end of the line.
     Some([numbers.next()?.ok()?, numbers.next().unwrap_or(Ok(0.0)).ok()?])
 }
 
-/// Calls one subject for some keys repeatedly. This is the process that runs under valgrind.
+/// Makes calls of one subject with a few keys. This runs in the process under valgrind.
 pub fn run(mut arguments: impl Iterator<Item = String>) {
     let mut next = || arguments.next().unwrap_or_default();
     let (subject, quota, length) = (next(), next(), next().parse::<usize>().expect("a length"));
     let (plenty, calls) = (quota == "plenty", length * KEYS);
-    // A repeated denial is usually read without a lock, if no key of the same shard is denied in turn.
+    // Refused calls have one key, because a shard keeps the denial of only one key. So most of them are denied without
+    // a lock.
     let keys = keys(if plenty { KEYS } else { 1 });
     if layer::COUNTED.contains(&subject.as_str()) {
         return layer::count(&subject, if plenty { PLENTY } else { FEW }, calls);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A contestant: a name, and a run of a fixed number of calls that returns the time it took.
+/// A contestant. `run` makes a fixed number of calls, and returns the time that they take.
 pub struct Contestant<'a> {
     pub name: String,
     pub run: Box<dyn FnMut() -> Duration + 'a>,
@@ -14,7 +14,7 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// The time that each contestant took in each round.
+/// The time of each contestant in each round.
 pub struct Rounds {
     names: Vec<String>,
     seconds: Vec<Vec<f64>>,
@@ -68,7 +68,8 @@ impl Rounds {
         (ratios[ratios.len() / 4], ratios[ratios.len() * 3 / 4])
     }
 
-    /// Returns the [`ratio`](Rounds::ratio) of the times after that of `base` is subtracted from both.
+    /// Returns the [`ratio`](Rounds::ratio) of the times of `name` and `peer`, after the time of `base` was subtracted
+    /// from both.
     pub fn extra(&self, name: &str, peer: &str, base: &str) -> f64 {
         let pairs = self.seconds(name).iter().zip(self.seconds(peer)).zip(self.seconds(base));
         median(pairs.map(|((ours, theirs), base)| (ours - base) / (theirs - base)))

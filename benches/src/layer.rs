@@ -1,6 +1,6 @@
-//! Measures a call through the layer in process, without a socket or a runtime.
+//! Measurements of a call through the layer in process, without a socket or a runtime.
 //!
-//! Requests are created before the clock starts; a call ends when its response is dropped.
+//! Requests are created before the time is measured. A call ends when its response is dropped.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -112,7 +112,7 @@ fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
     (Rounds::of(timed(contestants), rounds), counts)
 }
 
-/// Returns how often a call allocates.
+/// Makes calls, and returns the number of allocations per call.
 pub fn allocations(run: &mut Run) -> f64 {
     run().1 as f64 / (BATCH * BATCHES) as f64
 }
@@ -156,7 +156,7 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     ]
 }
 
-/// Returns a builder with the same quota for tower_governor: an interval and a burst.
+/// Returns a builder of tower_governor with a quota of `limit` per hour, as an interval and a burst.
 pub fn governor_builder(
     limit: u32,
 ) -> GovernorConfigBuilder<
@@ -168,7 +168,8 @@ pub fn governor_builder(
     builder
 }
 
-/// Returns throttle-kit's layer with the same quota. It always adds header fields to admitted responses.
+/// Returns throttle-kit's layer with a quota of `limit` per hour. This layer adds header fields to the response of each
+/// admitted request.
 pub fn throttle_kit(limit: u32) -> throttle_kit::RateLimitLayer<throttle_kit::InMemoryBackend> {
     let quota = throttle_kit::Quota::from_parts(Duration::from_secs(3_600) / limit, limit);
     throttle_kit::RateLimitLayer::new(quota, throttle_kit::InMemoryBackend::new())
@@ -183,7 +184,8 @@ fn bare() -> impl Service<
     service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
 }
 
-/// Returns a run of calls, which returns the time that they take and how often they allocate.
+/// Returns a function that makes calls of `service`. The function returns the time of these calls, and the number of
+/// their allocations.
 pub fn run_of<S>(mut service: S) -> Run
 where
     S: Service<Request<Body>> + 'static,
@@ -202,7 +204,7 @@ where
     })
 }
 
-/// Sends requests to one subject, in a process under valgrind.
+/// Sends `calls` requests to one subject. Runs in a process under valgrind.
 pub fn count(subject: &str, limit: u32, calls: usize) {
     let default = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
     let ours = default.clone().responder(ErrorResponder);

@@ -1,7 +1,7 @@
-//! Compares tower-throttle with its peers, in one run.
+//! A comparison of tower-throttle with its peers, in one run.
 //!
-//! Only ratios are printed, because they are comparable between machines and nanoseconds are not. All contestants of a
-//! section run once per round, the ratio is computed within each round, and the median over the rounds is printed.
+//! Most tables have ratios of times, because ratios can be compared between machines and times cannot. All contestants
+//! of a table run once per round. A ratio is computed within each round, and the table has the median of all rounds.
 
 mod alloc;
 mod check;
@@ -49,7 +49,7 @@ fn main() {
             "--markdown" => markdown = true,
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "store" | "count" | "verify" | "redis" => sections.push(argument),
-            // `count` starts this under valgrind, with a subject and the number of rounds.
+            // `count` and `verify` start this under valgrind, with a subject, a quota and a length.
             "loop" => return instructions::run(arguments),
             other => {
                 eprintln!("unknown argument: {other}\n\n{HELP}");

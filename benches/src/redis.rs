@@ -1,7 +1,8 @@
-//! Limits in Redis: decisions per second, compared with PING by the same client on the same server.
+//! Measurements of limits in Redis: decisions per second, compared with `PING` commands of the same client to the same
+//! server.
 //!
-//! The server is started for this, on a free port. The client has one thread and its own core. All contestants run alternately,
-//! so a machine that is busy with something else changes the ratios little.
+//! A server is started for the measurements, on a free port. The client has one thread and its own core. The
+//! contestants run alternately, so the ratios change little if the machine is busy with something else.
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -32,9 +33,9 @@ const CALLS: usize = 6_400;
 const ALONE: usize = 500;
 const KEYS: usize = 10_000;
 const PING: &str = "PING";
-/// What no decision can do without.
+/// A script with only the commands that every decision needs.
 const BARE: &str = "a script of TIME, GET and PSETEX";
-/// Admits all calls.
+/// A quota that admits all calls.
 const PLENTY: Quota = Quota::per_second(1_000_000);
 
 async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
@@ -43,7 +44,7 @@ async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
 
 type Limiter<A> = RateLimiter<A, RedisLimit<A>>;
 
-/// What the contestants share.
+/// The values that the contestants share.
 #[derive(Clone)]
 struct Setting {
     runtime: Rc<Runtime>,
@@ -99,7 +100,7 @@ pub fn run(rounds: usize) {
     setting.alone(rounds);
 }
 
-/// What a run took besides time. It changes little if the machine is busy with something else.
+/// The processor time and the allocations of a run. They change little if the machine is busy with something else.
 struct Effort {
     /// The processor time of the client's only thread, in microseconds.
     client: f64,
@@ -124,7 +125,7 @@ fn observed<'a>(mut contestant: Contestant<'a>, efforts: &Efforts, server: u32) 
     })
 }
 
-/// Returns the processor time that a thread has used.
+/// Returns the processor time that a thread has used, in microseconds.
 fn cpu_micros(thread: &str) -> f64 {
     let path = format!("/proc/{thread}/schedstat");
     let stat = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -136,7 +137,7 @@ impl Setting {
     fn new(url: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = Rc::new(runtime.expect("a runtime"));
-        // A machine that is busy must not end the comparison.
+        // The deadline is long, so that a busy machine does not cause an error.
         let store = RedisStore::builder(url).deadline(Duration::from_secs(10));
         let store = runtime.block_on(store.connect()).expect("the server answers");
         let client = redis::Client::open(url).expect("the URL is valid");
@@ -150,7 +151,7 @@ impl Setting {
         RateLimiter::builder(algorithm).name(&name).store(self.store.clone()).build().expect("a limiter")
     }
 
-    /// Returns the time that the callers need for all calls.
+    /// Makes all calls, by several callers at the same time, and returns the time until the last call ends.
     fn time<F>(&self, call: impl Fn(usize) -> F + Clone + 'static) -> Duration
     where
         F: Future<Output = ()> + 'static,
@@ -204,7 +205,7 @@ impl Setting {
         self.requests(name, layer.layer(service_fn(hello)))
     }
 
-    /// Calls a service with a path for each key.
+    /// Creates a contestant that calls `service` with one path per key.
     fn requests<S, B>(&self, name: &str, service: S) -> Contestant<'static>
     where
         S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone + 'static,
@@ -221,7 +222,7 @@ impl Setting {
         })
     }
 
-    /// Two limits, one for each path and one for all.
+    /// Creates a contestant with two joined layers: one limits each path, and the other limits all requests together.
     fn joined(&self, name: &str) -> Contestant<'static> {
         let by_path = from_fn(|request: &Request<Body>| Some(request.uri().path().to_owned()));
         let all = self.build("all", FixedWindow::new(PLENTY));
@@ -230,7 +231,8 @@ impl Setting {
         self.requests(name, layer.layer(service_fn(hello)))
     }
 
-    /// A bucket by a script with the time of the client. Its backend reports no failures.
+    /// Creates a contestant of throttle-kit: a bucket in a script that uses the clock of the client. The backend of
+    /// throttle-kit reports no failures.
     fn throttle_kit(&self, url: &str) -> Contestant<'static> {
         let backend = self.runtime.block_on(throttle_kit::RedisBackend::connect(url)).expect("a connection");
         let quota = throttle_kit::Quota::from_parts(Duration::from_millis(1), 1_000_000);
@@ -244,7 +246,7 @@ impl Setting {
         })
     }
 
-    /// Counts the trips and the decisions.
+    /// Creates a contestant that makes all calls with one key, and adds the numbers of trips and decisions to `trips`.
     fn one_key(&self, name: &str, trips: &Rc<Cell<(u64, u64)>>) -> Contestant<'static> {
         let (setting, trips) = (self.clone(), Rc::clone(trips));
         let limiter = self.build(name, TokenBucket::new(PLENTY));
@@ -257,7 +259,7 @@ impl Setting {
         })
     }
 
-    /// Compares the medians of the times of single calls.
+    /// Prints the medians of the times of single calls, made by one caller.
     fn alone(&self, rounds: usize) {
         let limiter = self.build("alone", TokenBucket::new(PLENTY));
         let mut medians = [Vec::new(), Vec::new(), Vec::new()];
@@ -309,7 +311,7 @@ async fn check<E: std::fmt::Debug>(call: impl Future<Output = Result<tower_throt
     assert!(call.await.expect("the server answers").is_allowed());
 }
 
-/// Returns the median of the times of calls one after another, in microseconds.
+/// Makes calls one after another, and returns the median of their times, in microseconds.
 async fn median_of<F: Future<Output = ()>>(call: impl Fn(usize) -> F) -> f64 {
     let mut times = Vec::with_capacity(ALONE);
     for number in 0..ALONE {

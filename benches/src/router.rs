@@ -1,5 +1,5 @@
-//! Measures a call of an axum app in process, without a socket or a runtime: with no layer, with a layer that does
-//! nothing, and with limits.
+//! Measurements of a call of an axum app in process, without a socket or a runtime. The app has no layer, a layer that
+//! does nothing, or a limit.
 
 use axum::{Router, routing::get};
 use tower::util::MapRequestLayer;
@@ -71,6 +71,6 @@ fn field(limit: u32) -> Vec<(String, Run)> {
         (FIELDS_PEER, app().layer(GovernorLayer::new(peer_with_fields))),
         (KIT_PEER, app().layer(throttle_kit(limit))),
     ];
-    // As axum's server does, so that layers are applied once and not for each request.
+    // `with_state` is called here, as axum's server does, so that layers are applied once and not for each request.
     apps.map(|(name, app)| (name.to_owned(), run_of(app.with_state(())))).into()
 }

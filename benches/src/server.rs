@@ -1,10 +1,11 @@
-//! An HTTP server on the loopback interface: hello world, as axum serves it.
+//! Measurements of an HTTP server on the loopback interface. The apps are served by axum, and respond with "Hello,
+//! World!".
 //!
-//! The server has one thread and its own core; the client has another core and 64 connections, each with one request
-//! in flight, so that the server never waits for the client. The result is in requests per second of the server
-//! thread's time on its core (where the system reports it: on Linux), which excludes the time that other programs
-//! took. The next column has the share of that time in the whole time: nearly all of it, unless other programs were
-//! running.
+//! The server has one thread, which has a core of its own. The client has another core, and 64 connections with one
+//! request in flight on each, so that the server never waits for the client. On Linux, the requests per second are
+//! computed from the time that the server's thread spent on its core. This time excludes the time that other programs
+//! took. On other systems, they are computed from the elapsed time. The last column has the thread's time on its core
+//! as a share of the elapsed time. The share is nearly 100 %, unless other programs were running.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
@@ -29,7 +30,7 @@ const REQUESTS: usize = 3_200;
 
 const PLAIN: &str = "plain handler";
 
-/// Returns the names, the apps, and the status that each app must respond with.
+/// Returns the apps, each with its name and the status that it must respond with.
 fn apps() -> Vec<(&'static str, Router, u16)> {
     let hello = || Router::new().route("/", get(|| async { "Hello, World!" }));
     let ours = |limit: u32| RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
@@ -55,7 +56,7 @@ fn apps() -> Vec<(&'static str, Router, u16)> {
     ]
 }
 
-/// Responds like a rejection, without a decision: the cost of such a response alone.
+/// Responds as a rejection does, but without a decision. This measures the cost of such a response alone.
 async fn refuse(_: axum::extract::Request, _: axum::middleware::Next) -> axum::response::Response {
     const BODY: &str = concat!(
         r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","#,
@@ -110,7 +111,8 @@ pub fn run(rounds: usize) {
     );
 }
 
-/// Serves every app from this thread, each on its own port. Sends the path of the thread's times and the addresses.
+/// Serves all apps from this thread, each on its own port. Sends the path of the file with the thread's times, and the
+/// addresses of the apps.
 fn serve(report: &mpsc::Sender<(Option<String>, Vec<SocketAddr>)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
@@ -128,7 +130,8 @@ fn serve(report: &mpsc::Sender<(Option<String>, Vec<SocketAddr>)>) {
     });
 }
 
-/// Returns the time that a thread has been on a core, where the system reports it (Linux).
+/// Returns the time that a thread has spent on a core. `times` is the path of the file with that time. Returns `None`
+/// if there is no such file, as on all systems except Linux.
 fn on_core(times: &Option<String>) -> Option<Duration> {
     let text = fs::read_to_string(times.as_ref()?).ok()?;
     Some(Duration::from_nanos(text.split(' ').next()?.parse().ok()?))

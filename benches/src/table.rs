@@ -1,6 +1,6 @@
 //! Text tables.
 
-/// Prints rows of cells under a title. The first column is aligned to the left, the others to the right.
+/// Prints rows of cells under a title. The first column is aligned to the left, and the other columns to the right.
 pub fn print(title: &str, head: &[&str], rows: &[Vec<String>]) {
     let mut table = vec![head.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>()];
     table.extend_from_slice(rows);

@@ -1,5 +1,5 @@
-//! For any request, `ClientIp` must return the same as its naive model, which `tests/client_ip/main.rs` checks against
-//! tables.
+//! A fuzzer of `ClientIp`. For each input, `ClientIp` must return the same address as its naive model, or an error if
+//! the model has one. The tests in `tests/client_ip` compare the model with tables.
 #![no_main]
 
 #[path = "../../tests/client_ip/adapter.rs"]
@@ -24,8 +24,10 @@ const PEERS: [&str; 8] = [
 ];
 const NAMES: [&str; 4] = ["x-forwarded-for", "forwarded", "x-real-ip", "cloudfront-viewer-address"];
 
-/// Decodes an input: three bytes (the source, the trust, the peer) and lines of text, whose first byte is the kind of
-/// line.
+/// Decodes an input. The first three bytes are the source, the trust and the peer. Lines of text follow. The first byte
+/// of a line tells what the line is: a trusted network (`+`), an entry of `only_from` (`-`), a peer (`!`), a value of a
+/// header field with another name (`@`), or, with any other byte, a value of the source's header field. Returns `None`
+/// if there are fewer than three bytes.
 fn decoded(data: &[u8]) -> Option<(Setup, Heard)> {
     let [source, trust, peer, text @ ..] = data else { return None };
     let peer = match peer {
@@ -37,7 +39,7 @@ fn decoded(data: &[u8]) -> Option<(Setup, Heard)> {
     let (mut trusted, mut only_from) = (Vec::new(), None);
     let mut heard = Heard { peer, lines: Vec::new() };
     for line in text.split(|byte| *byte == b'\n') {
-        // Only bytes that HTTP allows in a header.
+        // Only the bytes that HTTP allows in a field value are kept.
         let line: Vec<u8> =
             line.iter().copied().filter(|byte| *byte >= b' ' && *byte != 0x7f || *byte == b'\t').collect();
         let rest = String::from_utf8_lossy(line.get(1..).unwrap_or_default()).into_owned();

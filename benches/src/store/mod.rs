@@ -1,5 +1,5 @@
-//! The rows by which the store in memory is judged: `check` beside governor's `check_key`, a map with plain states, and a
-//! bare table. `benches/README.md` describes the method.
+//! Measurements of the store in memory: `check`, compared with governor's `check_key`, with a map of plain states, and
+//! with a bare table. `benches/README.md` describes the method.
 
 mod parts;
 mod peers;
@@ -30,8 +30,8 @@ use crate::random::Random;
 const MILLION: usize = 1_000_000;
 const PEER: &str = "governor";
 
-/// Calls the keys in the order of `order`. If `apart`, the next key depends on the result of the call before, so that the
-/// processor cannot overlap the two.
+/// Makes a call with each key in `order`. Returns the number of admitted calls, and the time of all calls. If `apart`,
+/// each key depends on the result of the previous call, so that the processor cannot overlap calls.
 #[inline(never)]
 fn visit(subject: &impl Subject, keys: &[IpAddr], order: &[u32], apart: bool) -> (usize, Duration) {
     let (mut admitted, mut carried) = (0, 0);
@@ -40,15 +40,15 @@ fn visit(subject: &impl Subject, keys: &[IpAddr], order: &[u32], apart: bool) ->
         let result = usize::from(subject.check(&keys[*at as usize + carried]));
         admitted += result;
         if apart {
-            // Always 0, but the compiler does not know that.
+            // This is always 0, but the compiler does not know that.
             carried = black_box(result) >> 1;
         }
     }
     (admitted, started.elapsed())
 }
 
-/// Returns `calls` indexes of `keys` keys: each key as often as the others, in an order that is random and the same in
-/// each run.
+/// Returns `calls` indexes of `keys` keys. All keys are equally frequent. The order is random, and the same in each
+/// run.
 fn uniform(keys: usize, calls: usize) -> Vec<u32> {
     let (mut random, mut order) = (Random::new(7), (0..keys as u32).collect::<Vec<_>>());
     for at in (1..keys).rev() {
@@ -57,7 +57,7 @@ fn uniform(keys: usize, calls: usize) -> Vec<u32> {
     order.into_iter().cycle().take(calls).collect()
 }
 
-/// Returns `calls` indexes of `keys` keys, each with a probability inverse to its rank.
+/// Returns `calls` indexes of `keys` keys. The probability of a key is inversely proportional to its rank.
 fn zipf(keys: usize, calls: usize) -> Vec<u32> {
     let mut random = Random::new(9);
     let mut sum = 0.0;
@@ -83,7 +83,8 @@ fn by_tsc<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(TscClock::new()).max_keys(max_keys).build()
 }
 
-/// The quotas of a row: so high that nothing is refused, or used up before the row is measured.
+/// The calls of one row. If `admitted`, the quotas are so high that no call is refused. Otherwise they are used up
+/// before the measurement.
 struct Row<'a> {
     keys: &'a [IpAddr],
     order: &'a [u32],
@@ -92,7 +93,8 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Calls each key before it is measured, and uses the quota up if the calls of the row are to be refused.
+    /// Makes calls with each key before the measurement. If the calls of the row must be refused, these calls use up
+    /// the quota.
     fn prime(&self, subject: &impl Subject) {
         let calls = if self.admitted { 1 } else { FEW + 1 };
         for key in self.keys {
@@ -118,7 +120,8 @@ impl Row<'_> {
         let of = |plenty: fn() -> Quotas| if self.admitted { plenty() } else { Quotas::per_hour(FEW) };
         let (window, deep, fast) = (of(|| Quotas::per_hour(PLENTY)), of(Quotas::deep), of(Quotas::fast));
         let map = Map { started: Instant::now(), full_at: DashMap::default(), burst };
-        // Filled here, since a map without tokens has no first call either.
+        // Every key is inserted here: with a full bucket if its calls must be admitted, and with an empty bucket
+        // otherwise.
         self.keys
             .iter()
             .for_each(|key| _ = map.full_at.insert(*key, u64::MAX / 2 * u64::from(!self.admitted)));
@@ -142,7 +145,7 @@ impl Row<'_> {
     }
 }
 
-/// Prints all tables. If `summary`, also prints a table of all rows, and draws its picture.
+/// Prints all tables. If `summary`, also prints a table of all rows, and draws a picture of it.
 pub fn run(rounds: usize, summary: bool) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.first().map(|core| core_affinity::set_for_current(*core));

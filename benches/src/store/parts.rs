@@ -1,4 +1,4 @@
-//! The parts of a check, and its waits.
+//! The times of the parts of a check, and of checks that wait for a lock.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use crate::check::{Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;
 
-/// Prints what the parts of a check take.
+/// Prints the time of each part of a check.
 pub fn parts(rounds: usize) {
     const CALLS: u64 = 200_000;
     let timed = |name: &str, mut part: Box<dyn FnMut(u64) -> u64>| {
@@ -67,13 +67,16 @@ pub fn parts(rounds: usize) {
     print("the parts of a check", &rounds);
 }
 
-/// Prints how long calls take when more threads than cores use one key.
+/// Prints the times of single calls while eight threads use one key.
 pub fn waits() {
     const CALLS: usize = 400_000;
     const THREADS: usize = 8;
     fn row<S: Subject + Sync>(name: &str, subject: &S) -> Vec<String> {
         let key = keys(1)[0];
-        let call = || {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let call = |number: usize| {
+            // The main thread is pinned to one core, and the threads would inherit that core.
+            cores.get(number % cores.len().max(1)).map(|core| core_affinity::set_for_current(*core));
             let mut took = Vec::with_capacity(CALLS);
             let mut before = Instant::now();
             for _ in 0..CALLS {
@@ -85,17 +88,13 @@ pub fn waits() {
             took
         };
         let mut took: Vec<u64> = thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(call)).collect();
+            let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || call(number))).collect();
             threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
         });
         took.sort_unstable();
         let at = |of: f64| took[(((took.len() - 1) as f64) * of) as usize].to_string();
         [name.to_owned()].into_iter().chain([0.5, 0.99, 0.999, 0.9999, 1.0].map(at)).collect()
     }
-    core_affinity::get_core_ids()
-        .unwrap_or_default()
-        .last()
-        .map(|core| core_affinity::set_for_current(*core));
     let mutex = Mutexed(Mutex::new(0));
     let rows = [
         row(PEER, &governor(Quotas::deep())),
@@ -109,7 +108,7 @@ pub fn waits() {
     );
 }
 
-/// A count under a lock, for the waits.
+/// A number under a mutex of std, to compare the waits for a lock. Each call reads the clock.
 struct Mutexed(Mutex<u64>);
 
 impl Subject for Mutexed {

@@ -1,4 +1,4 @@
-//! What the store is compared with, besides governor.
+//! The subjects with which the store is compared, besides governor with its default store.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -26,7 +26,7 @@ pub fn fast_governor(quotas: Quotas) -> FastGovernor {
     FastGovernor::dashmap_with_hasher(quotas.governors, FastHash::default())
 }
 
-/// The time at which the bucket of a key is full again, in nanoseconds, in a map under locks.
+/// A map under locks, with the time at which the bucket of each key is full again, in nanoseconds since `started`.
 pub struct Map {
     pub started: Instant,
     pub full_at: DashMap<IpAddr, u64, FastHash>,
@@ -50,8 +50,8 @@ impl Subject for Map {
     }
 }
 
-/// Lines of four hashes and four states, each line for the keys of its hashes, without a lock: what a check takes at
-/// least.
+/// A table without locks, whose check does only the work that every check needs. The hash of a key determines a line.
+/// Each line has room for four hashes and four states.
 pub struct Bare {
     started: Instant,
     hash: std::hash::RandomState,
@@ -65,7 +65,8 @@ struct Line([[AtomicU64; 2]; 4]);
 
 impl Bare {
     pub fn new(keys: usize, burst: u64) -> Self {
-        // Half of the places stay vacant, so that no line overflows but one in a thousand.
+        // Half of the places stay vacant. About one line in 20 has more than four keys. The surplus keys then share its
+        // first place.
         let lines = (0..keys.div_ceil(2)).map(|_| Line::default()).collect();
         Self { started: Instant::now(), hash: std::hash::RandomState::new(), lines, burst }
     }

@@ -1,4 +1,4 @@
-//! The tables of the rows, their summary, and a picture of it.
+//! The tables of the rows, a summary of all rows, and a picture of the summary.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use super::PEER;
 use crate::interleave::Rounds;
 use crate::table;
 
-/// The contestants of the summary. governor itself is always 1.
+/// The contestants of the summary. The ratio of governor itself is always 1.
 const SHOWN: [(&str, RGBColor); 4] = [
     ("governor, foldhash", RGBColor(176, 190, 197)),
     ("DashMap, foldhash, plain states", RGBColor(144, 164, 174)),
@@ -91,7 +91,7 @@ impl Report {
     }
 }
 
-/// Prints the ratios of a row.
+/// Prints the ratios of all contestants of a row.
 pub fn print(title: &str, rounds: &Rounds) {
     let row = |name: &String| {
         let (low, high) = rounds.quartiles(name, PEER);

@@ -1,4 +1,4 @@
-//! Whole tables: how they are filled, what they take, and how their algorithm is replaced.
+//! Measurements of whole tables: the insertion of keys, the memory, and the replacement of the algorithm.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -15,7 +15,8 @@ use crate::check::{PLENTY, Quotas, Subject, governor};
 use crate::interleave::{Contestant, Rounds};
 use crate::{alloc, table};
 
-/// Inserts all keys into a new limiter for `max` keys. If that are fewer, the limiter is full of other keys first.
+/// Measures the insertion of all keys into a limiter with room for `max` keys. If there is room for all keys, each
+/// round has a new limiter. Otherwise, the limiter is full of other keys before each round.
 pub fn first_seen(keys: &[IpAddr], max: usize, rounds: usize) -> Rounds {
     fn contestant<'a, S: Subject + 'a>(
         name: &str,
@@ -31,13 +32,14 @@ pub fn first_seen(keys: &[IpAddr], max: usize, rounds: usize) -> Rounds {
         if max >= keys.len() {
             return Contestant::new(name, move || insert(&create()));
         }
-        // In each round, only the last keys of the round before are left, and each of them is evicted before its turn.
+        // At the start of a round, the limiter has only the last keys of the previous round. These keys are evicted
+        // before their turn.
         let full = create();
         Contestant::new(name, move || insert(&full))
     }
     let (deep, window) = (Quotas::deep(), Quotas::per_hour(PLENTY));
     let contestants = vec![
-        // The peers have no bound, so they always get a new limiter.
+        // The tables of the peers are not bounded, so each round has a new one.
         contestant(PEER, keys, keys.len(), || governor(deep)),
         contestant("governor, foldhash", keys, keys.len(), || fast_governor(deep)),
         contestant("bare table", keys, keys.len(), || Bare::new(keys.len(), PLENTY.into())),
@@ -51,8 +53,8 @@ pub fn first_seen(keys: &[IpAddr], max: usize, rounds: usize) -> Rounds {
     Rounds::of(contestants, rounds.min(9))
 }
 
-/// Prints the time in which the algorithm of a full table is replaced, and the longest call of another thread
-/// meanwhile.
+/// Prints the time that a replacement of the algorithm of a full table takes, and the time of the longest call that
+/// another thread makes meanwhile.
 pub fn replace(keys: &[IpAddr]) {
     let deep = Quotas::deep().ours;
     let limiter = ours(TokenBucket::new(deep), keys.len());

@@ -1,4 +1,4 @@
-//! Decides a call, or queues it.
+//! The method [`acquire`](Store::acquire) of the store, which decides a call or queues it.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -77,7 +77,8 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
 }
 
 impl<A: Algorithm> MemoryStore<A> {
-    /// Decides or queues a call that is not decided by the state of its key alone. The shard of the key is locked.
+    /// Decides or queues a call that [`acquire`](Store::acquire) cannot decide by the state of the key alone. `shard`
+    /// is the locked shard of the key.
     #[cold]
     fn acquire_slow(
         &self,
@@ -95,8 +96,8 @@ impl<A: Algorithm> MemoryStore<A> {
                 Enqueued::Decided(decision) => context.table.counters.count(&call, decision),
                 Enqueued::Queued(_) => context.table.counters.add(&call, CallOutcome::Queued),
             }
-            // Calls that need a release give back their units when they end, and calls of a closed limiter are not
-            // charged. Neither kind of call is settled.
+            // A call that needs a release gives back its units when it ends, and a closed limiter charges nothing. So
+            // neither kind of call is settled.
             let settles = call.reserves && !A::NEEDS_RELEASE && !entry.closed;
             (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });

@@ -1,4 +1,4 @@
-//! The buckets shared by keys that have no place of their own: see [`OnFull::ShareBuckets`](super::OnFull).
+//! The buckets that are shared by keys without a place of their own: see [`OnFull::ShareBuckets`](super::OnFull).
 
 use std::task::Waker;
 
@@ -81,7 +81,8 @@ impl<A: Algorithm> Table<A> {
         algorithm: &A,
         now: Nanos,
     ) -> A::State {
-        // No ordering is needed: the key's own shard is locked here and was locked when it shared the bucket.
+        // No ordering is needed, because the key's own shard is locked here, and was locked whenever the key used the
+        // bucket.
         if self.buckets.load(Ordering::Relaxed) > 0 {
             let bucket = self.config.bucket(key);
             let shared = self.shared.lock(bucket);
@@ -98,8 +99,8 @@ impl<A: Algorithm> Table<A> {
         self.new_state(config, algorithm, now)
     }
 
-    /// Returns whether a key without a place of its own must share its bucket even if there is room. It must while
-    /// calls in progress hold units of the bucket, because some of them may be calls of this key.
+    /// Returns whether a key without a place of its own must use its shared bucket even if there is room. This is so
+    /// while calls in progress hold units of the bucket, because some of them may be calls of this key.
     pub(super) fn must_use_shared(&self, key: Fingerprint) -> bool {
         if !A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) == 0 {
             return false;

@@ -1,4 +1,4 @@
-//! The charge of a call, and how it is settled.
+//! The charge of a call, and the settlement of that charge.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::decision::Decision;
 use crate::queue::Arrival;
 use crate::store::{Attempt, Reservation};
 
-/// An admitted call that is settled when its actual cost is known.
+/// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
     pub(super) context: Arc<MemoryContext<A>>,
     pub(super) key: Fingerprint,
     pub(super) algorithm: Option<A>,
     pub(super) cost: u64,
     pub(super) priority: bool,
-    /// The reading of the clock at which the algorithm charged the call.
+    /// The clock reading at which the algorithm charged the call.
     pub(super) charged_at: Nanos,
 }
 
@@ -41,11 +41,12 @@ impl<A: Algorithm> MemoryCharge<A> {
         }
     }
 
-    /// Settles the call. Returns a decision that describes the key right after the settlement. The key stays locked in
-    /// between.
+    /// Settles the call. Returns a decision that describes the key right after the settlement. The key is locked until
+    /// the decision is made.
     ///
-    /// If the key is no longer in the table, the result is usually `None`. With a higher actual cost, the result is
-    /// `None` only if the table has no room for the key. With shared buckets, it is never `None`.
+    /// If `actual` is at most the charged cost, returns `None` if the key is no longer in the table. If `actual` is
+    /// higher, a key that is no longer in the table is inserted again, and the result is `None` only if there is no
+    /// room for the key. With shared buckets, the result is never `None`.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;
         let settle = |mut entry: KeyEntry<'_, A>, now| {
@@ -71,14 +72,14 @@ impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
     }
 }
 
-/// What the reservation of a call is made from once the call is admitted.
+/// The data from which the reservation of a call is made when the call is admitted.
 pub(super) enum Held<A: Algorithm> {
     Permit { location: Location, algorithm: A, cost: u64 },
     Charge(MemoryCharge<A>),
 }
 
 impl<A: Algorithm> Held<A> {
-    /// Returns the reservation of the call, which was admitted.
+    /// Returns the reservation of the call. The call must have been admitted.
     pub(super) fn reserve(self, context: &Arc<MemoryContext<A>>) -> Reservation {
         match self {
             Self::Permit { location, algorithm, cost } => permit_for(context, location, algorithm, cost),
@@ -87,7 +88,7 @@ impl<A: Algorithm> Held<A> {
     }
 }
 
-/// Returns the permit of a call that was admitted with `algorithm`.
+/// Returns the permit of a call that `algorithm` has admitted at `location`.
 pub(super) fn permit_for<A: Algorithm>(
     context: &Arc<MemoryContext<A>>,
     location: Location,

@@ -20,19 +20,19 @@ impl StoreConfig {
     }
 }
 
-/// What happens to new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0 are
-/// allowed in any case.
+/// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0
+/// are always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnClose {
-    /// New calls are denied: HTTP callers get a 503.
+    /// New calls are denied. HTTP callers get a 503.
     #[default]
     Reject,
     /// New calls are allowed, and are not charged.
     Allow,
 }
 
-/// The options of a limiter whose state is in memory: those of [`Builder`](crate::limiter::Builder).
+/// The options of a limiter whose state is in memory, as set in a [`Builder`](crate::limiter::Builder).
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
     pub(crate) max_keys: usize,

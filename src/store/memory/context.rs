@@ -53,7 +53,7 @@ impl<A: Algorithm> MemoryContext<A> {
         self.replaced.load(Ordering::Acquire)
     }
 
-    /// Runs `change` on the new algorithm, and then stores that algorithm as the current one. Only one replacement runs
+    /// Runs `change` with the new algorithm, and then makes that algorithm the current one. Only one replacement runs
     /// at a time.
     pub(super) fn replace<R>(&self, algorithm: A, change: impl FnOnce(&A) -> R) -> R {
         let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ impl<A: Algorithm> MemoryContext<A> {
         result
     }
 
-    /// Decides a call that [`existing`](Table::existing) does not decide. The shard of the key is locked.
+    /// Decides a call for which [`existing`](Table::existing) returned `None`. `shard` is the locked shard of the key.
     #[cold]
     pub(super) fn check_slow(
         &self,
@@ -91,8 +91,8 @@ impl<A: Algorithm> MemoryContext<A> {
         self.decide_locked(self.table.keys.lock(key), key, call, None, decide)
     }
 
-    /// Like [`decide`](MemoryContext::decide), with the shard of the key, which is locked. `now` is a clock reading from
-    /// before the shard was locked, if there is one.
+    /// Like [`decide`](MemoryContext::decide), but takes the locked shard of the key. `now` is a clock reading that was
+    /// made before the shard was locked, or `None`.
     #[inline]
     pub(super) fn decide_locked<R>(
         &self,
@@ -110,7 +110,7 @@ impl<A: Algorithm> MemoryContext<A> {
         Some(self.table.peek_entry(key, call.algorithm, decide))
     }
 
-    /// Denies a call for whose key there is no room.
+    /// Denies a call because there is no room for its key, and counts the call.
     pub(super) fn reject(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
         let denial = Decision::table_full(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota));

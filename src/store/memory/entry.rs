@@ -15,14 +15,14 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
     /// The algorithm of the limiter.
     pub(super) base: &'a A,
-    /// The algorithm that the call chose, if it chose one.
+    /// The algorithm that the call chose. `None` if the call uses the limiter's algorithm.
     pub(super) tier: Option<&'a A>,
     /// The settings that apply to all keys.
     pub(super) config: &'a StoreConfig,
     pub(super) closed: bool,
     pub(super) state: &'a mut A::State,
-    /// The queues of the shard. `None` if the key has no place of its own, as in a shared bucket: no call is queued
-    /// then.
+    /// The queues of the shard. `None` if the key has no place of its own, for example because it shares a bucket.
+    /// Calls are then not queued.
     pub(super) queues: Option<&'a mut Queues<A>>,
     /// The wakers to wake once no lock is held, because a waker may run any code.
     pub(super) wake: &'a mut Vec<Waker>,
@@ -48,7 +48,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.tier.unwrap_or(self.base)
     }
 
-    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call.
+    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call. Always allows a
+    /// cost of 0. A closed limiter charges nothing, and its [`OnClose`] decides.
     pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
@@ -96,7 +97,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Charges the call, queues it, or denies it.
+    /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
+    /// decides.
     pub(super) fn acquire(&mut self, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         if let Some(decision) = self.closed_decision(now, cost) {
@@ -142,13 +144,14 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Returns the algorithm, if an admitted call of `cost` holds units until the call is released.
+    /// Returns the algorithm of the call if a call of `cost` holds units from its admission until it ends. Otherwise
+    /// returns `None`.
     pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
         let holds = cost > 0 && A::NEEDS_RELEASE && !self.closed;
         holds.then(|| self.algorithm().clone())
     }
 
-    /// Returns the decision for a call with a cost above 0, if the limiter is closed.
+    /// Returns the decision on a call if the limiter is closed and `cost` is above 0. Otherwise returns `None`.
     pub(super) fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.config.on_close {
             _ if !self.closed || cost == 0 => None,
@@ -157,7 +160,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Runs `ask`. Releases due waiters before and after `ask` runs.
+    /// Releases due waiters, runs `ask`, and releases due waiters again.
     pub(super) fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
         self.release(now);
         let result = ask(self);
@@ -215,8 +218,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.on_released(now);
     }
 
-    /// Releases due waiters after a call has ended. The units of the call were released before, by the algorithm that
-    /// admitted the call.
+    /// Releases due waiters after a call has ended. The algorithm that admitted the call must have released the units
+    /// of the call before.
     pub(super) fn on_released(mut self, now: Nanos) {
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.invalidate();
@@ -224,7 +227,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.release(now);
     }
 
-    /// Rejects all waiters.
+    /// Releases due waiters, and denies all other waiters.
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
         let refusal = Decision::closed(self.algorithm().policy().quota);
@@ -248,7 +251,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if !self.has_queue() {
             return change(self.state);
         }
-        // `with_queue` is not used here, because it would first release waiters by the old state.
+        // `with_queue` is not used here, because it would release waiters before the state is changed.
         if let Some(queued_entry) = self.queued_entry() {
             change(queued_entry.state);
             queued_entry.queue.commit_release();
@@ -266,7 +269,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         Some(QueuedEntry { base: self.base, queue, state: self.state, wake: self.wake })
     }
 
-    /// Runs `change` on the queue, and releases all due waiters before and after it.
+    /// Releases all due waiters, runs `change` on the queue, and releases all due waiters again. The key must have a
+    /// queue.
     #[cold]
     fn with_queue<R>(&mut self, now: Nanos, change: impl FnOnce(&mut QueuedEntry<'_, A>) -> R) -> R {
         let Some(mut queued_entry) = self.queued_entry() else {

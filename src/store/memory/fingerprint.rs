@@ -1,9 +1,10 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
-//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](super::siphash), as in std's `HashMap`),
-//! seeded at random for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an
-//! IP address. One bit is set for every key, and not for the shared state of requests without a key. The other 63 bits
-//! are the hash of the key. So the probability that two of `n` keys have the same fingerprint is about `n² / 2^64`.
+//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](super::siphash), as in std's `HashMap`) with a
+//! random seed for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an IP
+//! address. One bit of the fingerprint is set for every key. This bit is not set in the fingerprint of a missing key,
+//! which all requests without a key share. The other 63 bits are the hash of the key. So the probability that two of
+//! `n` keys have the same fingerprint is about `n² / 2^64`.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -54,8 +55,9 @@ impl Fingerprint {
 
     /// Returns the identity of the shared bucket at the index `number`.
     pub(super) fn numbered(number: u64) -> Self {
-        // The factor, the golden ratio, spreads the index over the whole word, because both ends of the word are used.
-        // The factor is odd, so the product is 0 only for 0.
+        // The factor is the golden ratio. It spreads the index over the whole word, because the shard depends on the
+        // upper half and the slot on the lowest bits. The factor is odd, so the product is 0 only if the other number
+        // is 0.
         let spread = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Self(NonZeroU64::new(spread).unwrap_or(HAS_KEY))
     }
@@ -91,7 +93,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Hashes to the fingerprint itself: one hash serves for shard, slot and identity.
+/// Writes the fingerprint as one word, which [`IdentityHasher`] returns as the hash. A fingerprint is a hash already.
 impl Hash for Fingerprint {
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
@@ -99,7 +101,7 @@ impl Hash for Fingerprint {
     }
 }
 
-/// The hash seed of one limiter: the initial state of its hashers.
+/// The hash seed of one limiter, which is the initial state of the limiter's hashers.
 #[derive(Clone)]
 pub(super) struct HashSeed([u64; 4]);
 
@@ -141,7 +143,8 @@ pub(super) struct IdentityHasher(u64);
 
 impl Hasher for IdentityHasher {
     fn write(&mut self, bytes: &[u8]) {
-        // Only fingerprints are hashed here, which are words. For other input, folding the bytes is correct but slow.
+        // Only fingerprints are hashed, and these are written by `write_u64`. For other input, this is correct but
+        // slow.
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
         }

@@ -1,21 +1,22 @@
 //! The latest denial of a shard, which is read without the lock of the shard.
 //!
 //! Callers that are denied often try again at once. Their calls would all lock the shard of their key only to be denied
-//! again. Until the `retry_after` of a denial has passed, no call can change the decision on a call of cost 1, if the
-//! algorithm [promises that](crate::algorithm::Algorithm::DENIALS_STAND). What can change it are refunds, resets,
-//! replacements and the like. All of these lock the shard, and each lock that is not taken for a check removes the denial
-//! first.
+//! again. Until the `retry_after` of a denial has passed, no other call can change the decision on a call of cost 1, if
+//! the algorithm [promises that](crate::algorithm::Algorithm::DENIALS_STAND). Refunds, resets, replacements of the
+//! algorithm and similar changes can change the decision. All of these lock the shard, and then remove the denial. Only
+//! a call that the limiter's own algorithm decides locks the shard without removing the denial.
 //!
-//! The denial is protected by a sequence number, which is odd while the words are written. A reader reads the number,
-//! the words, and the number again. If both numbers are the same and even, the words belong together.
+//! The denial is stored in several words, which a sequence number protects. The number is odd while the words are
+//! written. A reader reads the number, the words, and the number again. If both numbers are the same and even, the
+//! words belong to one denial.
 
 use super::fingerprint::Fingerprint;
 use crate::clock::Nanos;
 use crate::decision::{Decision, StandingDenial};
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// The time for which a denial is read without a lock, in nanoseconds. A locked call records that the key is in use, so
-/// that a key with frequent calls is not the first to be evicted.
+/// The age from which a denial is no longer read without the lock, in nanoseconds. The next call of the key then locks
+/// the shard, and records that the key is in use. So a key with frequent calls is not the first to be evicted.
 const MAX_AGE: u64 = 100_000;
 
 /// The latest denial of a shard, on a cache line of its own.
@@ -25,16 +26,17 @@ pub(super) struct LatestDenial {
     sequence: AtomicU64,
     /// The fingerprint of the denied key. 0 if there is no denial.
     key: AtomicU64,
-    /// The clock reading of the denial.
+    /// The clock reading at which the call was denied.
     at: AtomicU64,
     denial: [AtomicU64; StandingDenial::WORDS],
-    /// The fingerprint of the key that was denied last while the shard was locked.
+    /// The fingerprint of the key that was denied last while the shard was locked. Denials of the key in `key` are not
+    /// recorded here.
     last_denied: AtomicU64,
 }
 
 impl LatestDenial {
-    /// If the latest denial was a denial of `key` and still stands, returns the decision on a plain call for `key` at
-    /// `now`.
+    /// Returns the decision on a call of cost 1 for `key` at `now`, if the latest denial is a denial of `key`, still
+    /// stands, and is younger than [`MAX_AGE`]. Otherwise returns `None`.
     #[inline]
     pub(super) fn standing(&self, key: Fingerprint, now: Nanos) -> Option<Decision> {
         if self.key.load(Ordering::Relaxed) != key.word() {
@@ -54,10 +56,11 @@ impl LatestDenial {
         StandingDenial(denial).after(age)
     }
 
-    /// Keeps the decision on a plain call of `key`, if it is a denial that can be read later. The shard is locked.
+    /// Keeps a denial of a call of cost 1 for `key`, if the denial can be read later. The shard is locked.
     ///
-    /// A key must be denied twice in a row to replace the denial of another key, and that denial must be too old to be
-    /// read. Otherwise the denials of many keys would replace each other, and would seldom be read.
+    /// If the kept denial is not one of `key`, the new denial is kept only if `key` was denied twice in a row. If there
+    /// is a kept denial of another key, that denial must also be too old to be read. Otherwise the denials of many keys
+    /// would replace each other, and would seldom be read.
     #[inline]
     pub(super) fn keep(&self, key: Fingerprint, now: Nanos, decision: &Decision) {
         let (known, key) = (self.key.load(Ordering::Relaxed), key.word());
@@ -85,7 +88,7 @@ impl LatestDenial {
     fn write(&self, key: u64, now: Nanos, denial: [u64; StandingDenial::WORDS]) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        // A thread that reads one of the words below also reads the odd number, or a later one.
+        // A thread that reads one of the words that are stored below also reads the odd number, or a later number.
         fence(Ordering::Release);
         self.key.store(key, Ordering::Relaxed);
         self.at.store(now.0, Ordering::Relaxed);
@@ -104,7 +107,9 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    /// Makes the calls, and compares each denial with the decision after `later`, for which the state is not changed.
+    /// Makes `calls`, each of which has a pause before the call, a cost, and a time `later`. Makes a call of cost 1
+    /// after each of them. If that call is denied, compares the denial, as it is read at `later` and at other times,
+    /// with the algorithm's own decision at the same times.
     fn compare<A: Algorithm>(algorithm: A, calls: &[(u64, u64, u64)]) {
         const { assert!(A::DENIALS_STAND) }
         let mut now = Nanos(1_000_000);
@@ -125,7 +130,7 @@ mod tests {
                 let read = words.after(later);
                 assert_eq!(read.is_some(), !decision.is_allowed(), "{algorithm:?}: {denial:?} after {later}");
                 assert!(read.is_none_or(|read| read == decision), "{read:?}, not {decision:?}");
-                // A second call on the same state shows whether the denial has changed anything but the time.
+                // A later call shows whether the denied call has changed anything in the state but the time.
                 let at = now.saturating_add(later + 7);
                 let both = [seen, state.clone()].map(|mut state| algorithm.check(&mut state, at, 1));
                 assert!(decision.is_allowed() || both[0] == both[1], "{algorithm:?}: {both:?}");

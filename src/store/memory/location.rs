@@ -3,7 +3,7 @@ use super::fingerprint::Fingerprint;
 /// The minimum and the maximum number of shared buckets, as base-2 logarithms.
 const SHARED_BITS: (u32, u32) = (8, 16);
 
-/// The location of a key: a place of its own in the table, or a shared bucket.
+/// The location of a key: the key's own place in the table, or a shared bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Location {
     Own(Fingerprint),
@@ -11,7 +11,7 @@ pub(super) enum Location {
 }
 
 /// Returns the base-2 logarithm of the number of shared buckets of a table of `max_keys` keys. The number of buckets is
-/// `max_keys` rounded up to a power of two, within [`SHARED_BITS`].
+/// `max_keys` rounded up to a power of two, within the bounds of [`SHARED_BITS`].
 pub(super) fn shared_bits(max_keys: usize) -> u32 {
     let (min, max) = SHARED_BITS;
     max_keys.checked_next_power_of_two().map_or(max, usize::ilog2).clamp(min, max)

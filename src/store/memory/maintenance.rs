@@ -1,4 +1,5 @@
-//! Changes to keys other than by new calls: the end of calls, resets, replacements of the algorithm, and closing.
+//! Changes of keys that are not caused by new calls: the end of calls, resets, replacements of the algorithm, and
+//! closing.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::algorithm::Algorithm;
 use crate::sync::atomic::Ordering;
 
 impl<A: Algorithm> Table<A> {
-    /// Ends a call that holds a permit, at the location where it was admitted.
+    /// Ends a call that holds a permit. `location` is the location of the key when the call was admitted.
     pub(super) fn end(&self, location: Location, algorithm: &A, cost: u64) {
         let mut wake = Wakers::default();
         {
@@ -23,14 +24,15 @@ impl<A: Algorithm> Table<A> {
             let Shard { config, slots, queues, .. } = &mut *shard;
             // A key with calls in progress is not evicted. The key can be missing only after a panic of the algorithm.
             if let Some(state) = slots.get_mut(key) {
-                // The algorithm that admitted the call releases it. The current algorithm releases waiters.
+                // The algorithm that admitted the call releases its units. The current algorithm releases waiters.
                 algorithm.release(state, now, cost);
                 self.entry(key, config, None, state, Some(queues), &mut wake).on_released(now);
             }
         }
     }
 
-    /// Rejects all waiters, and marks all shards as closed. Returns the wakers to wake once no lock is held.
+    /// Marks all shards as closed, releases due waiters, and denies all other waiters. Returns the wakers to wake once
+    /// no lock is held.
     pub(super) fn close(&self) -> Wakers {
         let mut wake = Wakers::default();
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
@@ -47,7 +49,8 @@ impl<A: Algorithm> Table<A> {
         wake
     }
 
-    /// Resets the key to the state of a new key, except that calls in progress stay counted.
+    /// Resets the key to the state of a new key, except that calls in progress stay counted. Does nothing if the key
+    /// has no place in the table.
     pub(super) fn reset(&self, key: Fingerprint) {
         let mut wake = Wakers::default();
         {
@@ -56,8 +59,8 @@ impl<A: Algorithm> Table<A> {
             let Shard { config, slots, queues, .. } = &mut *shard;
             let Some(state) = slots.get_mut(key) else { return };
             if queues.contains_key(&key) || A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) > 0 {
-                // The key keeps its place: for its waiters, for calls in progress, or because a new key may start with
-                // the state of a shared bucket.
+                // The key keeps its place, because it may have waiters or calls in progress, or because a new key may
+                // start with the state of a shared bucket.
                 if let Some(queue) = queues.get_mut(&key) {
                     queue.reset_schedule(now);
                 }

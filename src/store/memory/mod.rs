@@ -77,15 +77,17 @@ pub use wait::QueuedAcquire;
 ///
 /// A key is kept as a 64-bit keyed fingerprint. So the length of the key does not matter, and the key cannot be read
 /// back. With a million keys, the probability that two of them share a state is 5 in 100 million. A slot of the table
-/// takes 8 bytes and the size of the algorithm's state, which is 24 bytes for a
+/// takes 8 bytes more than the algorithm's state, which takes 24 bytes for a
 /// [`TokenBucket`](crate::algorithm::TokenBucket). When a table with the default `max_keys` is full, 73 % of its slots
 /// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
-/// The table has about one part for each 1,500 keys of `max_keys`, but at least 64 parts (or one for each 64 keys, if
-/// these are fewer) and at most 1,024. It begins with less than 64 kB by default, and each part grows by doubling. If a
-/// new key makes a part grow, its call moves all keys of that part: usually fewer than a thousand, or more if
-/// `max_keys` is above 1.5 million. During the move, other calls for keys of that part wait for a few microseconds. The
-/// memory of removed keys is reused, but not freed while the limiter exists.
+/// The table consists of shards, each with its own lock. Up to 4,096 keys, there is one shard for each 64 keys of
+/// `max_keys`. Above that, there is about one shard for each 1,500 keys, but there are at least 64. Above 1.5 million
+/// keys, there are 512 to 1,024 shards, and each of them has more keys. An empty table takes less than 64 kB by
+/// default. A shard grows by doubling. A call with a new key that makes a shard grow moves all keys of that shard:
+/// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
+/// that shard wait for a few microseconds. The memory of removed keys is reused, but not freed while the limiter
+/// exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {
@@ -125,7 +127,7 @@ impl<A: Algorithm> MemoryStore<A> {
         LimiterStats { calls: self.context.table.counters.calls.stats(), store: self.stats() }
     }
 
-    /// Creates a request that can be decided jointly with others. Its call is counted in `counts`.
+    /// Creates a request that can be decided jointly with others. The call is counted in `counts`.
     pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
         &'a self,
         key: &K,
@@ -135,7 +137,7 @@ impl<A: Algorithm> MemoryStore<A> {
         JointRequest::new(&self.context, self.context.seed.fingerprint(key), call, counts)
     }
 
-    /// Creates a [`JointRequest`] as [`part`](Self::part) does. Its call is counted with the calls that are made
+    /// Creates a [`JointRequest`] as [`part`](Self::part) does. The call is counted with the calls that are made
     /// without a layer.
     #[cfg(feature = "redis")]
     pub(crate) fn direct_part<K: MemoryKey + ?Sized>(
@@ -222,8 +224,8 @@ impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
         let (context, cost) = (&*self.context, call.cost);
         let released = context.table.with_used(key, call.algorithm, |entry, now| {
-            // No more units are released than the key's calls in progress hold, so that calls of other keys stay
-            // counted in the total.
+            // At most the units that the key's calls in progress hold are released, so that the calls of other keys
+            // stay counted in the total.
             let (algorithm, cost) =
                 (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
             entry.end(now, cost);

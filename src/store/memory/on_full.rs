@@ -1,4 +1,4 @@
-//! What happens when a new key arrives at a full table, and which key is evicted for it.
+//! The behaviour for new keys when the table is full, and the choice of the key that is evicted.
 
 use std::cmp::Reverse;
 
@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use crate::algorithm::Usage;
 
-/// The policy for a new key when the table contains [`max_keys`](crate::limiter::Builder::max_keys) keys, and none of
-/// the few keys that are then examined is fresh.
+/// The behaviour for a new key when the table contains [`max_keys`](crate::limiter::Builder::max_keys) keys, and none
+/// of the few keys that are then examined is fresh.
 ///
 /// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
 /// [`stats`](crate::limiter::RateLimiter::stats) counts the effects of a full table. When the table is full for the
@@ -47,7 +47,7 @@ pub enum OnFull {
     Reject,
 }
 
-/// The number of evictable keys that are sampled.
+/// The number of keys that are sampled for an eviction.
 pub(super) const SAMPLED: usize = 8;
 
 /// One of the sampled keys.
@@ -59,8 +59,8 @@ pub(super) struct Sampled<K> {
     pub(super) idle: u64,
 }
 
-/// Chooses the key to evict: the least used of a few sampled keys. Of equally used keys, it is the key that has been
-/// idle longest.
+/// The choice of the key to evict, which is the least used of a few sampled keys. Of equally used keys, it is the key
+/// that has been idle longest.
 ///
 /// This type does not access the table. The caller offers only keys that may be evicted.
 #[derive(Debug)]

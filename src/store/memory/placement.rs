@@ -67,7 +67,7 @@ impl<A: Algorithm> Table<A> {
         Settled::New
     }
 
-    /// Removes a new key from its locked shard, if the state of the key is fresh and the key has no queue.
+    /// Removes a new key from its locked shard if the state of the key is fresh and the key has no queue.
     pub(super) fn remove_unless_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) {
         let Shard { config, slots, queues, .. } = shard;
         let is_used = slots.get(key).is_some_and(|state| !config.algorithm.is_fresh(state, now));

@@ -29,7 +29,8 @@ impl Preview {
 }
 
 impl<A: Algorithm> KeyEntry<'_, A> {
-    /// Returns the outcome that [`acquire`](KeyEntry::acquire) would have, without charging anything.
+    /// Returns the outcome that [`acquire`](KeyEntry::acquire) would have. Charges nothing. Releases due waiters, as
+    /// `acquire` does.
     pub(super) fn preview(&mut self, arrival: Arrival) -> Preview {
         let Arrival { now, cost, .. } = arrival;
         if let Some(decision) = self.closed_decision(now, cost) {
@@ -51,7 +52,7 @@ impl<A: Algorithm> KeyEntry<'_, A> {
             match view.preview(arrival) {
                 Fate::Decided(decision) => Preview::of(decision),
                 Fate::Waits => Preview::Queue(view.admission(now, arrival.priority)),
-                // The oldest waiter would be dropped from the queue.
+                // The call would be queued, and the oldest waiter would be dropped from the queue.
                 Fate::Full if view.drops_oldest() => Preview::Queue(view.admission(now, arrival.priority)),
                 Fate::Full => Preview::of(view.preview_rejection(arrival).with_queue_full()),
             }

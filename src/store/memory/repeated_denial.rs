@@ -10,8 +10,8 @@ use crate::store::Attempt;
 use crate::sync::SpinGuard;
 
 impl<A: Algorithm> Table<A> {
-    /// Returns the decision on a call whose key was denied before, without a lock. Unless a layer counts the call, it
-    /// is counted here. Returns `None` if the call must be decided while the shard is locked.
+    /// Returns the decision on a call if the latest denial of the shard denies it, and counts the call, unless a layer
+    /// counts it. Takes no lock. Returns `None` if the call must be decided while the shard is locked.
     #[inline]
     pub(super) fn standing_denial(
         &self,
@@ -23,13 +23,13 @@ impl<A: Algorithm> Table<A> {
         if !A::DENIALS_STAND {
             return None;
         }
-        // Few calls are of the key that was denied, so the denial is read before the call is examined.
+        // Few calls have the key that was denied, so the denial is read before the call is examined.
         let denial = shard.denial.standing(key, now).filter(|_| is_plain(call))?;
         self.counters.count(call, &denial);
         Some(denial)
     }
 
-    /// Keeps the decision on a call, if later calls can be denied by it. The shard is locked.
+    /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
     #[inline]
     pub(super) fn keep_denial(
         &self,
@@ -40,15 +40,15 @@ impl<A: Algorithm> Table<A> {
         algorithm: &A,
         decision: &Decision,
     ) {
-        // An algorithm that queues the requests of a layer denies only those calls that cannot wait.
+        // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
         let is_kept = || is_plain(call) && self.clock.is_monotonic() && !holds_requests(algorithm);
         if !decision.is_allowed() && is_kept() {
             shard.denial.keep(key, now, decision);
         }
     }
 
-    /// Locks the shard for a call that is decided by its algorithm alone. With the limiter's algorithm, such a call
-    /// changes no decision on a call that was denied.
+    /// Locks the shard for a new call. If the limiter's own algorithm decides the call, the latest denial is not
+    /// removed, because such a call cannot change it.
     #[inline]
     pub(super) fn lock_for<'a>(
         &self,
@@ -62,8 +62,8 @@ impl<A: Algorithm> Table<A> {
     }
 }
 
-/// Returns whether an earlier denial can deny a call. This requires that the call has cost 1 and no priority, may not
-/// wait, and is decided by the limiter's own algorithm.
+/// Returns whether a call can be denied by an earlier denial. This requires that the call has cost 1 and no priority,
+/// may not wait, and is decided by the limiter's own algorithm, whose denials must stand.
 #[inline]
 fn is_plain<A: Algorithm>(call: &Attempt<'_, A>) -> bool {
     A::DENIALS_STAND && call.cost == 1 && call.algorithm.is_none() && !call.may_wait && !call.priority

@@ -1,4 +1,4 @@
-//! Room for new keys: fresh keys are removed, and the policy for a full table may evict others.
+//! Room for new keys: fresh keys are removed and, if the table is full, other keys may be evicted.
 //!
 //! A call with a new key examines slots of the key's shard, which is locked. Keys are distributed over the shards by a
 //! keyed hash, so callers cannot choose which shard is examined, or which key is evicted.
@@ -17,16 +17,16 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots
 /// are loaded together.
 const SWEEP_PER_INSERT: usize = 8;
-/// The number of slots that are examined for a new key when there is no room, and the policy evicts no keys.
+/// The number of slots that are examined for a new key when there is no room, and [`OnFull`] does not allow evictions.
 const SWEEP_WHEN_FULL: usize = 16;
-/// The maximum number of slots that are examined by one call.
+/// The maximum number of slots that are examined for one new key.
 const MAX_LOOKS: usize = 64;
 
 /// The maximum time for which a fresh key must be idle before it is removed while there is room: ten seconds, in
 /// nanoseconds.
 const MAX_RETENTION: u64 = 10_000_000_000;
 
-/// Room for one key, released when dropped.
+/// Room for one key. It is released on drop.
 pub(super) struct Place<'a>(&'a AtomicUsize);
 
 impl Drop for Place<'_> {
@@ -45,9 +45,9 @@ enum Look {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key of a locked shard. Examines a few slots, and removes the keys that are fresh. If
-    /// there is still no room, and the policy evicts keys, evicts one of the examined keys. No key in `keep` is
-    /// removed.
+    /// Reserves room for a new key of a locked shard. If enough slots are due or there is no room, examines a few slots
+    /// first, and removes fresh keys. If there is still no room, evicts one of the examined keys, if [`OnFull`] allows
+    /// evictions. No key in `keep` is removed. Returns `None` if there is no room.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<A>,
@@ -87,8 +87,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Examines a few slots, and removes keys that are fresh. If there is no room, offers to `sample` the keys that may be
-    /// evicted.
+    /// Examines a few slots, and removes keys that are fresh. If there is no room, offers to `sample` the keys that may
+    /// be evicted. Returns the place of the first key that was removed.
     fn sweep(
         &self,
         shard: &mut Shard<A>,
@@ -103,7 +103,7 @@ impl<A: Algorithm> Table<A> {
         while look < most {
             let full = freed.is_none() && self.len() >= self.max_keys;
             if !full {
-                // Most keys are in use, and stay.
+                // Most keys were used recently, so they are skipped.
                 let Shard { config, slots, .. } = &mut *shard;
                 let retention = self.retention.load(Ordering::Relaxed);
                 let idle = |state: &A::State| now.saturating_since(config.algorithm.last_update(state));

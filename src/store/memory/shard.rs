@@ -1,9 +1,9 @@
-//! The key table in parts, each under a lock of its own.
+//! The shards of the key table, each with its own lock.
 //!
-//! A part contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
+//! A shard contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
 //! algorithm itself. So a decision takes one lock, except for keys that share a bucket. The algorithm is replaced in
-//! one part at a time, while that part is locked. Several keys can be locked together, in the order of the addresses of
-//! their locks.
+//! one shard at a time, while that shard is locked. Several keys can be locked together, in the order of the addresses
+//! of their locks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,16 +18,15 @@ use crate::sync::{SpinGuard, SpinLock};
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
-/// About the average number of keys in a shard of a full key table, if the table has between 96,000 and 1.5 million
-/// keys. The shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048
-/// slots. So a shard with more keys than the average still has vacant slots, and its last growth moved fewer than a
-/// thousand keys.
+/// The approximate average number of keys in a shard of a full key table, for tables of 96,000 to 1.5 million keys. The
+/// shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048 slots. So a
+/// shard with more keys than the average still has vacant slots, and its last growth moved fewer than a thousand keys.
 const FULL_SHARD: usize = 1_500;
 
-/// The number of keys of a shard in a full key table that is small.
+/// The minimum average number of keys in a shard of a full key table, unless the whole table has room for fewer keys.
 const SMALL_SHARD: usize = 64;
 
-/// The maximum number of shards of a small key table.
+/// The maximum number of shards of a key table of fewer than 96,000 keys.
 const SPREAD: usize = 64;
 
 /// The maximum number of shards. The shards of a larger key table have more keys.
@@ -39,8 +38,8 @@ pub(super) const fn shard_count(max_keys: usize) -> usize {
     while max_keys / full >= MAX_SHARDS {
         full *= 2;
     }
-    // A shard of a smaller table has fewer keys, so that threads seldom meet at one lock. It has at least 64 keys, so that
-    // a sample for an eviction finds enough of them.
+    // A shard of a smaller table has fewer keys, so that threads seldom wait for the same lock. It has room for at
+    // least 64 keys, unless the whole table has room for fewer, so that a sample for an eviction finds enough keys.
     let (few, many) = (max_keys / full + 1, max_keys / SMALL_SHARD);
     let many = if many < SPREAD { many } else { SPREAD };
     if few > many { few } else { many }
@@ -62,8 +61,8 @@ pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
     /// The number of times that the algorithm was replaced.
     pub(super) generation: u64,
-    /// The state with which a new key begins: a fresh state of the first algorithm, converted at each replacement
-    /// as the states of known keys were. `None` until the algorithm is replaced.
+    /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
+    /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
     pub(super) first: Option<A::State>,
     pub(super) closed: bool,
 }
@@ -79,8 +78,8 @@ pub(super) struct Shards<A: Algorithm> {
 #[repr(align(128))]
 pub(super) struct LockedShard<A: Algorithm> {
     shard: SpinLock<Shard<A>>,
-    /// The latest denial. While it stands, further calls for its key are denied with it. It is written while the shard
-    /// is locked.
+    /// The latest denial. While it stands, further calls of cost 1 for the denied key are denied without the lock. It
+    /// is written while the shard is locked.
     pub(super) denial: LatestDenial,
 }
 
@@ -93,7 +92,7 @@ impl<A: Algorithm> LockedShard<A> {
         shard
     }
 
-    /// Locks the shard for a call that changes no decision on a call that was denied before.
+    /// Locks the shard, and keeps its latest denial. This is for calls that cannot change that denial.
     #[inline]
     pub(super) fn lock_and_keep_denial(&self) -> SpinGuard<'_, Shard<A>> {
         self.shard.lock()

@@ -1,14 +1,15 @@
 //! SipHash-1-3 with a result of 64 bits, for keys of a few words.
 //!
-//! The result is that of the reference implementation for the same bytes. An integer goes into the current block by a
-//! shift, and is not written to memory first. Discriminants and lengths take one byte if they are small, so an IPv4
+//! The result is that of the reference implementation for the same bytes. An integer is added to the current block by a
+//! shift, and is not written to memory first. Discriminants and lengths below 255 are hashed as one byte, so an IPv4
 //! address is one block.
 //!
-//! Aumasson and Bernstein, "SipHash: a fast short-input PRF" (2012), defines the hash.
+//! The hash is defined in "SipHash: a fast short-input PRF" (2012) by Aumasson and Bernstein.
 
 use std::hash::Hasher;
 
-/// Discriminants and lengths below this value are hashed as one byte. Others are hashed as this byte and eight more.
+/// Discriminants and lengths below this value are hashed as one byte. Other values are hashed as nine bytes: this byte,
+/// and the eight bytes of the value.
 const WIDE: u64 = 0xff;
 
 /// A hasher with a secret key.
@@ -74,15 +75,14 @@ impl SipHasher {
             return;
         }
         self.block(self.tail);
-        // The bytes of `word` that are in the block. If all 8 bytes are in the block, a shift by 64 would be an
-        // overflow.
+        // The number of bytes of `word` that are in the block. If it is 8, a shift by 64 bits would be an overflow.
         let used = 8 - self.tail_len;
         self.tail = if used < 8 { word >> (8 * used) } else { 0 };
         self.tail_len = filled - 8;
     }
 
-    /// Adds a discriminant or a length: one byte if it is small, else nine. The first byte says whether more follow, so
-    /// two sequences of calls that differ in a value never add the same bytes.
+    /// Adds a discriminant or a length: as one byte if it is below [`WIDE`], otherwise as nine bytes. The first byte
+    /// tells whether more bytes follow. So two different sequences of such values never add the same bytes.
     #[inline(always)]
     fn push_small(&mut self, number: u64) {
         match number < WIDE {
@@ -164,7 +164,7 @@ mod tests {
     use std::net::IpAddr;
 
     proptest! {
-        /// Bytes and integers of all sizes, at all offsets within a block.
+        /// The parts are bytes and integers of all sizes, at all offsets within a block.
         #[test]
         fn a_hash_is_that_of_the_reference(
             key: [u64; 2],

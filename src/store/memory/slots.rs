@@ -76,9 +76,9 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Returns the key and the state in the next slot, or `None` if that slot is vacant, and advances the cursor. The table
-    /// must have slots. All slots are examined in turn. The order of keys depends on their keyed hashes, so callers cannot
-    /// choose that order.
+    /// Returns the key and the state in the next slot, or `None` if that slot is vacant. Advances the cursor. The table
+    /// must have slots. All slots are examined in turn. The order of keys depends on their keyed hashes, so callers
+    /// cannot choose that order.
     pub(super) fn examine_next(&mut self) -> Option<(Fingerprint, &mut S)> {
         let at = self.cursor;
         self.cursor = self.next(at);
@@ -128,7 +128,7 @@ impl<S> Slots<S> {
 
     fn remove_at(&mut self, at: usize) {
         let mut vacant = at;
-        // Dropped last, as the drop of a state may panic.
+        // The state is dropped at the end, because its drop may panic.
         let _removed = self.slots[vacant].take();
         self.len -= 1;
         let mut at = self.next(vacant);

@@ -109,9 +109,9 @@ impl<A: Algorithm> Table<A> {
         self.with_locked_entry(self.keys.lock(key), key, algorithm, None, change)
     }
 
-    /// Like [`with_entry`](Table::with_entry), with the shard of the key, which is locked. `now` is a clock reading
-    /// that was made before the shard was locked, or `None`. It is used only if the key is new, because a new key has
-    /// observed no later reading.
+    /// Like [`with_entry`](Table::with_entry), but takes the locked shard of the key. `now` is a clock reading that was
+    /// made before the shard was locked, or `None`. It is used only if the key is new, because a new key has observed
+    /// no later reading.
     #[inline]
     pub(super) fn with_locked_entry<R>(
         &self,

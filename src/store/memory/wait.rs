@@ -20,12 +20,14 @@ use crate::stats::CallOutcome;
 use crate::store::Reservation;
 
 pin_project! {
-    /// A queued call of a [`MemoryStore`](super::MemoryStore).
+    /// The future of a queued call of a [`MemoryStore`](super::MemoryStore).
     ///
     /// # Cancel safety
     ///
-    /// If this future is dropped while its call is queued, the call has charged nothing, and the waiters behind it move
-    /// up.
+    /// If this future is dropped while its call is queued, nothing is charged, and the waiters behind the call move up.
+    /// If the queue has already released the call, and the future was not polled since, the charge is undone. The
+    /// charge stays only if another call of the key was admitted since, or if the state of the key was changed in
+    /// another way, such as by a refund. The units of a call that needs a release are always given back.
     #[must_use = "futures do nothing unless polled"]
     pub struct QueuedAcquire<A>
     where
@@ -35,13 +37,13 @@ pin_project! {
         wake_at: Nanos,
         #[pin]
         sleep: Option<Sleep>,
-        // This value is boxed, because most calls have none.
+        // The value is boxed, because most calls have none.
         held: Option<Box<Held<A>>>,
         charged_at: Nanos,
     }
 }
 
-/// A place in a queue, cancelled when dropped.
+/// A place in a queue. When it is dropped before the call has left the queue, the call is cancelled.
 struct QueueTicket<A: Algorithm> {
     context: Arc<MemoryContext<A>>,
     key: Fingerprint,

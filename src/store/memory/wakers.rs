@@ -1,13 +1,13 @@
-//! Waking of the calls whose wait is over, after all locks are released.
+//! The wakers of queued calls, which are woken after all locks are released.
 
 use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
 use crate::sync::wake_all;
 
-/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held at the drop. So a value of this
-/// type is declared before a lock is taken. The wakers are also woken if an algorithm panics. If a waker panics, the
-/// others are still woken.
+/// Wakers that are woken on drop. Since a waker may run any code, no lock may be held during the drop. So a value of
+/// this type is declared before a lock is taken. The wakers are also woken if an algorithm panics. If a waker panics,
+/// the others are still woken.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Vec<Waker>);
 

@@ -1,8 +1,13 @@
-//! Joint calls that need no queue, no new key and no reservation: almost all of them.
+//! The fast path of joint calls, which almost all joint calls take. These joint calls cannot take it:
 //!
-//! The first key is locked while the other calls are decided, and so on, in the order of the locks. So all keys are
-//! locked when the last call is decided. All calls are charged, or none is, while the functions return. Nothing is
-//! allocated.
+//! - calls for which one of the limits queues requests, or holds units of calls in progress;
+//! - calls with a new key, with a key that has queued calls, or with two keys in one shard;
+//! - calls that ask for a reservation, or have their own algorithm;
+//! - calls of a limiter that is closed, or whose algorithm was replaced.
+//!
+//! The functions here are recursive: each step locks the key of one call, and runs the next step while that key is
+//! locked. The steps are in the order of the addresses of the locks. So all keys are locked when the last call is
+//! decided. When the steps return, all calls are charged, or none is. For up to four limits, nothing is allocated.
 
 use std::sync::Arc;
 
@@ -15,12 +20,12 @@ use crate::store::Attempt;
 use crate::store::memory::context::MemoryContext;
 use crate::store::memory::location::Location;
 
-/// A call with its index and the address of its lock.
+/// The address of a call's lock, the index of the call, and the call.
 type Call<'p, 'a> = (*const (), usize, &'p JointRequest<'a>);
 
-/// Decides all calls at once. Calls `report` with the index and the decision of each call that is limited. Returns
-/// whether all calls are admitted. Returns `None` if the calls must be decided by [`decide`](super::decide) instead.
-/// Nothing is charged, counted or reported then.
+/// Decides all calls. Calls `report` with the index and the decision of each call that is limited. Returns whether all
+/// calls are admitted. If [`decide`](super::decide) must decide the calls instead, returns `None`, and charges, counts
+/// and reports nothing.
 pub(crate) fn decide_at_once(
     parts: &[Option<JointRequest<'_>>],
     report: &mut dyn FnMut(usize, Decision),
@@ -38,7 +43,7 @@ pub(crate) fn decide_at_once(
     }
 }
 
-/// Decides the calls. `is_allowed` says whether all calls whose keys are locked already are allowed.
+/// Decides `calls`. `is_allowed` is `true` if all calls whose keys are locked already are allowed.
 fn decide_from(
     calls: &[Call<'_, '_>],
     is_allowed: bool,
@@ -71,7 +76,7 @@ pub(super) fn decide_with<A: Algorithm>(
     }
     let preview = algorithm.peek(state, now, cost);
     let is_admitted = others(preview.is_allowed())?;
-    // A call that is denied is made nevertheless, because the algorithm may count the denial.
+    // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
     let (decision, outcome) = match preview.is_allowed() && !is_admitted {
         true => (preview, CallOutcome::DeniedByOthers),
         false => {

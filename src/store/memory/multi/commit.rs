@@ -1,4 +1,4 @@
-//! The second phase of a joint decision.
+//! The second phase of a joint decision, which begins when the previews of all calls are known.
 
 use super::few::Few;
 use super::wait::JointWait;
@@ -25,8 +25,8 @@ impl Commit<'_, '_, '_> {
         self.wait.charged_at.resize(count, Nanos::ZERO);
         self.wait.settles.resize(count, false);
         self.wait.permits.resize_with(count, || None);
-        // Calls that may still be denied come first: they use totals of all keys, which the locks of the shards do not
-        // protect.
+        // The calls that their limits will certainly admit are made last. A call that holds units until it is released
+        // is not one of them, because it may use totals of all keys, which the locks of the shards do not protect.
         let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
         let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
         for at in unsure.into_iter().chain(sure) {
@@ -40,8 +40,8 @@ impl Commit<'_, '_, '_> {
             // The key has no state, so there is nothing to charge.
             preview if call.overflowed => Some(preview.decision()),
             Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // The leader also charges the cost of this call. If this call has its own algorithm, it reports the state
-            // after that charge.
+            // The leader also charges the cost of this call. If this call has its own algorithm, its decision describes
+            // the state after that charge.
             Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
                 match call.reports_separately(at, self.denied) {
                     true => Some(self.shards.of(call).preview(call.ask(0)).decision()),
@@ -50,7 +50,7 @@ impl Commit<'_, '_, '_> {
             }
             Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
             // A call that would be denied is made nevertheless, because the algorithm may count the denial. Each state
-            // counts a denial only once.
+            // counts at most one denial per joint call.
             Preview::Deny(decision) => match self.enter(at) {
                 // Units of a total became available after the preview, too late for this call. The charge of the call
                 // is undone.
@@ -73,8 +73,8 @@ impl Commit<'_, '_, '_> {
         self.shards.held[call.held].2.needs_release(call.ask(call.total))
     }
 
-    /// Returns whether the state has already counted the denial, because an earlier call with the same state is denied
-    /// as well.
+    /// Returns whether the state of the call at index `at` has already counted a denial, because an earlier call with
+    /// the same state is denied as well.
     fn is_denial_counted(&self, at: usize) -> bool {
         let leader = self.calls[at].leader;
         let is_denied = |other: usize| matches!(self.preview[other], Preview::Deny(_));

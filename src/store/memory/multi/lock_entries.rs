@@ -1,12 +1,12 @@
-//! Locking of the keys of a joint call, with room for those that are new.
+//! Locking of the keys of a joint call, with room for the new keys.
 
 use super::few::Few;
 use super::{LockedShards, Participant};
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::placement::Settled;
 
-/// Locks the shard of each call, and gives its key a state. If there is no room for a key, and its table has shared
-/// buckets, the shared bucket of the key is used instead.
+/// Locks the shard of each call, and gives the key of the call a state. If there is no room for a key, and the key's
+/// table has shared buckets, uses the shared bucket of the key instead.
 pub(super) fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
     // `keep` also contains the keys of other limiters, which does no harm.
     let keep: Few<Fingerprint> = calls.iter().map(|call| call.part.key).collect();

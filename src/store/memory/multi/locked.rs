@@ -1,4 +1,4 @@
-//! Limiters and their shards with the type of the algorithm erased.
+//! Limiters and their shards, with the type of the algorithm erased.
 
 use std::any::Any;
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::sync::SpinGuard;
 /// The algorithm that a call chose, with its type erased.
 pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
 
-/// A request to a shard.
+/// A call on a locked shard, or a question about such a call.
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub(super) location: Location,
@@ -40,7 +40,7 @@ pub(super) struct Ask<'a> {
     pub(super) algorithm: Option<&'a AnyAlgorithm>,
 }
 
-/// A limiter with state in memory, of any algorithm.
+/// A limiter with state in memory and with any algorithm.
 pub(super) trait ErasedLimiter: fmt::Debug {
     fn address(&self) -> *const ();
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
@@ -89,15 +89,15 @@ pub(super) trait ErasedShard {
     fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
     /// Returns the future of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
-    /// Gives the key a state, unless the key has a state already or there is no room for the key. Evicts none of the
-    /// keys in `keep`.
+    /// Gives the key or the shared bucket at `location` a state, unless it has a state already or there is no room for
+    /// the key. Removes none of the keys in `keep`.
     fn insert_if_absent(&mut self, location: Location, keep: &[Fingerprint]) -> Settled;
-    /// Returns the preview of a call for whose key there is no room. If the call needs room, returns the algorithm's
-    /// quota as the error. The caller then denies the call.
+    /// Returns the preview of a call for whose key there is no room. If the call has a cost and the limiter is open,
+    /// the call needs room. The result is then an error with the algorithm's quota, and the caller denies the call.
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64>;
     fn preview(&mut self, ask: Ask<'_>) -> Preview;
     fn enter(&mut self, ask: Ask<'_>) -> Enqueued;
-    /// Unlocks the shard. Returns the wakers to wake.
+    /// Removes the new keys that are not used, and unlocks the shard. Returns the wakers to wake.
     fn release(self: Box<Self>) -> Vec<Waker>;
 }
 
@@ -144,8 +144,8 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         self.with(ask, |entry, _| entry.algorithm().last_update(entry.state))
     }
 
-    /// Returns `false` for calls that need a release, because they give back their units when they end. Returns `false`
-    /// for a closed limiter, because it charges nothing.
+    /// Returns `false` if calls need a release, because such calls give back their units when they end. Also returns
+    /// `false` for a closed limiter, because it charges nothing.
     fn settles(&self) -> bool {
         !A::NEEDS_RELEASE && !self.shard.config.closed
     }

@@ -1,8 +1,8 @@
 //! Calls on several keys, of several limiters, that are decided together: all of them are admitted, or none is.
 //!
-//! All keys are locked while the calls are decided. The shards of keys are locked first, and the shards of shared
-//! buckets last, each in the order of the addresses of their locks. A call on one key also locks its shared bucket
-//! last, so there is no deadlock. If no call is queued, all calls are decided immediately.
+//! All keys are locked while the calls are decided. First the shards of keys are locked, and then the shards of shared
+//! buckets. Within each group, the order is that of the addresses of the locks. A call on one key also locks the shared
+//! bucket of the key last, so there is no deadlock. If no call is queued, all calls are decided immediately.
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
@@ -45,7 +45,7 @@ pub struct JointRequest<'a> {
     algorithm: Option<AnyAlgorithm>,
     priority: bool,
     max_wait: u64,
-    /// `true` if the call will be settled.
+    /// `true` if the call asks for a reservation, so that it can be settled.
     reserves: bool,
     counts: &'a Arc<CallCounts>,
 }
@@ -74,11 +74,11 @@ impl<'a> JointRequest<'a> {
     }
 }
 
-/// One of the calls of a joint call, while they are decided.
+/// One of the calls of a joint call, while the joint call is decided.
 struct Participant<'p, 'a> {
     part: &'p JointRequest<'a>,
     location: Location,
-    /// `true` if there is no room for the key of the call.
+    /// `true` if there is no room for the key of the call, and the key has no shared bucket.
     overflowed: bool,
     /// The total cost of all calls that use the same state.
     total: u64,
@@ -132,7 +132,7 @@ struct LockedShards<'a> {
 }
 
 impl<'a> LockedShards<'a> {
-    /// Locks the shards of these calls, in the order of the addresses of their locks.
+    /// Locks the shards of `calls`, in the order of the addresses of the locks. Each shard is locked only once.
     fn hold(&mut self, calls: &mut [&mut Participant<'_, 'a>]) {
         let lock = |call: &Participant<'_, 'a>| call.part.limiter.lock(call.location);
         calls.sort_by_key(|call| lock(call));
@@ -158,7 +158,8 @@ impl<'a> LockedShards<'a> {
         self.of(call).preview_without_room(ask).unwrap_or_else(denied)
     }
 
-    /// Unlocks all shards. Then logs and wakes waiters. Both must be done without a lock.
+    /// Unlocks all shards. Then logs a warning if a table was found full, and wakes waiters. No lock may be held
+    /// meanwhile.
     fn release(self) {
         let released: Few<_> =
             self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
@@ -174,7 +175,8 @@ impl<'a> LockedShards<'a> {
 /// Decides all calls, or returns the future of their decision if a call must wait. `None` stands for a call that is not
 /// limited.
 pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
-    // If an algorithm panics, `wait` is dropped last, so that the charges are undone when no lock is held any more.
+    // `wait` is declared before the locks. So if an algorithm panics, `wait` is dropped after them. Its drop takes
+    // locks to cancel waits, undo charges and release permits.
     let mut wait = JointWait::default();
     let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();
     let mut shards = LockedShards::default();
@@ -201,8 +203,8 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<J
     drop(calls);
     shards.release();
     if denied {
-        // Undoes what was charged although the joint call is denied: a total of all keys may have changed after the
-        // preview.
+        // Undoes the calls that were charged although the joint call is denied. There are such calls if a total of all
+        // keys has changed since the preview.
         wait.roll_back();
     }
 
@@ -227,7 +229,8 @@ pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<J
     }
 }
 
-/// Counts the calls. If any call waits, only the calls that wait are counted now.
+/// Counts the calls. If the joint call waits, counts only the calls that wait in a queue, as queued. The outcomes of
+/// all calls are then counted when the wait ends.
 fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     let outcome = |at: usize| match &wait.decisions[at] {
         Some(decision) if denied => match CallOutcome::of(decision, false) {

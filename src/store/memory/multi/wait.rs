@@ -19,20 +19,20 @@ use crate::store::{Permit, Reservation};
 pub struct Decided {
     pub(crate) decision: Decision,
     pub(crate) algorithm: Option<AnyAlgorithm>,
-    /// The permit of the call, or its charge, if it is to be settled. Empty if there is neither.
+    /// The permit of the call, or the charge of a call that can be settled. Empty if there is neither.
     pub(crate) reservation: Reservation,
     /// The units that the call has borrowed from the next window.
     pub(crate) borrowed: u64,
-    /// `true` if the decision was made in shadow mode, so that it does not affect the others.
+    /// `true` if the decision was made in shadow mode, so that it does not affect the other calls.
     pub(crate) is_shadow: bool,
 }
 
 /// One of the calls that were decided together.
 #[derive(Default)]
 pub(super) struct Member {
-    /// The index of the call whose decision is reported for this call: this call itself, or its leader. The leader of
-    /// the calls that use one state is the first of them, which charges the state for all. `None` if this call is not
-    /// limited.
+    /// The index of the call whose decision is reported for this call: this call itself, or its leader. The leader is
+    /// the first call that uses the same state, and charges the state for all of these calls. `None` if this call is
+    /// not limited.
     pub(super) decides: Option<usize>,
     pub(super) algorithm: Option<AnyAlgorithm>,
     /// The index of the call that was charged for this call, and the function that creates its reservation.
@@ -48,8 +48,8 @@ pub(crate) type AllDecisions = Few<Option<Decided>>;
 
 /// A joint call that waits in one queue, or in several queues at the same time.
 ///
-/// If this future is dropped before it is ready, the charges of its calls are undone, and the waiters behind them move
-/// up.
+/// If this future is dropped before it is ready, the charges of its calls are undone, its calls leave their queues, and
+/// the waiters behind these calls move up.
 #[derive(Default)]
 pub struct JointWait {
     pub(super) may_wait: Vec<(usize, BoxWait)>,
@@ -64,7 +64,7 @@ pub struct JointWait {
     pub(super) parts: Few<Member>,
     /// The charges that must be undone in any case, with the clock readings at which they were made.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
-    /// The permit of each call. `None` while the call waits.
+    /// The permit of each call. `None` while the call waits, and for a call that needs no release.
     pub(super) permits: Few<Option<Permit>>,
 }
 
@@ -81,7 +81,7 @@ impl JointWait {
         }
     }
 
-    /// Undoes all charges and cancels all waits.
+    /// Cancels all waits, undoes all charges, and releases all permits.
     pub(super) fn roll_back(&mut self) {
         self.may_wait.clear();
         self.undo();
@@ -89,7 +89,7 @@ impl JointWait {
         self.permits.fill_with(|| None);
     }
 
-    /// Counts the outcomes of the calls. Must not be called while one of the calls waits.
+    /// Counts the outcomes of the calls. The caller ensures that no call is waiting.
     fn count(&self) {
         let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
         for member in &self.parts {
@@ -103,7 +103,7 @@ impl JointWait {
         }
     }
 
-    /// Returns the outcome of each part. The caller ensures that no part is still waiting.
+    /// Returns the outcome of each call. The caller ensures that no call is waiting.
     pub(super) fn decided(&mut self) -> AllDecisions {
         let (decisions, charged_at, permits) = (&self.decisions, &self.charged_at, &mut self.permits);
         let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {
@@ -111,7 +111,7 @@ impl JointWait {
             let reserve = reserve.filter(|_| decision.is_allowed());
             let reservation = match reserve {
                 Some((charged, reserve)) => reserve(charged_at[charged]),
-                // If several parts use one state, the first of them gets the permit.
+                // If several calls use one state, the first of them gets the permit.
                 None => permits[decides?].take().map(Permit::into_reservation).unwrap_or_default(),
             };
             let borrowed = if decision.is_delayed() { borrows } else { 0 };
