@@ -180,7 +180,7 @@ pub fn run(rounds: usize, summary: bool) {
     }
     replace(&keys);
     parts(rounds);
-    waits();
+    waits(&cores);
     if summary {
         report.finish();
     }

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
+use core_affinity::CoreId;
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::{AnyClock, Nanos, TscClock};
 
@@ -67,13 +68,12 @@ pub fn parts(rounds: usize) {
     print("the parts of a check", &rounds);
 }
 
-/// Prints the times of single calls while eight threads use one key.
-pub fn waits() {
+/// Prints the times of single calls while eight threads use one key on all `cores`.
+pub fn waits(cores: &[CoreId]) {
     const CALLS: usize = 400_000;
     const THREADS: usize = 8;
-    fn row<S: Subject + Sync>(name: &str, subject: &S) -> Vec<String> {
+    fn row<S: Subject + Sync>(name: &str, cores: &[CoreId], subject: &S) -> Vec<String> {
         let key = keys(1)[0];
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
         let call = |number: usize| {
             // The main thread is pinned to one core, and the threads would inherit that core.
             cores.get(number % cores.len().max(1)).map(|core| core_affinity::set_for_current(*core));
@@ -97,9 +97,9 @@ pub fn waits() {
     }
     let mutex = Mutexed(Mutex::new(0));
     let rows = [
-        row(PEER, &governor(Quotas::deep())),
-        row("a mutex of std, and the clock", &mutex),
-        row("TokenBucket", &ours(TokenBucket::new(Quotas::deep().ours), 100_000)),
+        row(PEER, cores, &governor(Quotas::deep())),
+        row("a mutex of std, and the clock", cores, &mutex),
+        row("TokenBucket", cores, &ours(TokenBucket::new(Quotas::deep().ours), 100_000)),
     ];
     table::print(
         "eight threads, one key, nanoseconds",
