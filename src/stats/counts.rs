@@ -20,14 +20,17 @@ struct Cell([AtomicU64; OUTCOMES]);
 #[derive(Debug)]
 pub struct CallCounts {
     /// The cell of each thread that has a [number](thread_number).
-    by_thread: [Cell; THREADS],
+    by_thread: Box<[Cell; THREADS]>,
     /// The cell of all other threads.
     rest: Cell,
 }
 
 impl Default for CallCounts {
     fn default() -> Self {
-        Self { by_thread: from_fn(|_| Cell::default()), rest: Cell::default() }
+        // The cells are created one by one, because all of them together are large for a stack.
+        let cells: Box<[Cell]> = (0..THREADS).map(|_| Cell::default()).collect();
+        let Ok(by_thread) = cells.try_into() else { unreachable!("there is a cell for each number") };
+        Self { by_thread, rest: Cell::default() }
     }
 }
 

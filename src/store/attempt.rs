@@ -15,6 +15,10 @@ pub struct Attempt<'a, A> {
     /// `true` if a layer counts the call, in counters that belong to the store.
     pub(super) is_counted: bool,
     /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only the store in Redis decides otherwise in shadow mode")
+    )]
     pub(super) in_shadow: bool,
 }
 
