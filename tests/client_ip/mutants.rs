@@ -23,7 +23,7 @@ pub(crate) enum Mutant {
     HopsAreClamped,
     PeerIsIgnored,
     AllTrustedIsThePeer,
-    /// Matches quotes from the left: a quote that a client leaves open includes what its proxy reports.
+    /// Matches quotes from the left, so a quote that a client leaves open swallows the text of its proxy.
     QuotesFromTheLeft,
     QuotesAreNothing,
     EscapesAreNothing,
