@@ -1,5 +1,5 @@
-//! Combined algorithms, queues, and calls that are decided together: single cases that once failed, reports
-//! against what then happens, queues by replay, models by hand, and everything at once.
+//! Combined algorithms, queues, and joint calls. There are single cases that once failed, checks of reports against
+//! later calls, queues that are replayed, models computed by hand, and stress tests.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -187,7 +187,7 @@ fn tiered_tuple_counts_in_each_member() {
     assert!(limiter.tier(&free).check("k").is_allowed());
     assert!(limiter.tier(&paid).check_n("k", 90).is_allowed());
     _clock.advance(secs(1));
-    // 91 were used today since it was first called with `free`.
+    // 91 units were used today since the first call with `free`.
     assert_eq!(limiter.tier(&free).check("k").remaining(), 8);
 }
 
@@ -290,7 +290,7 @@ fn tiered_priority_waiter_larger_than_the_other_tier() {
     assert!(poll(&mut held).is_some(), "a refused call of another tier has locked the queue");
 }
 
-// ---- joint ----
+// ---- joint calls ----
 
 #[derive(Clone, Copy, Debug)]
 struct Req(&'static str, bool);
@@ -388,7 +388,7 @@ fn joint_one_denied_request_is_one_denial() {
     );
 }
 
-// ---- truth of the reports, for any algorithm ----
+// ---- true reports, for any algorithm ----
 
 fn nanos(d: Duration) -> u64 {
     d.as_nanos() as u64
@@ -407,7 +407,7 @@ struct Truth {
     reset: bool,
 }
 
-/// Asserts that all that an algorithm reports is true, whatever happened before.
+/// Asserts that all that an algorithm reports is true, after any calls.
 fn truth<A: Algorithm>(
     name: &str,
     seeds: std::ops::Range<u64>,
@@ -633,7 +633,7 @@ fn tiered_replaced() {
     truth("tiered", 0..scaled(N), |r| (0..2).map(|_| Tiered::new(TokenBucket::new(quota(r)))).collect(), ALL);
 }
 
-// ---- queues, by replay ----
+// ---- queues, replayed ----
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -648,7 +648,7 @@ enum Op {
     Settle,
 }
 
-/// A way in which a call with priority enters. By [`RateLimiter::acquire_n`], where the algorithm has none.
+/// The method that makes a call with priority. It is [`RateLimiter::acquire_n`] if the algorithm has no priority.
 type WithPriority<A> = fn(&RateLimiter<A>, &str, u64) -> Acquire<A>;
 
 struct World<A: Algorithm> {
@@ -669,7 +669,7 @@ impl<A: Algorithm> World<A> {
         for _ in 0..4 {
             for (_, _, hand) in &mut self.hands {
                 let before = hand.polls;
-                // Like `run`, with a limit.
+                // Like `run`, but with a maximum number of polls.
                 while hand.is_pending() && hand.alarm.rang() {
                     hand.poll();
                     if hand.polls > before + 20 {
@@ -724,7 +724,7 @@ impl<A: Algorithm> World<A> {
     }
     fn allows(mut self, rules: &[A], by: u64, op: Op) -> bool {
         self.settle();
-        // The waiters are released on time: for a window that would be different.
+        // The waiters must be released on time, because a window charges a late release later.
         let near = by.min(400);
         for _ in 0..near {
             let _ = self.go(rules, Op::Advance(1));
@@ -789,7 +789,7 @@ fn lines<A: Algorithm>(
                 }
                 if let Some(wait) = decision.retry_after() {
                     let wait = nanos(wait);
-                    // To be an error again once H3 is fixed.
+                    // Waits of more than 2^50 ns are not checked. They must be checked again when H3 is fixed.
                     if wait > 1 << 50 {
                         continue;
                     }
@@ -946,7 +946,7 @@ fn cost_zero_in_a_lockout_window() {
     assert_eq!(effective_window(&rule, &nothing), Some(secs(5)), "{nothing:?}");
 }
 
-/// Runs everything at once from four threads, with tables that are full: it ends without a deadlock.
+/// Runs all operations at once from four threads, with full tables. The test must end without a deadlock.
 #[test]
 fn stress() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -1100,8 +1100,8 @@ fn tiers_blocking() {
     tiers("blocking fixed", |r| block(FixedWindow::new(quota(r)), r));
 }
 
-/// A lockout, computed by hand: the key's own time, the denials of a window that begins with the first, and
-/// the end of the lockout.
+/// A model of a lockout. It has the key's own time, the number of denials in a window that begins with the first
+/// denial, and the end of the lockout.
 #[test]
 fn blocking_by_hand() {
     for seed in 0..scaled(N) {
@@ -1123,7 +1123,7 @@ fn blocking_by_hand() {
                 3 => now = Nanos(now.0.saturating_sub(r.one_of(&[1, 3, 100, 3 * UNIT]))),
                 act => {
                     let (cost, look) = (r.within(0..=7), act == 4);
-                    // The time of the key.
+                    // The key's own time.
                     let mut behind = 0;
                     if now.0 >= last {
                         time += now.0 - last;
@@ -1181,7 +1181,7 @@ fn blocking_by_hand() {
     }
 }
 
-/// No span of a period holds more than the limit, with calls that borrow, are cancelled or are late.
+/// No span of a period has more units than the limit, even if calls borrow, are cancelled or are late.
 #[test]
 fn priority_is_strict() {
     fn run<A: Window>(name: &str, strict: u64, make: impl Fn(Quota, u8) -> Priority<A>) {
@@ -1251,7 +1251,7 @@ fn priority_is_strict() {
     run("counter", 2, |q, p| SlidingCounter::new(q).priority(p));
 }
 
-/// A joined call that is denied, or cancelled at once, changes nothing.
+/// A joint call that is denied, or cancelled at once, changes nothing.
 #[test]
 fn joint_denials_and_drops_change_nothing() {
     fn of<A, B, F: Fn(&mut Random) -> (A, B)>(make: F) -> F {
@@ -1324,7 +1324,7 @@ fn joint_denials_and_drops_change_nothing() {
         |r| { (LeakyBucket::new(quota(r)).queue(2), SlidingWindow::new(quota(r)).priority(50)) },
         priority
     );
-    // Charges of the store of a `Smooth` are not refunded, so it is not here.
+    // What `Smooth` takes from its store is not refunded, so `Smooth` is not tested here.
     run!("fixed, leaky", |r| (FixedWindow::new(quota(r)).aligned(), LeakyBucket::new(quota(r)).queue(1)));
 }
 
@@ -1335,7 +1335,7 @@ fn wild(r: &mut Random) -> Quota {
     if r.one_in(2) { quota.burst(if r.one_in(3) { u64::MAX } else { r.any_size() }) } else { quota }
 }
 
-/// Asserts that nothing panics, and that a cost of 0 is admitted.
+/// Asserts that no operation panics, and that a call of cost 0 is admitted.
 fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Random) -> Vec<A>) {
     for seed in 0..scaled(4_000) {
         let r = &mut Random::new(seed);
@@ -1455,8 +1455,7 @@ fn extreme_quotas_never_panic() {
     });
 }
 
-/// Tasks on two threads, with algorithms that are replaced, keys that are reset, and calls that are
-/// cancelled: all end.
+/// Tasks on two threads, while algorithms are replaced, keys are reset, and calls are cancelled. All tasks end.
 #[test]
 fn no_lost_wakeup() {
     let runtime =

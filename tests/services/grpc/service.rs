@@ -1,4 +1,5 @@
-//! A gRPC service, written as a generator would write it, with a method of each kind, and servers for it.
+//! A gRPC service with a method of each kind, and servers for the service. The service is written like a generated
+//! service.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -33,13 +34,13 @@ impl Words {
     }
 }
 
-/// Takes one message, returns one.
+/// Takes one message, and returns it.
 pub(crate) const SAY: &str = "/test.Echo/Say";
-/// Takes one message, returns each of its letters.
+/// Takes one message, and returns each of its letters.
 pub(crate) const SPELL: &str = "/test.Echo/Spell";
-/// Takes many messages, returns one: all of them concatenated.
+/// Takes many messages, and returns one message that contains all of them.
 pub(crate) const JOIN: &str = "/test.Echo/Join";
-/// Takes many messages, returns each.
+/// Takes many messages, and returns each of them.
 pub(crate) const CHAT: &str = "/test.Echo/Chat";
 
 pub(crate) const METHODS: [&str; 4] = [SAY, SPELL, JOIN, CHAT];
