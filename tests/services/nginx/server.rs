@@ -1,4 +1,4 @@
-//! An nginx of its own: free port, own directory, removed on drop.
+//! A separate nginx for a test, with a free port and a directory of its own. It is removed on drop.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -78,12 +78,13 @@ impl Nginx {
         Self::listening(&listen, ip, upstream, directives).await
     }
 
-    /// Starts an nginx with the `listen` directive in its own syntax, on a port that is free at `ip`.
+    /// Starts an nginx with a `listen` directive, in nginx's syntax, for a free port of `ip`.
     pub(crate) async fn listening(listen: &str, ip: &str, upstream: &str, directives: &str) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         for _ in 0..5 {
             let directory = Directory::new();
-            // nginx cannot choose a free port itself. If the one found here was taken meanwhile, another is tried.
+            // nginx cannot choose a free port itself. If another process takes the port that was found here, another
+            // port is tried.
             let free = TcpListener::bind((ip, 0)).await.unwrap();
             let address = free.local_addr().unwrap();
             drop(free);
@@ -109,13 +110,13 @@ impl Nginx {
         panic!("nginx found no free port");
     }
 
-    /// Returns whether it listens; `false` if its port is taken.
+    /// Returns whether nginx listens. Returns `false` if its port is taken.
     async fn is_ready(&mut self, sign: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             let ended = self.process.0.try_wait().unwrap();
             let errors = self.errors();
-            // It would retry for some seconds.
+            // If the port is taken, nginx tries again for some seconds.
             if errors.contains("Address already in use") {
                 return false;
             }
@@ -158,10 +159,11 @@ fn spawn(directory: &Directory) -> Child {
     spawned.expect("nginx cannot be started. This test needs it: `apt-get install nginx-light`")
 }
 
-/// Returns a configuration with a single process, so that nothing remains when that ends.
+/// Returns a configuration with a single process, so that no other process is left when it ends.
 fn configuration(directory: &Directory, server: &str) -> String {
     let prefix = directory.0.display();
-    // As root, nginx needs the name of a user, which differs between systems; as another user, it must not have one.
+    // As root, nginx needs the name of a user, which is different on each system. As another user, nginx rejects this
+    // directive.
     let user = if fs::metadata(&directory.0).unwrap().uid() == 0 { "user root;" } else { "" };
     format!(
         r#"
@@ -188,8 +190,8 @@ http {{
     )
 }
 
-/// `$add_forwarded` is to `Forwarded` what `$proxy_add_x_forwarded_for` is to `X-Forwarded-For`: nginx has none, and operators write
-/// their own. This one does not validate the value that it appends to.
+/// `$add_forwarded` is for `Forwarded` what `$proxy_add_x_forwarded_for` is for `X-Forwarded-For`. nginx does not have
+/// such a variable, so operators write their own. This one does not check the value to which it appends.
 const FORWARDED: &str = r#"
     map $remote_addr $forwarded_for {
         "~:" "for=\"[$remote_addr]\"";
