@@ -178,7 +178,8 @@ impl RedisCluster {
         }
         let is_ready = |node: &RedisServer| {
             let info = node.call(&["CLUSTER", "INFO"]).text();
-            // The nodes do not require full coverage, so the state can be `ok` before all slots are known.
+            // If the nodes do not require full coverage, their state is `ok` before all slots are known. So the number
+            // of slots is checked, too.
             let parts = ["cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3"];
             parts.iter().all(|part| info.contains(part))
         };

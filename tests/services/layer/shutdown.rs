@@ -324,7 +324,8 @@ fn closing_while_calls_arrive_leaves_no_waiter_behind() {
     }
 }
 
-/// A permit is dropped while its limiter is closed, by the waker of a queued call.
+/// When a limiter is closed whose key table is full, the waiters of its shared buckets are denied, and so are all later
+/// calls.
 #[test]
 fn closing_in_a_full_table_answers_waiters_of_shared_buckets() {
     let rule = Concurrency::per_key(1).queue(9);

@@ -613,7 +613,7 @@ async fn a_client_that_disconnects_frees_its_queue_slot() {
             .layer(RateLimitLayer::with_limiter(Global, limiter.clone()));
         let server = Server::start(app).await;
         let waiting = async |calls: u64| {
-            // Each queued call gets the same response as a call of `check`. The calls are released one second apart.
+            // Waits until `calls` calls are queued. Each of them adds one second to the wait that a peek reports.
             let wait = Some(Duration::from_secs(calls + 1));
             while limiter.peek(&()).retry_after() != wait {
                 tokio::time::sleep(Duration::from_millis(1)).await;
