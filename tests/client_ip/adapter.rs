@@ -12,7 +12,7 @@ use crate::model::{Heard, Peer, Setup, Source, Trust};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected(pub(crate) Option<IpAddr>);
 
-/// Builds the extractor; `None` if the setup is invalid.
+/// Builds the extractor. Returns `None` if the setup is invalid.
 pub(crate) fn client_ip(setup: &Setup) -> Option<ClientIp> {
     let client = match &setup.source {
         Source::XForwardedFor(trust) => ClientIp::x_forwarded_for(trusted(trust)?),
@@ -39,7 +39,7 @@ pub(crate) fn peer_said(client: ClientIp) -> ClientIp {
     client.peer_from(|connected: &Connected| connected.0)
 }
 
-/// Builds the request; `None` if a header is invalid.
+/// Builds the request. Returns `None` if a header is invalid.
 pub(crate) fn request(heard: &Heard) -> Option<Request<()>> {
     let mut request = Request::new(());
     match heard.peer {

@@ -29,7 +29,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Creates a model; `None` if the setup is invalid.
+    /// Creates a model. Returns `None` if the setup is invalid.
     pub(crate) fn new(setup: &Setup, mutant: Mutant) -> Option<Self> {
         let source = setup.source.clone();
         let only_from = match &setup.only_from {

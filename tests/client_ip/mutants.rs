@@ -2,7 +2,7 @@
 
 use super::naive_parser::Lax;
 
-/// The error that a model has.
+/// The fault of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     Faithful,

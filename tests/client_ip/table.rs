@@ -109,14 +109,14 @@ fn valid_elements() {
         (b"[2001:db8::1]:443", "2001:db8::1"),
         // Without brackets, a port cannot be distinguished from a group.
         (b"2001:db8::1:443", "2001:db8::1:443"),
-        // A zone is removed, too: it has a meaning only on the machine that wrote it.
+        // A zone is removed, too, because it has a meaning only on the machine that wrote it.
         (b"fe80::1%eth0", "fe80::1"),
         (b"fe80::1%25eth0", "fe80::1"),
         (b"fe80::1%2", "fe80::1"),
         (b"fe80::1%a-b.c_d~e", "fe80::1"),
         (b"[fe80::1%eth0]", "fe80::1"),
         (b"[fe80::1%eth0]:443", "fe80::1"),
-        // An IPv4 address in IPv6 is an IPv4 address.
+        // An IPv4-mapped IPv6 address is treated as the IPv4 address.
         (b"::ffff:1.2.3.4", "1.2.3.4"),
         (b"::ffff:102:304", "1.2.3.4"),
         (b"::FFFF:1.2.3.4", "1.2.3.4"),
@@ -248,7 +248,7 @@ fn x_forwarded_for_behind_trusted_networks() {
     table(
         &setup,
         &[
-            // A peer that is not trusted counts as the client, and its header is not read.
+            // A peer that is not trusted is treated as the client, and its header is not read.
             ("203.0.113.7", &[], "203.0.113.7"),
             ("203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
             ("203.0.113.7", &["garbage, , \u{ff}"], "203.0.113.7"),
@@ -256,7 +256,7 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("192.0.2.2", &["1.2.3.4"], "192.0.2.2"),
             ("::ffff:203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
             ("2001:db8::1", &["1.2.3.4"], "2001:db8::1"),
-            // A trusted peer without a header counts as the client.
+            // A trusted peer without a header is treated as the client.
             ("10.0.0.1", &[], "10.0.0.1"),
             ("::ffff:10.0.0.1", &[], "10.0.0.1"),
             // The client is the first address from the right that is not trusted.

@@ -1,8 +1,8 @@
 //! Boundary values: quotas from 1 per 292 years to `u64::MAX` per nanosecond, bursts and costs of `u64::MAX`,
 //! and clocks that show their first reading or their last.
 //!
-//! Nothing may panic, wrap or be admitted for free. The exact models detect a wrap, so it is worth running
-//! this file without overflow checks, too: see `.ci/run`.
+//! Nothing may panic, wrap or be admitted for free. These tests also run without overflow checks, because the exact
+//! models detect a wrap. See `.ci/run`.
 
 use std::future::Future;
 use std::pin::Pin;

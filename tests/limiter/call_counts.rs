@@ -43,7 +43,7 @@ fn frozen<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(ManualClock::new()).build()
 }
 
-/// Returns the counts as a text, without those that are zero.
+/// Returns the counts as a text. Counts of zero are left out.
 fn text(stats: CallStats) -> String {
     let CallStats { admitted, denied, queue_full, table_full, closed, denied_by_others, .. } = stats;
     let CallStats { cancelled, shadow_denied, queued, .. } = stats;

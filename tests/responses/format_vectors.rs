@@ -19,7 +19,7 @@ fn layer<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimitLayer<Glob
     RateLimitLayer::with_limiter(Global, limiter).cost(cost_of as fn(&_) -> _)
 }
 
-/// A bucket of 100 a minute, and its clock.
+/// Returns a bucket of 100 a minute, and its clock.
 fn bucket() -> (Service, ManualClock) {
     let clock = ManualClock::new();
     let layer = layer(TokenBucket::new(HUNDRED), &clock);

@@ -388,7 +388,7 @@ fn assert_reported(
     let reported = ParsedFields::read(response.headers());
     assert_eq!(response.status().as_u16(), if decision.is_allowed() { 200 } else { 429 });
     assert_eq!(reported.policies, [rule.policy(name, decision.limit())]);
-    // After a queued call, others may have been admitted since.
+    // While a call was queued, other calls may have been admitted.
     let has_waited = decision.is_allowed() && decision.remaining() == 0 && !decision.delay().is_zero();
     let t = if has_waited { reported.left[0].t } else { rule.t(decision, next) };
     assert_eq!(reported.left, [Left { name: name.to_owned(), r: decision.remaining(), t }]);

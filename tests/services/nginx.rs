@@ -273,7 +273,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
         assert!(answer.header("ratelimit").starts_with(&format!("\"default\";r={left};")), "{answer:?}");
     }
     refused(&ask("127.0.0.3", outer.address, &[]).await);
-    // The forged address, which never called, has lost nothing.
+    // The address that was forged has made no call, so it was not charged.
     assert_eq!(seen("127.0.0.4", outer.address, &[]).await, "127.0.0.4");
 }
 
@@ -368,7 +368,7 @@ async fn nginx_calls_over_a_unix_socket() {
         let nginx = Nginx::start(NGINX, &upstream, directives).await;
         assert_finds_clients(nginx.address).await;
     }
-    // The outer proxy listens on TCP, the inner one on the socket.
+    // The outer proxy listens on TCP, and the inner proxy on the socket.
     let directory = Directory::new();
     let (_serving, upstream) = app_at_socket(&directory, ClientIp::x_forwarded_for(unix())).await;
     let inner = Nginx::start(NGINX, &upstream, X_FORWARDED_FOR).await;

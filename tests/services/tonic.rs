@@ -182,7 +182,7 @@ async fn the_layer_works_as_its_users_write_it() {
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut caller = Caller::connect(&server).await;
     assert!(caller.echo("ab").await.is_ok());
-    // Another connection, the same address.
+    // This is another connection from the same address.
     let mut caller = Caller::connect(&server).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
 }
@@ -341,7 +341,7 @@ async fn over_tls_a_peer_is_known_as_well() {
     let endpoint = endpoint.tls_config(tls).unwrap();
     let mut caller = Caller::at(endpoint.clone()).await;
     assert_eq!(caller.echo("ab").await.unwrap().into_inner().text, "abab");
-    // Another connection, the same address.
+    // This is another connection from the same address.
     let mut caller = Caller::at(endpoint).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
     assert!(is_used_up(&layer, [127, 0, 0, 1]) && !is_used_up(&layer, [127, 0, 0, 2]));

@@ -230,7 +230,7 @@ pub(crate) struct Budgets<const FLAW: u8>([Arc<Mutex<u64>>; 2]);
 pub(crate) const CROSSED: u8 = 1;
 /// The budgets are locked one after another. If the second budget denies the call, the charge of the first is kept.
 pub(crate) const HALF: u8 = 2;
-/// The budgets are checked, unlocked, and then charged.
+/// The budgets are checked, then unlocked, and only then charged.
 pub(crate) const TORN: u8 = 3;
 
 impl<const FLAW: u8> Budgets<FLAW> {

@@ -269,7 +269,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Returns the headers that a limiter adds to a response: their names in order, with their values.
+    /// Returns the headers that a limiter adds to a response, with their values, in the order of their names.
     pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let ours = ["content-type", "ratelimit", "ratelimit-policy", "retry-after"];
         let mut reported: Vec<_> = self

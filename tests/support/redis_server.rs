@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A server, ended with SIGKILL on drop.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
-    /// The process; it is dropped before its directory, since it may write into that.
+    /// The process. It is dropped before its directory, since it may write to the directory.
     process: Process,
     port: u16,
     arguments: Vec<String>,

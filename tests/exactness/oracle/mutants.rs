@@ -1,4 +1,4 @@
-//! Mutants, broken on purpose: the checker must detect each of them.
+//! Mutants, which are broken on purpose. The checker must detect each of them.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::config::Rule;
 pub(crate) enum Fault {
     /// No fault in the operations. The parameters may still be wrong.
     None,
-    /// A denied call takes a unit as well, if there is one.
+    /// A denied call takes a unit, if one is left.
     DenialSpends,
     LookingTakes,
     RefundGivesMore,

@@ -32,7 +32,7 @@ impl<A: Algorithm> Scene<A> {
         Self { limiter, clock, now }
     }
 
-    /// Uses up everything.
+    /// Creates a scene in which the limit of the key is used up.
     fn busy(rule: A, now: u64) -> Self {
         let scene = Self::at(rule, now);
         while scene.limiter.check("key").is_allowed() {}

@@ -1,4 +1,4 @@
-//! Single cases.
+//! Single cases of limits of calls in progress.
 
 use super::*;
 

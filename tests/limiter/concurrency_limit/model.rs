@@ -140,7 +140,7 @@ struct Pending {
     stands: Stands,
 }
 
-/// A limiter and its model, side by side.
+/// A limiter and its model. Every operation is made on both.
 struct Bench {
     seed: u64,
     random: Random,

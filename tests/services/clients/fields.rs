@@ -31,8 +31,8 @@ fn url(server: &Server) -> String {
     format!("http://{}/", server.address)
 }
 
-/// Returns what the parsers for Node and Python read from the responses to a call that is admitted with four left, and to one that
-/// is rejected.
+/// Makes a call that is admitted with four units left, and a call that is rejected. Returns what the parsers for Node
+/// and Python read from both responses.
 async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
     let responder = HttpResponder::new().headers(fields.iter().copied());
     let mut read = Vec::new();

@@ -49,7 +49,7 @@ type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Answers = Pin<Box<dyn Stream<Item = Result<Words, Status>> + Send>>;
 type Answered<T> = Result<tonic::Response<T>, Status>;
 
-/// The service; it counts its calls.
+/// The service, which counts its calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Echo {
     calls: Arc<AtomicUsize>,
@@ -115,7 +115,7 @@ async fn chat(request: tonic::Request<Streaming<Words>>) -> Answered<Answers> {
     Ok(tonic::Response::new(Box::pin(request.into_inner().map(|word| word))))
 }
 
-/// A limit with one budget for all callers, on that clock.
+/// A limit with one budget for all callers, on this clock.
 pub(crate) fn limit<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimitLayer<Global, A> {
     RateLimitLayer::with_limiter(Global, RateLimiter::builder(rule).clock(clock.clone()).build())
 }

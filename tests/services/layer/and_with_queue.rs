@@ -592,8 +592,8 @@ async fn calls_with_queues_of_their_own_and_one_in_common_are_all_released() {
     }
     for (n, at) in calls.join_all().await {
         let (nth, own) = (INTERVAL * n as u32, MS * 500 * (n / 4) as u32);
-        // The first of each user finds its own queue free; the slot it takes there is its arrival, not its
-        // scheduled time in the common one.
+        // The queue of the user is free at the first call of each user. The call is charged there at its arrival, and
+        // not at its scheduled time in the common queue.
         assert_eq!(at, nth.max(own), "{n}");
     }
 }
@@ -619,14 +619,14 @@ fn a_denial_reports_when_both_would_accept_it() {
     };
     assert_eq!(refused(&mut service), None);
     assert_eq!(refused(&mut service), None);
-    // The queue is full for 100 ms; the bucket has one more.
+    // The queue is full for 100 ms. The bucket has one more token.
     let wait = refused(&mut service).unwrap().retry_after().unwrap();
     assert_eq!(wait, INTERVAL);
     clock.advance(wait - Duration::from_nanos(1));
     assert!(refused(&mut service).is_some());
     clock.advance(Duration::from_nanos(1));
     assert_eq!(refused(&mut service), None);
-    // Now the bucket is empty as well: it has the longer wait.
+    // Now the bucket is empty, too, and its wait is longer.
     let wait = refused(&mut service).unwrap().retry_after().unwrap();
     assert_eq!(wait, MS * 150);
     clock.advance(wait - Duration::from_nanos(1));

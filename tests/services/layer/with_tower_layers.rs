@@ -31,7 +31,7 @@ use crate::support::{Alarm, PolledByHand, Random};
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(4);
 
-/// The number of schedules for each stack; there are ten stacks.
+/// The number of schedules for each of the ten stacks.
 const SCHEDULES: u64 = 1_000;
 
 type Job = usize;
@@ -350,7 +350,7 @@ impl Builder {
 
 type Stack = BoxCloneService<Job, Job, BoxError>;
 
-/// A caller: a clone of the stack.
+/// A caller, which has a clone of the stack.
 struct Caller {
     stack: Stack,
     alarm: Arc<Alarm>,

@@ -46,7 +46,7 @@ impl Drop for Directory {
 /// A reverse proxy, stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Nginx {
-    /// The process; it is dropped before its directory, since it writes into that.
+    /// The process. It is dropped before its directory, since it writes to the directory.
     process: Process,
     pub(crate) address: SocketAddr,
     directory: Directory,
@@ -121,7 +121,7 @@ impl Nginx {
                 return false;
             }
             assert!(ended.is_none(), "nginx ended: {ended:?}, {errors}");
-            // Another process on the port would respond differently.
+            // If another process listens on the port, its response is another one.
             if ready(self.address).await.is_ok_and(|answer| answer.contains(sign)) {
                 return true;
             }
@@ -145,7 +145,7 @@ async fn ready(address: SocketAddr) -> std::io::Result<String> {
 }
 
 fn spawn(directory: &Directory) -> Child {
-    // Debian installs it where only root's `PATH` leads.
+    // Debian installs nginx in a directory that is only in the `PATH` of root.
     let spawned = ["nginx", "/usr/sbin/nginx"].iter().find_map(|program| {
         Command::new(program)
             .args(["-e", "error.log", "-c", "nginx.conf", "-p"])

@@ -164,7 +164,7 @@ async fn frames_trailers_and_failures_are_passed_on_unchanged() {
     assert!(next().await.is_none());
 }
 
-/// An app whose response body is fed by the test.
+/// An app whose response body the test feeds.
 async fn streaming() -> (Server, crate::Feed) {
     let (feed, fed) = Fed::new();
     let fed = std::sync::Arc::new(std::sync::Mutex::new(Some(fed)));

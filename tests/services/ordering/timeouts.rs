@@ -56,7 +56,7 @@ async fn ask(app: &Router, path: &str) -> (u16, u64) {
     (status, begin.elapsed().as_secs())
 }
 
-/// A limit of one call in ten seconds; two calls may be queued.
+/// A limit of one call in ten seconds, with a queue for two calls.
 fn queueing() -> RateLimiter<LeakyBucket> {
     RateLimiter::new(LeakyBucket::new(Quota::per(1, seconds(10)).unwrap()).queue(2))
 }

@@ -1,4 +1,4 @@
-//! The layer.
+//! Tests of the layer with state in Redis.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The methods of a limiter.
+//! Tests of a limiter's methods with state in Redis.
 
 use std::time::{Duration, Instant};
 

@@ -21,7 +21,7 @@ const LIMIT: u64 = 1_000;
 
 type Limiter<A> = RateLimiter<A, RedisLimit<A>>;
 
-/// A server behind a proxy, a limiter that calls it through the proxy, and one that calls it directly.
+/// A server behind a proxy, a limiter that calls the server through the proxy, and a limiter that calls it directly.
 struct Setting<A: StoredAlgorithm> {
     proxy: Proxy,
     store: RedisStore,

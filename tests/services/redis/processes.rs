@@ -65,7 +65,7 @@ async fn hammer_one_key_by_swaps(url: &str) {
     println!("admitted={failed};");
 }
 
-/// What a started process does. It does nothing in the test run itself.
+/// What a started process does. In the test run itself, the function does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
     let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };

@@ -61,7 +61,7 @@ async fn exactly_a_burst_passes_and_the_rest_gets_the_time_to_retry() {
     let mut reported = Vec::new();
     for version in VERSIONS {
         let clock = ManualClock::new();
-        // One in ten seconds.
+        // One token is refilled every ten seconds.
         let quota = Quota::per_minute(6).burst(BURST as u64);
         let server = Server::start(hello().layer(per_ip(quota, &clock))).await;
 

@@ -1,4 +1,4 @@
-//! A permit is held until the body of the response has ended: over real sockets, with HTTP/1.1 and HTTP/2.
+//! A permit is held until the body of the response has ended. The tests use real sockets, with HTTP/1.1 and HTTP/2.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -398,7 +398,7 @@ async fn the_end_of_any_response_releases_the_permit() {
         feed.send(Piece::Failure).ok().unwrap();
         assert!(at_last("a failure", broken.body_mut().frame()).await.unwrap().is_err());
         stage.gets_free("a body that fails").await;
-        // A handler that panics ends its connection's task, and releases the permit.
+        // If a handler panics, the task of its connection ends, and the permit is released.
         connection = stage.connect(version).await;
         assert!(at_last("no answer", connection.try_send(Method::GET, "/panics")).await.is_err());
         stage.gets_free("a handler that panics").await;

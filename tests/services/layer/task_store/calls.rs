@@ -1,4 +1,4 @@
-//! The methods of the limiter.
+//! Tests of a limiter's methods with this store.
 
 use super::*;
 

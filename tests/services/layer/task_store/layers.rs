@@ -1,4 +1,4 @@
-//! The layer.
+//! Tests of the layer with this store.
 
 use super::*;
 
