@@ -46,7 +46,7 @@ fn use_up<A: Algorithm>(limiter: &RateLimiter<A>, key: &str) {
 }
 
 #[test]
-fn the_kth_of_a_backlog_leaves_a_bucket_of_burst_b_after_k_minus_b_intervals() {
+fn the_kth_of_many_calls_is_released_from_a_bucket_of_burst_b_after_k_minus_b_intervals() {
     for (limit, period, burst) in [
         (3, 10, 1),
         (3, 10, 4),
