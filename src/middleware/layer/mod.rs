@@ -81,7 +81,8 @@ pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = 
 }
 
 impl RateLimitLayer<PeerIp, TokenBucket> {
-    /// Creates a layer with a token bucket for each IPv4 address, and for each /64 of IPv6 addresses, of a TCP peer.
+    /// Creates a layer with a token bucket for each IP address of a TCP peer. All IPv6 addresses of a /64 share a
+    /// bucket.
     #[must_use]
     pub fn per_ip(quota: Quota) -> Self {
         Self::new(PeerIp::new(), TokenBucket::new(quota))
@@ -159,11 +160,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// them.
     ///
     /// With the feature `tracing`, the layer logs the first such request, and then none until the store has recovered.
-    /// The store has recovered when it has decided a certain number of requests in a row. This is logged, too. The
-    /// number is 1 after the first logged failure, and doubles with each further logged failure, up to 1,024. So a
-    /// store that fails again and again does not fill the log. The setting has no effect with state in memory, which
-    /// never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot decide is admitted
-    /// only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
+    /// The store has recovered when it has decided a certain number of requests in a row. The layer logs the recovery,
+    /// too. The number is 1 after the first logged failure, and doubles with each further logged failure, up to 1,024.
+    /// So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
+    /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot decide is
+    /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.on_store_error = treatment)

@@ -66,8 +66,8 @@ pub trait Responder<Req, Res, Err> {
         response
     }
 
-    /// Converts the response of the inner service to an admitted call. `reports` contains the policies that decided the
-    /// call and are not in shadow mode. It can be empty.
+    /// Converts the response of the inner service to an admitted call. `reports` contains a report of each policy that
+    /// decided the call and is not in shadow mode. It may be empty.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
 
     /// Converts an error of the inner service.
@@ -81,9 +81,9 @@ pub trait Responder<Req, Res, Err> {
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
     /// Returns a future that reads the body of a rejected request. The method is called after [`reject`](Self::reject).
-    /// When the future has completed, the response that `reject` returned is passed on. If the method returns `None`,
-    /// as the default does, the response is passed on at once. A responder that delegates to another responder must
-    /// delegate this method and [`drained`](Self::drained).
+    /// When the future has completed, the response that `reject` returned is passed on. The default drops the request
+    /// and returns `None`, and the response is then passed on at once. A responder that delegates to another responder
+    /// must delegate this method and [`drained`](Self::drained).
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }
