@@ -129,7 +129,8 @@ impl World {
         }
     }
 
-    /// Makes one call, and asserts that all its fields are true. Returns how many calls of cost 1 would be admitted now.
+    /// Makes one call, and asserts that all fields of its response are true. Returns how many calls of cost 1 would be
+    /// admitted now.
     fn call(&mut self, cost: u64) -> u64 {
         self.calls.push((self.clock.now(), cost));
         let before = SystemTime::now();

@@ -72,7 +72,8 @@ pub(crate) fn at_socket(path: &Path) -> String {
 }
 
 impl Nginx {
-    /// Starts an nginx on a free port of `ip` that passes everything on to `upstream`, with `directives` in its `location`.
+    /// Starts an nginx on a free port of `ip`, with `directives` in its `location`. It forwards all requests to
+    /// `upstream`.
     pub(crate) async fn start(ip: &str, upstream: &str, directives: &str) -> Self {
         let listen = if ip.contains(':') { format!("[{ip}]:PORT") } else { format!("{ip}:PORT") };
         Self::listening(&listen, ip, upstream, directives).await
