@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::ACCEPT;
 
 /// Returns whether the client prefers `text/html` to problem details and to JSON. Invalid ranges of `Accept` are
-/// ignored. If `Accept` is missing or has no valid range, returns `false`.
+/// ignored, and so are field lines that are not ASCII. If `Accept` is missing or has no valid range, returns `false`.
 pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(ACCEPT);
     if lines.iter().next().is_none() {
@@ -23,7 +23,7 @@ pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
     html > 0 && html > weight("application", "problem+json") && html > weight("application", "json")
 }
 
-/// A media range.
+/// A media range of `Accept`, with its weight.
 #[derive(Clone, Copy, Debug)]
 struct Range<'a> {
     kind: &'a str,
@@ -41,8 +41,8 @@ impl<'a> Range<'a> {
         Some(Self { kind, subtype, weight })
     }
 
-    /// Returns how specifically the range matches the media type `kind/subtype`: 0 to 2. Returns `None` if the range
-    /// does not match.
+    /// Returns how specific the range is: 0 for `*/*`, 1 for a range such as `text/*`, and 2 for a media type. Returns
+    /// `None` if the range does not match `kind/subtype`.
     fn precision(&self, kind: &str, subtype: &str) -> Option<u8> {
         match (self.kind, self.subtype) {
             ("*", "*") => Some(0),
@@ -53,7 +53,8 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Parses a weight from 0 to 1 with at most three decimals. Returns the weight in thousandths.
+/// Parses a weight from 0 to 1 with at most three decimals. Returns the weight in thousandths, or `None` if the weight
+/// is invalid.
 fn thousandths(text: &str) -> Option<u32> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let whole: u32 = if matches!(whole, "0" | "1") { whole.parse().ok()? } else { return None };
@@ -76,7 +77,7 @@ mod tests {
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8", true),
             ("image/avif,image/webp,image/apng,*/*;q=0.8", false),
-            // curl, fetch and axios accept any type; other clients name the types that they accept.
+            // curl, fetch and axios accept any type. Other clients list the types that they accept.
             ("*/*", false),
             ("application/json, text/plain, */*", false),
             ("application/json", false),

@@ -73,7 +73,7 @@ pub trait OuterBody<B> {
     fn holding(body: Self::Body, permit: Permit) -> Self::Body;
 }
 
-/// The default: every body becomes a [`ResponseBody`].
+/// The default, with which every body becomes a [`ResponseBody`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WrapBody;
 

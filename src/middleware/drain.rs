@@ -2,8 +2,8 @@
 //!
 //! A connection with an unread body cannot be used again, because the server would read the rest of the body as the
 //! next request. So the server closes the connection, and announces the close to the client by `Connection: close`. A
-//! client that ignores the announcement can lose this response, or the response to its next request. If the body is
-//! read to its end, the connection can be used again.
+//! client that ignores the announcement can lose the response to the rejected request, or the response to its next
+//! request. If the body is read to its end, the connection can be used again.
 
 use std::fmt;
 use std::future::Future;
@@ -23,7 +23,7 @@ use tokio::time::{Sleep, sleep};
 /// The maximum number of bodies that one responder and its clones read at the same time.
 const MAX_DRAINS: usize = 1_024;
 
-/// The number of frames that are read before the task yields to the runtime.
+/// The maximum number of frames that are read before the task yields to the runtime.
 const FRAMES_AT_ONCE: usize = 64;
 
 /// Reads the unread body of a rejected request, or leaves it unread. `B` is the type of the body. Only this crate
@@ -42,7 +42,7 @@ pub trait UnreadBody<B> {
     fn drain(&self, request: Request<B>) -> Option<Drain>;
 }
 
-/// The default: the body of a rejected request is left unread.
+/// The default, with which the body of a rejected request is left unread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeaveUnread;
 
@@ -55,7 +55,7 @@ impl<B> UnreadBody<B> for LeaveUnread {
     }
 }
 
-/// The limits within which the body of a rejected request is read and discarded before the response is sent. Created by
+/// The bounds within which the body of a rejected request is read and discarded before the response is sent. Created by
 /// [`HttpResponder::drain`](super::HttpResponder::drain).
 #[derive(Clone, Debug)]
 pub struct DrainBody {
@@ -99,18 +99,19 @@ pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
             || content_length(headers).is_some_and(|length| length > 0))
 }
 
-/// Returns the value of `Content-Length`. For a value that is not a number, returns `u64::MAX`.
+/// Returns the value of `Content-Length`, or `None` if the field is absent. For a value that is not a number, returns
+/// `u64::MAX`.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let length = headers.get(CONTENT_LENGTH)?;
     Some(length.to_str().ok().and_then(|length| length.parse().ok()).unwrap_or(u64::MAX))
 }
 
-/// An extension of a response. It marks that the response has `Connection: close` only because the request's body is
-/// unread.
+/// An extension of a response that has `Connection: close` only because the body of the request is unread.
 #[derive(Clone, Copy, Debug)]
 struct ClosedByUs;
 
-/// Adds `Connection: close` to the response. If `may_be_read` is `true`, [`keep_open`] can remove this field again.
+/// Adds `Connection: close` to the response, unless the response already has it. If `may_be_read` is `true`,
+/// [`keep_open`] can remove the added field.
 pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     if is_closing(answer.headers()) {
         return;
@@ -121,7 +122,8 @@ pub(super) fn close<B>(answer: &mut Response<B>, may_be_read: bool) {
     answer.headers_mut().append(CONNECTION, HeaderValue::from_static("close"));
 }
 
-/// Undoes [`close`]. This function is called when the body has been read to its end.
+/// Removes the field that [`close`] has added. This function is called when the body of the request has been read to
+/// its end.
 pub(super) fn keep_open<B>(answer: &mut Response<B>) {
     if answer.extensions_mut().remove::<ClosedByUs>().is_none() {
         return;
@@ -140,8 +142,8 @@ fn is_closing(headers: &HeaderMap) -> bool {
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
 }
 
-/// A future that reads the rest of a rejected request's body and discards it. Its output is `true` if the body was read
-/// to its end, and `false` if the body was too long, too slow or failed.
+/// A future that reads the body of a rejected request and discards it. The output is `true` if the body was read to its
+/// end, and `false` if the body was too long, was too slow, or failed.
 ///
 /// # Cancel safety
 ///
@@ -149,8 +151,8 @@ fn is_closing(headers: &HeaderMap) -> bool {
 pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
 
 impl Drain {
-    /// Creates a drain from a future whose output is `true` if the request was read to its end. Use this function to
-    /// implement [`Responder::drain`](super::Responder::drain) for a responder of your own.
+    /// Creates a drain from a future whose output is `true` if the request's body was read to its end. Use this
+    /// function to implement [`Responder::drain`](super::Responder::drain) for a responder of your own.
     #[must_use]
     pub fn new(reading: impl Future<Output = bool> + Send + 'static) -> Self {
         Self(Box::pin(reading))
@@ -175,7 +177,7 @@ pin_project! {
     struct Reading<B> {
         #[pin]
         body: B,
-        // The number of bytes that can still be read.
+        // The number of bytes that may still be read.
         left: u64,
         #[pin]
         deadline: Sleep,

@@ -1,5 +1,4 @@
-//! Older and custom forms of the header fields: the fields of earlier drafts, `X-RateLimit-*`, and fields with custom
-//! names.
+//! The older and custom header fields: the fields of earlier drafts, `X-RateLimit-*`, and fields with custom names.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use crate::clock::since_epoch;
 
 /// The format of `X-RateLimit-Reset`, in seconds, rounded up. On the response to an admitted call, the field says when
 /// the budget is full again. On a rejection, the field says when the client can retry. The field is absent if this time
-/// is unknown.
+/// is unknown, or if waiting does not help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetFormat {
     /// A Unix time, read from this machine's wall clock. Clients compare this time with the `Date` field, which servers
@@ -33,8 +32,9 @@ pub(super) enum Draft {
     V11,
 }
 
-/// The names of three header fields, which report the limit, the remaining units, and a time: on a rejection, when the
-/// caller can retry, and otherwise, when the budget is full again. A [`ResetFormat`] is the format of that time.
+/// The names of three header fields, which report the limit, the remaining units and a time. On a rejection, this is
+/// the time at which the caller can retry. On other responses, it is the time at which the budget is full again. A
+/// [`ResetFormat`] is the format of the time.
 ///
 /// ```
 /// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};
@@ -50,7 +50,7 @@ pub struct FieldNames {
 }
 
 impl FieldNames {
-    /// Creates the names from lower-case strings. `reset` is the format of the field `time`.
+    /// Creates the names from lower-case strings. `reset` is the format of the field that `time` names.
     ///
     /// # Panics
     ///
@@ -66,8 +66,8 @@ impl FieldNames {
         let names = [limit, remaining, time];
         let mut at = 0;
         while at < names.len() {
-            // `from_static` panics if the name is not valid. A `const fn` cannot drop its result; `forget` leaks
-            // nothing, since the result only refers to a static string.
+            // `from_static` panics if the name is not valid. A `const fn` cannot drop the result of `from_static`.
+            // `forget` leaks nothing, since the result only refers to a static string.
             std::mem::forget(HeaderName::from_static(names[at]));
             at += 1;
         }
@@ -92,20 +92,21 @@ const DRAFT_06: FieldNames = FieldNames {
     reset: ResetFormat::DeltaSeconds,
 };
 
-/// The values of the policy that matters most. On a denial, this is the policy that denied with the longest wait; an
-/// unknown wait is treated as the longest. If no policy denied the request, it is the policy with the fewest remaining
-/// units.
+/// The values of the policy that matters most, among those that are visible to callers. If policies denied the request,
+/// this is the one with the longest wait. A wait that is unknown or does not help is treated as the longest. If no
+/// policy denied the request, it is the policy with the fewest remaining units.
 struct Summary {
     limit: u64,
     remaining: u64,
     /// On a rejection, the time until the caller can retry. On an admission, the time until the budget is full again.
-    /// `None` if this time is unknown.
+    /// `None` if this time is unknown, or if waiting does not help.
     time: Option<Duration>,
 }
 
 impl Summary {
-    /// Selects the policy that matters most. On a rejection, `wait` is `Some(Some(time))`, or `Some(None)` if the time
-    /// to wait is unknown. On an admission, `wait` is `None`.
+    /// Selects the policy that matters most. Returns `None` if no policy is visible to callers. On a rejection, `wait`
+    /// is `Some(Some(time))`, or `Some(None)` if the time to wait is unknown or waiting does not help. On an admission,
+    /// `wait` is `None`.
     fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
         let visible = || reports.iter().filter(|report| !report.is_hidden());
         let denial = visible()
@@ -123,8 +124,8 @@ impl Summary {
     }
 }
 
-/// Adds the three fields with these names. The field of the time is left out if the time is unknown. If one of the
-/// fields is already present, adds no field.
+/// Adds the three fields with these names. If the time is unknown, the field of the time is left out. If one of the
+/// fields is already present, or if no policy is visible to callers, adds no field.
 pub(super) fn add_three(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],
@@ -147,8 +148,8 @@ pub(super) fn add_three(
     }
 }
 
-/// Adds the four fields of draft 6. If `RateLimit-Policy` is already present, adds no field. If only other fields of
-/// the four are present, adds `RateLimit-Policy` alone.
+/// Adds the four fields of draft 6. If `RateLimit-Policy` is already present, adds no field. If `RateLimit-Policy` is
+/// absent, but another of the four fields is present, adds only `RateLimit-Policy`.
 pub(super) fn add_draft_06(
     headers: &mut HeaderMap,
     reports: &[PolicyReport<'_>],

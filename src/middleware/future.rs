@@ -21,11 +21,12 @@ pin_project! {
     /// If the future is dropped while its call is queued, the calls behind this call move up, and the inner service is
     /// not called. With state in memory, the limit that queues the call has charged nothing. A
     /// [joined](crate::RateLimitLayer::and) policy that has already charged the call refunds as much of the charge as
-    /// still counts. A store that replies later may already have charged the call.
+    /// still counts. If the future is dropped before the reply of another store, that store may already have charged
+    /// the call.
     ///
     /// The future may also be dropped after the queue has released the call, but before the next poll of the future.
-    /// With state in memory, the charge is then undone. The charge stays only if, since the release, another call for
-    /// the key was admitted, or the key's state was changed in another way, such as by a refund.
+    /// With state in memory, the charge is then undone, with one exception: the charge stays if another call for the
+    /// key was admitted since the release, or if the key's state was changed in another way, such as by a refund.
     ///
     /// Once the inner service was called, the charge stays. If the future is dropped before its response is ready, a
     /// permit of the call is released.
@@ -59,7 +60,8 @@ pin_project! {
 }
 
 pin_project! {
-    /// A queued call: its wait, its request, and the instance of the service that is ready for the request.
+    /// A call that waits for its decision, with its request and the instance of the service that is ready for the
+    /// request.
     struct Held<W, Svc, Req> {
         #[pin]
         wait: W,
@@ -102,7 +104,8 @@ where
         future
     }
 
-    /// Creates the future of a call that is queued. If the call is admitted, the future calls `ready`.
+    /// Creates the future of a call that waits for its decision, because the call is queued or the store replies later.
+    /// If the call is admitted, the future passes the request to the service `ready`.
     pub(super) fn waiting(wait: P::Wait, ready: Svc, request: Req, shared: &Arc<Shared<P, R>>) -> Self {
         let held = Box::pin(Held { wait, call: Some((ready, request)) });
         Self { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
@@ -120,8 +123,7 @@ where
     /// # Panics
     ///
     /// Panics if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
-    /// the default clock, the future must be polled within a tokio runtime whose timer is enabled. Otherwise, the
-    /// method panics.
+    /// the default clock, also panics outside of a tokio runtime whose timer is enabled.
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();
@@ -160,8 +162,8 @@ where
     P: PolicySet<Req> + SettlePolicies<Svc::Response>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
-    /// Polls the wait of a queued call. Once the wait is over, passes an admitted call to the inner service, and makes
-    /// the response to a rejected call.
+    /// Polls the wait of a call. Once the call is decided, passes an admitted call to the inner service, or makes the
+    /// response to a rejected call.
     fn poll_wait(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let StageProj::Waiting { held } = this.stage.as_mut().project() else { return Poll::Ready(()) };

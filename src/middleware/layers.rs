@@ -59,15 +59,16 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// Joins two layers: a request is admitted only if both layers allow the request. If one layer denies the request,
     /// neither layer charges it.
     ///
-    /// Both policies decide the request while both keys are locked, so no other call for these keys is decided in
-    /// between. The responder of this layer makes the responses. If both policies have the same name, the name of the
-    /// second gets a number: `default`, `default-2`.
+    /// Both policies decide the request in one step, so no other call for one of the two keys is decided in between.
+    /// The responder of this layer makes the responses. If both policies have the same name, the name of the second
+    /// gets a number: `default`, `default-2`.
     ///
     /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
     /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
     /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
-    /// the request, the request is admitted when it is due in both queues. On average, the inner service then receives
-    /// no more requests than either queue alone releases, but at less even intervals than from a single queue.
+    /// the request, the request is admitted as soon as both queues can release it. On average, the inner service then
+    /// receives no more requests than either queue alone would release, but the intervals between the requests are less
+    /// even than with a single queue.
     ///
     /// Both layers must have their state in memory, or both in one `RedisStore`: see [many
     /// machines](crate::guide::many_machines#several-limits). Call [`unless`](RateLimitLayer::unless) and

@@ -12,17 +12,17 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! With state in memory, a call that is not queued is decided in `call`. Queued calls, and calls decided by other
-//! stores, are decided later, while the response future is polled. The body of the request is not read before the
-//! decision. An admitted call is passed to the instance of the inner service that `poll_ready` has polled.
+//! A call that is queued, or that waits for the reply of a store on another machine, is decided while the response
+//! future is polled. All other calls are decided in `call`. The body of the request is not read before the decision. An
+//! admitted call is passed to the instance of the inner service that `poll_ready` has polled.
 //!
-//! If the algorithm queues calls, a queued request is kept together with an instance of the service that is ready for
-//! the request, and is passed to that instance when the request is admitted. A gRPC request waits no longer than its
-//! `grpc-timeout`. The body of a queued request is not read. If the algorithm limits calls in progress
-//! ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until the body ends. A
-//! handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions; an axum handler can
-//! take the decision as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all calls in its
-//! queues are rejected at once.
+//! A queued request is kept together with an instance of the inner service that is ready for the request. When the
+//! request is admitted, it is passed to that instance. A gRPC request waits no longer than its `grpc-timeout`. The body
+//! of a queued request is not read. If the algorithm limits calls in progress
+//! ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until the body ends, fails or
+//! is dropped. A handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions. An axum
+//! handler can take the decision as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all
+//! calls in its queues are rejected at once.
 //!
 //! If the cost of a call is known only from its response, use [`settle`](RateLimitLayer::settle). To see what a limit
 //! would do before it is enforced, use [`shadow`](RateLimitLayer::shadow).

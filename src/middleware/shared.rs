@@ -27,8 +27,8 @@ impl<P, R> Shared<P, R> {
         Self { policies, responder, has_timeline, watches_keys }
     }
 
-    /// Returns the verdict on a request that had to wait for its decision. If the store could not decide the request, the
-    /// policies admit or reject it.
+    /// Returns the verdict on a request that had to wait for its decision. If the store could not decide the request,
+    /// the request is admitted only if all policies admit such requests.
     pub(super) fn unless_allowed_on_error(&self, verdict: Verdict) -> Verdict {
         match verdict {
             Err(Rejected::StoreError(error)) if self.admits_undecided(&error) => Ok(()),
@@ -37,7 +37,7 @@ impl<P, R> Shared<P, R> {
     }
 
     /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
-    /// measured, or zero if no policy has a timeline.
+    /// measured, or zero if none of the policies that decided the request has a timeline.
     #[inline(always)]
     pub(super) fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &P::Outcomes) -> Nanos
     where
@@ -62,7 +62,7 @@ impl<P, R> Shared<P, R> {
         started
     }
 
-    /// Counts a request that the store could not decide. Returns whether the request is admitted.
+    /// Counts and logs a request that the store could not decide. Returns whether the request is admitted.
     fn admits_undecided(&self, error: &BoxError) -> bool {
         // Joined policies have one store, which fails for all of them.
         let infos = &self.policies.infos;
@@ -145,6 +145,7 @@ impl<P, R> Shared<P, R> {
 /// An admitted call whose response has not been made yet.
 pub(super) struct Admitted<O> {
     pub(super) outcomes: O,
-    /// The clock reading from which the response time is measured, if a policy has a timeline.
+    /// The clock reading from which the response time is measured. Zero if none of the policies that decided the call
+    /// has a timeline.
     pub(super) started: Nanos,
 }

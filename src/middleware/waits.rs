@@ -13,15 +13,16 @@ use super::response::jitter::jitter;
 use super::response::options::{BodyFormat, Options, Shape};
 
 impl<F, D, B> HttpResponder<F, D, B> {
-    /// Sets the `Retry-After` of a rejection where waiting helps but the wait is unknown. The wait is unknown if it
-    /// depends on calls in progress, if the limiter was closed, if its key table is full, or if the store failed. The
-    /// default is one second. With `None`, such a rejection has no `Retry-After`, and many clients then retry at once.
+    /// Sets the `Retry-After` of a rejection if waiting helps, but the length of the wait is unknown. The length is
+    /// unknown if it depends on calls in progress, if the limiter was closed, if its key table is full, or if the store
+    /// failed. The default is one second. With `None`, such a rejection has no `Retry-After`, and many clients then
+    /// retry at once.
     ///
-    /// The time is a hint, and appears in `Retry-After` and `retry-after-ms` only. If several policies denied the call,
+    /// The time is a hint, and is sent only in `Retry-After` and `retry-after-ms`. If several policies denied the call,
     /// and the wait of some of them is known, the hint is raised to the longest known wait. The [jitter](Self::jitter)
-    /// is added to the hint, and the [maximum reported wait](Self::max_reported_wait) caps the sum. There is no hint in
-    /// three cases: for a request without a valid key or from a forbidden caller, for a request that costs more than a
-    /// limit can ever admit, and in a gRPC response, because gRPC clients read other fields.
+    /// is added to the hint, and the [maximum reported wait](Self::max_reported_wait) caps the sum. A request gets no
+    /// hint if it has no valid key, if its caller is forbidden, or if it costs more than a limit can ever admit. gRPC
+    /// responses have no hint, because gRPC clients read other fields.
     #[must_use]
     pub const fn retry_after_unknown(mut self, hint: Option<Duration>) -> Self {
         self.options.retry_after_unknown = hint;
@@ -36,8 +37,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the status of a rejection where waiting does not help, because the request costs more than a limit can ever
-    /// admit. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
+    /// Sets the status of the rejection of a request that costs more than a limit can ever admit, so that waiting does
+    /// not help. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
     /// responses and [custom responses](Self::rejection_response). The function that makes a custom response can call
     /// [`Rejection::unsatisfiable_cost`].
     #[must_use]
@@ -46,8 +47,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the format of the body of a rejection where waiting does not help. The default is the [format](Self::body)
-    /// of all other rejections.
+    /// Sets the format of the body of a rejection if waiting does not help. The default is the [format](Self::body) of
+    /// all other rejections.
     #[must_use]
     pub const fn never_fits_body(mut self, format: BodyFormat) -> Self {
         self.options.never_fits_body = Some(format);
@@ -62,11 +63,11 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// this situation may return 502 to its own client. If the body is read to its end, the client gets the response,
     /// and the connection can be used again.
     ///
-    /// If the announced length is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the
-    /// response is returned at once, with `Connection: close`. If reading shows that the body is too long, takes too
-    /// much time or fails, the response is returned at that point, also with `Connection: close`. This responder and
-    /// its clones together read at most 1,024 bodies at the same time. Further bodies are left unread. HTTP/2 requests
-    /// are not affected.
+    /// If `Content-Length` is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the response
+    /// is returned at once, with `Connection: close`. If reading shows that the body is too long, takes too much time
+    /// or fails, the response is returned at that point, also with `Connection: close`. This responder and its clones
+    /// together read at most 1,024 bodies at the same time. Further bodies are left unread. Requests over HTTP/2 and
+    /// HTTP/3 are not affected.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.
@@ -100,9 +101,10 @@ impl Options {
         Waits { wait, extra, max: self.max_reported_wait }
     }
 
-    /// Returns the `Retry-After` of a rejection whose wait is unknown: the configured hint or, if that is longer, the
-    /// longest wait that is known. Returns `None` if no hint is configured, if waiting does not help, if the call has
-    /// no valid key, or if the caller is forbidden.
+    /// Returns the `Retry-After` of a rejection whose wait is unknown: the configured hint or, if it is longer, the
+    /// longest wait that is known. The jitter is included, and the result is at most the maximum reported wait. Returns
+    /// `None` if no hint is configured, if waiting does not help, if the call has no valid key, or if the caller is
+    /// forbidden.
     pub(super) fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;

@@ -1,4 +1,4 @@
-//! A call for a key already known allocates nothing.
+//! Tests that a call for a key that is already known allocates nothing.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Memory under a flood of keys: flat, with every policy for a full table.
+//! Memory under a flood of keys. It does not grow, with any treatment of a full table.
 
 use allocation_counter::measure;
 use tower_throttle::algorithm::FixedWindow;
@@ -8,7 +8,7 @@ use tower_throttle::{Quota, RateLimiter};
 
 const MAX_KEYS: usize = 10_000;
 
-/// Checks that live memory does not grow with the number of keys once the table has been full for a while.
+/// Checks that live memory does not grow with the number of keys after the table has been full for a while.
 fn stays_flat(keys: u64) {
     for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets, OnFull::Reject] {
         let builder = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).clock(ManualClock::new());
@@ -27,7 +27,7 @@ fn stays_flat(keys: u64) {
         let first = flood(200_000);
         assert!(first <= 2 * 120 * MAX_KEYS as i64, "{on_full:?}: {first} bytes");
         let more = flood(keys);
-        // Some part of the table may fill for the first time, not more.
+        // One part of the table may still fill for the first time.
         assert!(more <= 16_384, "{on_full:?}: {more} bytes more for {keys} keys");
     }
 }

@@ -1,5 +1,5 @@
-//! Allocations of a call through the layer: none if nothing is reported, otherwise the values of its header
-//! fields. The body of a denied request is not read.
+//! Allocations of a call through the layer. If nothing is reported, the layer allocates nothing. Otherwise, it
+//! allocates the values of the header fields. The body of a denied request is not read.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -84,7 +84,7 @@ where
 
 type Behind = fn(Request<Unread>) -> Ready<Result<Response<Empty>, Infallible>>;
 
-/// Returns how often a call whose key is known allocates, at most.
+/// Returns the maximum number of allocations of a call whose key is known.
 fn allocations<L>(layer: L, status: u16) -> u64
 where
     L: Layer<ServiceFn<Behind>>,
@@ -104,7 +104,7 @@ where
     most
 }
 
-/// The header table of a response that has no fields yet: two blocks.
+/// The number of allocations for the header table of a response that had no fields.
 const TABLE: u64 = 2;
 
 const MANY: Quota = Quota::per_hour(1_000_000);
@@ -139,7 +139,8 @@ fn an_admitted_call_allocates_for_the_values_of_its_fields() {
     let bucket = || by_key(TokenBucket::new(MANY));
     assert_eq!(allocations(bucket().responder(draft()), 200), TABLE + 1);
     let tuple = (TokenBucket::new(MANY), FixedWindow::new(MANY));
-    // Two policies in two header lines, the second of which is stored apart in the table; and one item.
+    // The two policies are in two field lines, and the table needs an allocation for the second line. There is one item
+    // of `RateLimit`.
     assert_eq!(allocations(by_key(tuple).responder(draft()), 200), TABLE + 2);
     // The decision for handlers is boxed.
     assert_eq!(allocations(bucket(), 200), TABLE + 2);
@@ -147,7 +148,7 @@ fn an_admitted_call_allocates_for_the_values_of_its_fields() {
         allocations(bucket().responder(HttpResponder::new().send_headers(SendHeaders::Never)), 200),
         1
     );
-    // A value of each field.
+    // One allocation for the value of each field.
     let legacy = draft().headers([HeaderFormat::XRateLimit(ResetFormat::DeltaSeconds)]);
     assert!(allocations(bucket().responder(legacy), 200) <= TABLE + 3);
 }
@@ -168,7 +169,8 @@ fn what_else_costs_an_allocation() {
 #[test]
 fn a_denied_call_reads_no_body_and_allocates_little() {
     let few = || by_key(TokenBucket::new(Quota::per_hour(1)));
-    // The header table, and with fields the value of `RateLimit`; a wait of up to 1,000 seconds needs no allocation.
+    // The allocations are for the header table and, if fields are sent, for the value of `RateLimit`. The value of
+    // `Retry-After` needs an allocation only for a wait of 1,000 seconds or more.
     let soon = || by_key(TokenBucket::new(Quota::per(1, Duration::from_secs(900)).unwrap()));
     for (responder, most) in [(silent(), TABLE), (HttpResponder::new(), TABLE + 1)] {
         assert_eq!(allocations(soon().responder(responder), 429), most);
@@ -176,7 +178,7 @@ fn a_denied_call_reads_no_body_and_allocates_little() {
     }
 }
 
-/// What the future of an admitted call adds to that of the inner service: the outcome, and one reference.
+/// The size that the layer adds to the future of an admitted call: the outcome, and one reference.
 #[test]
 fn the_response_future_is_little_larger_than_that_of_the_inner_service() {
     fn extra<A: Algorithm>(rule: A) -> usize {
@@ -184,6 +186,6 @@ fn the_response_future_is_little_larger_than_that_of_the_inner_service() {
         size_of_val(&service.call(request())) - size_of_val(&behind(request()))
     }
     assert!(extra(TokenBucket::new(MANY)) <= 144, "{}", extra(TokenBucket::new(MANY)));
-    // The type of the algorithm, and of the responder, make no difference.
+    // The types of the algorithm and of the responder make no difference.
     assert_eq!(extra(TokenBucket::new(MANY)), extra((TokenBucket::new(MANY), FixedWindow::new(MANY))));
 }

@@ -1,4 +1,4 @@
-//! The table of keys: bounded, cleaned by the calls that use it, and no way around a limit.
+//! The key table. It is bounded, it is swept by the calls that use it, and it cannot be used to exceed a limit.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, Manu
     (RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys).build(), clock)
 }
 
-/// Returns the same limiter with shared buckets for keys that find no slot.
+/// Returns the same limiter, with shared buckets for keys that find no place in the table.
 fn sharing<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
     let clock = ManualClock::new();
     let builder = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys);
@@ -63,7 +63,7 @@ fn a_flood_neither_grows_the_table_nor_frees_a_limited_key() {
 fn the_same_holds_for_each_algorithm() {
     flood(limiter(FixedWindow::new(Quota::per_hour(5)), 100_000), 5);
     flood(limiter(SlidingWindow::new(Quota::per_hour(5)), 100_000), 5);
-    // It admits one call at a time, so all keys are used up alike, and none of them is the one to evict.
+    // A leaky bucket admits one call at a time, so all keys are equally used, and no key is the least used one.
     flood(sharing(LeakyBucket::new(Quota::per_hour(5)), 100_000), 1);
 }
 
@@ -150,8 +150,7 @@ fn new_keys_of_a_table_in_use_are_limited_together() {
     );
 }
 
-/// Keys get buckets of their own again once there is room; what they used while they shared a bucket stays
-/// used.
+/// When there is room again, keys get buckets of their own. The units that a key used in a shared bucket still count.
 #[test]
 fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
     for newcomer in 0..100_u32 {
@@ -159,7 +158,7 @@ fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
         assert!(limiter.check("first").is_allowed());
         assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 5);
         assert!(!limiter.peek(&newcomer).is_allowed());
-        // The first is fresh and makes room; one unit has come back.
+        // The first key is now fresh, so it can be removed to make room. One unit is available again.
         clock.advance(HOUR / 5);
         assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 1);
         assert_eq!(limiter.len(), 1, "it has a place of its own now");
@@ -266,14 +265,13 @@ fn keys_added_and_evicted_repeatedly_do_not_grow_the_table() {
         }
     };
     come_and_go();
-    // Some part of the table may fill for the first time, not more.
+    // One part of the table may still fill for the first time.
     let more = held(come_and_go);
     assert!(more < 16_384, "{more} bytes more for 100,000 keys gone");
     assert!(limiter.len() < 500);
 }
 
-/// The table may evict a key that is fresh, since that changes no decision: not when the clock steps back
-/// either.
+/// The table may remove a fresh key, because this changes no decision. It changes none even when the clock steps back.
 #[test]
 fn evicting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
     for strangers in [0, 2] {
@@ -282,7 +280,7 @@ fn evicting_a_key_gives_nothing_extra_when_the_clock_steps_back() {
         assert!(limiter.check_n("key", 10).is_allowed());
         clock.set(Duration::from_secs(10));
         assert_eq!(limiter.check_n("key", 0).remaining(), 10);
-        // Each new key inspects old ones and evicts those that are fresh.
+        // For each new key, the table examines old keys and removes those that are fresh.
         assert_eq!(admitted(&limiter, 0..strangers), strangers as usize);
         clock.set(Duration::from_secs(5));
         assert!(limiter.check_n("key", 10).is_allowed());

@@ -1,4 +1,4 @@
-//! Asks the crate the questions that the model is asked.
+//! Asks the crate the same questions as the model.
 #![allow(dead_code, reason = "each program that includes it uses a part")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,11 +8,11 @@ use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 
 use crate::model::{Heard, Peer, Setup, Source, Trust};
 
-/// The address of the connection, or none.
+/// The address of the connection, or `None` if there is none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connected(pub(crate) Option<IpAddr>);
 
-/// Builds the extractor; `None` if the setup is invalid.
+/// Builds the extractor. Returns `None` if the setup is invalid.
 pub(crate) fn client_ip(setup: &Setup) -> Option<ClientIp> {
     let client = match &setup.source {
         Source::XForwardedFor(trust) => ClientIp::x_forwarded_for(trusted(trust)?),
@@ -33,12 +33,13 @@ fn trusted(trust: &Trust) -> Option<TrustedProxies> {
     }
 }
 
-/// Returns the same extractor, for a server that reports the peer in a type of its own. Only so can a peer have no address.
+/// Returns the same extractor, for a server that reports the peer in a type of its own. Only with such a type can a
+/// peer have no address.
 pub(crate) fn peer_said(client: ClientIp) -> ClientIp {
     client.peer_from(|connected: &Connected| connected.0)
 }
 
-/// Builds the request; `None` if a header is invalid.
+/// Builds the request. Returns `None` if a header is invalid.
 pub(crate) fn request(heard: &Heard) -> Option<Request<()>> {
     let mut request = Request::new(());
     match heard.peer {

@@ -1,4 +1,5 @@
-//! Random requests: the crate returns what the model returns, and mutants of the model return something else.
+//! Random requests. For each of them, the crate returns the same as the model, and mutants of the model return
+//! something else for some of them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -66,7 +67,7 @@ fn requests_are_answered_as_by_the_model() {
     ] {
         assert!(errors[&missing] >= requests / 1_000, "{missing:?}: {errors:?}");
     }
-    // The error is one of a few sentences: it contains nothing of a request.
+    // The error is one of a few fixed sentences, so it contains nothing of the request.
     assert!(said.len() <= 20, "{said:#?}");
 }
 

@@ -1,4 +1,4 @@
-//! Requests that a client, a proxy or a broken proxy could send: most of them nearly valid.
+//! Requests that a client, a proxy or a broken proxy could send. Most of them are valid or nearly valid.
 
 use std::net::IpAddr;
 
@@ -91,7 +91,8 @@ fn trust(random: &mut Random) -> Trust {
     }
 }
 
-/// Returns the lower half of a whole family, which proxies cannot be; other networks stay as they are.
+/// Returns the lower half of a network that is a whole family, because a whole family is not accepted. Returns other
+/// networks unchanged.
 fn half(network: String) -> String {
     match network.strip_suffix("/0") {
         Some(family) => format!("{family}/1"),
@@ -128,7 +129,8 @@ pub(crate) fn lines(random: &mut Random, source: &Source) -> Vec<(&'static str, 
         10..20 => 2,
         _ => 3,
     };
-    // All elements of one request are of one kind, or any: so some walks go all the way.
+    // The percentage of elements that are trusted. With 100, the search for an untrusted element goes to the end of the
+    // list.
     let trusted = random.one_of(&[50, 90, 100, 100]);
     let mut lines = Vec::new();
     for _ in 0..number {
@@ -245,7 +247,7 @@ fn forwarded(random: &mut Random, trusted: u64) -> Vec<u8> {
             b"z=\";for=6.6.6.6;\"",
             b"",
         ]);
-        // Mostly not the same one twice.
+        // Most pairs have different names.
         if !pairs.iter().any(|other| other.first() == pair.first()) || random.one_in(20) {
             let place = random.within(0..=pairs.len() as u64) as usize;
             pairs.insert(place, pair.to_vec());
@@ -254,7 +256,7 @@ fn forwarded(random: &mut Random, trusted: u64) -> Vec<u8> {
     pairs.join(random.one_of(&[b";".as_slice(), b";", b" ; ", b";\t"]))
 }
 
-/// Returns the value in quotes where needed, and then sometimes with escapes.
+/// Returns the value, in quotes if it needs them. In quotes, some characters are escaped at random.
 fn value(random: &mut Random, node: &[u8]) -> Vec<u8> {
     let needs_quotes = node.iter().any(|byte| b":[]% \"".contains(byte));
     if (needs_quotes && random.one_in(30)) || (!needs_quotes && !random.one_in(4)) {

@@ -1,4 +1,5 @@
-//! Headers that are longer than any server accepts. If the work were quadratic in their length, these tests would not finish.
+//! Headers that are longer than any server accepts. If the work were quadratic in their length, these tests would not
+//! finish.
 
 use std::iter;
 

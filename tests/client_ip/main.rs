@@ -1,6 +1,7 @@
-//! The address of the client of a request: the peer's or, behind proxies, their client's.
+//! The address of the client of a request. Without proxies, this is the peer's address.
 //!
-//! Tables to read, a naive model that random requests are compared with, and clients that forge headers.
+//! There are readable tables, a naive model that is compared with the crate on random requests, and clients that forge
+//! headers.
 
 mod adapter;
 mod differential;

@@ -1,6 +1,7 @@
-//! A naive second implementation: it builds whole lists, from left to right, and then evaluates them.
+//! A naive second implementation. It builds whole lists from left to right, and then evaluates them.
 //!
-//! `tests/client_ip/main.rs` and `fuzz/` compare [`ClientIp`](tower_throttle::key::ClientIp) with it. It can also be a mutant.
+//! `tests/client_ip/main.rs` and `fuzz/` compare [`ClientIp`](tower_throttle::key::ClientIp) with this model. The model
+//! can also be a mutant.
 #![allow(dead_code, reason = "each program that includes it uses a part")]
 
 mod mutants;
@@ -28,7 +29,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Creates a model; `None` if the setup is invalid.
+    /// Creates a model. Returns `None` if the setup is invalid.
     pub(crate) fn new(setup: &Setup, mutant: Mutant) -> Option<Self> {
         let source = setup.source.clone();
         let only_from = match &setup.only_from {
@@ -55,7 +56,7 @@ impl Model {
             Peer::At(ip) => Some(Address::from(ip).canonical()),
             _ => None,
         };
-        // Both name the peers that may report addresses of others.
+        // Both are lists of peers that may report the addresses of others.
         for networks in [&self.only_from, &self.trusted].into_iter().flatten() {
             match heard.peer {
                 Peer::Absent => return Err(Missing::NoPeer),
@@ -131,7 +132,8 @@ impl Model {
 
     /// Returns for each byte of a line whether it is within quotes.
     ///
-    /// Pairs of quotes are matched from the right: a client can write any text, but only to the left of its proxy.
+    /// Pairs of quotes are matched from the right. A client can write any text, but this text is always to the left of
+    /// the text of its proxy.
     fn quoted(&self, line: &[u8]) -> Vec<bool> {
         let mut quoted = vec![false; line.len()];
         match self.mutant {
@@ -139,7 +141,7 @@ impl Model {
             Mutant::QuotesFromTheLeft => return quoted_from_the_left(line),
             _ => {}
         }
-        // The position of each quote, and whether backslashes before it make it a character within quotes.
+        // The position of each quote, and whether the quote is escaped by backslashes, if it is within quotes.
         let mut quotes: Vec<(usize, bool)> = Vec::new();
         for (place, _) in line.iter().enumerate().filter(|(_, byte)| **byte == b'"') {
             let backslashes = line[..place].iter().rev().take_while(|byte| **byte == b'\\').count();

@@ -2,7 +2,7 @@
 
 use super::naive_parser::Lax;
 
-/// The error that a model has.
+/// The fault of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     Faithful,
@@ -23,7 +23,7 @@ pub(crate) enum Mutant {
     HopsAreClamped,
     PeerIsIgnored,
     AllTrustedIsThePeer,
-    /// Matches quotes from the left: a quote that a client leaves open includes what its proxy reports.
+    /// Matches quotes from the left, so a quote that a client leaves open swallows the text of its proxy.
     QuotesFromTheLeft,
     QuotesAreNothing,
     EscapesAreNothing,

@@ -1,8 +1,8 @@
-//! Addresses and networks as text, parsed step by step: no parser of the standard library, no borrowing, no optimization.
+//! Addresses and networks as text, parsed step by step, without the parsers of the standard library.
 
 use std::net::IpAddr;
 
-/// An address, of one family or the other. A mapped one is of either, until it is made canonical.
+/// An IPv4 or IPv6 address. An IPv4-mapped address is `V6` until it is made canonical.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     V4(u32),
@@ -12,7 +12,7 @@ pub(crate) enum Address {
 use Address::{V4, V6};
 
 impl Address {
-    /// Returns the IPv4 address if this is one that is written as IPv6.
+    /// Returns the IPv4 address if this is an IPv4-mapped address, and otherwise the address itself.
     pub(crate) fn canonical(self) -> Self {
         match self {
             V6(bits) if bits >> 32 == 0xffff => V4((bits & 0xffff_ffff) as u32),
@@ -71,7 +71,7 @@ pub(crate) fn ipv4(text: &str, zeros_may_lead: bool) -> Option<u32> {
     Some(bits)
 }
 
-/// Parses groups between colons; the last two may be written as an IPv4 address where the text of the whole ends.
+/// Parses groups between colons. If `is_end` is true, the last two groups may be written as an IPv4 address.
 fn groups(text: &str, is_end: bool) -> Option<Vec<u32>> {
     let mut groups = Vec::new();
     if text.is_empty() {
@@ -121,7 +121,7 @@ fn is_port(text: &str) -> bool {
     number(text, 5, 10).is_some_and(|port| (1..=65535).contains(&port))
 }
 
-/// The errors that a mutant makes when it reads an element.
+/// The faults of a mutant that reads an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lax {
     pub(crate) mapped_stays: bool,
@@ -130,7 +130,7 @@ pub(crate) struct Lax {
     pub(crate) unspecified_is_valid: bool,
 }
 
-/// Parses an element of a list: an address, maybe with a port, a zone, brackets.
+/// Parses an element of a list, which is an address with an optional port, zone and brackets.
 pub(crate) fn element(text: &[u8], lax: Lax) -> Option<Address> {
     let text = str::from_utf8(text).ok()?;
     let (address, port) = if let Some(rest) = text.strip_prefix('[') {
@@ -150,7 +150,7 @@ pub(crate) fn element(text: &[u8], lax: Lax) -> Option<Address> {
     validated(address, lax)
 }
 
-/// Parses the header of a CDN: an address, a colon, a port.
+/// Parses the header of a CDN, which has an address, a colon and a port.
 pub(crate) fn viewer(text: &[u8], lax: Lax) -> Option<Address> {
     let text = str::from_utf8(text).ok()?;
     let (address, port) = text.rsplit_once(':')?;
@@ -198,7 +198,8 @@ impl Networks {
         Some(all)
     }
 
-    /// Returns whether all of IPv4 or all of IPv6 is included: the first address is, and the address after the end of each network.
+    /// Returns whether the networks together contain all of IPv4 or all of IPv6. They do if they contain the first
+    /// address, and the address after the end of each network.
     pub(crate) fn has_whole_family(&self) -> bool {
         let next = |(network, length): &(Address, u32)| match network {
             V4(bits) => u32::try_from(u64::from(*bits) + (1 << (32 - length))).ok().map(V4),

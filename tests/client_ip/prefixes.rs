@@ -32,7 +32,7 @@ where
     keys.collect::<HashSet<_>>().len()
 }
 
-/// Asserts the number of keys, for peers and for clients that a proxy reports.
+/// Asserts that both the peers and the clients behind a proxy have this number of keys.
 fn is(keys: usize, [of_peers, of_clients]: [usize; 2]) {
     assert_eq!([of_peers, of_clients], [keys; 2]);
 }
@@ -51,7 +51,7 @@ fn keys_by(v6: u8, v4: u8, ips: impl IntoIterator<Item = IpAddr> + Clone) -> [us
     [number(&peers, peer, ips.clone()), number(&clients, said, ips)]
 }
 
-/// Returns 65,536 addresses that differ in their bits from `shift` on.
+/// Returns 65,536 addresses that differ only in 16 bits, of which the lowest has the number `shift`.
 fn v6(shift: u32) -> impl Iterator<Item = IpAddr> + Clone {
     let network = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).to_bits();
     (0..1 << 16).map(move |n: u128| Ipv6Addr::from_bits(network | n << shift).into())
@@ -66,7 +66,7 @@ fn all_of_a_64_are_one() {
     is(1, keys(v6(0)));
     is(1, keys(v6(16)));
     is(1, keys(v6(48)));
-    // All four groups at once.
+    // The addresses differ in all four lower groups.
     let network = u128::from(0x2001_0db8_u32) << 96;
     let spread = (0..1 << 16).map(|n: u128| Ipv6Addr::from_bits(network | (n * 0x1_0001_0001_0001)).into());
     is(1, keys(spread));
@@ -91,7 +91,7 @@ fn a_mapped_address_is_its_ipv4_address() {
     is(2, keys(ips(&["::ffff:1.2.3.4", "::ffff:5.6.7.8"])));
     is(2, keys(ips(&["::ffff:1.2.3.4", "::ffff:1.2.3.5"])));
     is(2, keys(ips(&["1.2.3.4", "::1.2.3.4"])));
-    // With any prefix.
+    // The same is true of other prefixes.
     is(2, keys_by(56, 32, ips(&["::ffff:1.2.3.4", "::ffff:5.6.7.8"])));
     is(1, keys_by(128, 24, ips(&["::ffff:1.2.3.4", "1.2.3.5"])));
     is(2, keys_by(64, 24, ips(&["::ffff:1.2.3.4", "1.2.4.4"])));
@@ -99,7 +99,7 @@ fn a_mapped_address_is_its_ipv4_address() {
 
 #[test]
 fn other_prefixes_group_by_their_bits() {
-    // The addresses differ in sixteen bits from the 64th on; `number` keys remain.
+    // The addresses differ in the 16 bits from bit 64 on, and have `number` keys.
     for (prefix, number) in
         [(64, 1 << 16), (63, 1 << 15), (60, 1 << 12), (56, 1 << 8), (49, 2), (48, 1), (32, 1)]
     {

@@ -53,7 +53,7 @@ pub(crate) enum Peer {
     At(IpAddr),
 }
 
-/// The content of a request that is read.
+/// The parts of a request that are read.
 #[derive(Clone)]
 pub(crate) struct Heard {
     pub(crate) peer: Peer,

@@ -8,7 +8,7 @@ pub(super) fn trimmed(text: &[u8]) -> &[u8] {
     }
 }
 
-/// Splits at each `at` byte that is not within quotes.
+/// Splits the text at each byte `at` that is not within quotes.
 pub(super) fn split<'a>(text: &'a [u8], at: u8, quoted: &[bool]) -> Vec<&'a [u8]> {
     let (mut parts, mut start) = (Vec::new(), 0);
     for place in 0..text.len() {

@@ -1,4 +1,4 @@
-//! Clients that forge headers, behind honest proxies: whatever was sent, the result is the client's own address.
+//! Clients that forge headers, behind honest proxies. Whatever a client sends, the result is the client's own address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,9 +15,9 @@ const PROXIES: [&str; 3] = ["10.0.0.0/8", "fd00::/8", "192.0.2.1"];
 /// The way a proxy changes the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProxyMode {
-    /// It appends the address of its peer.
+    /// The proxy appends the address of its peer.
     Appends,
-    /// It replaces the header by the address of its peer.
+    /// The proxy replaces the header by the address of its peer.
     Overwrites,
 }
 
@@ -56,7 +56,7 @@ fn request(seed: u64, source: &Source, proxies: u64, mode: ProxyMode) -> (IpAddr
 fn client(random: &mut Random) -> IpAddr {
     let word = random.word();
     match random.below(8) {
-        // An address next to those of the proxies, or one that might be mistaken for a proxy's.
+        // An address next to those of the proxies, or an address that might be mistaken for that of a proxy.
         0 => {
             let list =
                 ["9.255.255.255", "11.0.0.0", "192.0.2.2", "127.0.0.1", "192.168.0.1", "::1", "fc00::1"];
@@ -150,7 +150,8 @@ fn said(random: &mut Random, source: &Source, from: IpAddr) -> Vec<u8> {
     format!("{before}{pair}{behind}").into_bytes()
 }
 
-/// Adds the element in one of the ways that proxies do: in a new line, at the end of the last, or with all lines joined.
+/// Adds the element in one of the ways of real proxies: in a new line, at the end of the last line, or with all lines
+/// joined.
 fn pass(
     random: &mut Random,
     lines: &mut Vec<(&'static str, Vec<u8>)>,
@@ -236,7 +237,7 @@ fn a_header_that_cloudfront_overwrites() {
     is_not_deceived(Source::CloudFront, 1, ProxyMode::Overwrites);
 }
 
-/// Tests clients that connect past the proxies: the result is their own address.
+/// Tests clients that connect to the server directly. The result is the address of the client.
 #[test]
 fn straight_to_the_server() {
     let only_from = Some(PROXIES.map(str::to_owned).to_vec());
@@ -251,12 +252,12 @@ fn straight_to_the_server() {
     ] {
         let setup = Setup { source, only_from: only_from.clone() };
         is_not_deceived_by(&setup, 0, ProxyMode::Appends);
-        // Through a proxy, the result is the address of its peer.
+        // For a request through a proxy, the result is the client's address.
         is_not_deceived_by(&setup, 1, ProxyMode::Overwrites);
     }
 }
 
-/// Tests that these forged headers deceive mutants.
+/// Tests that the forged headers of these tests deceive mutants.
 #[test]
 fn mutants_are_deceived() {
     let is_deceived = |mutant, source: &Source, proxies| {

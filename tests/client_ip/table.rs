@@ -1,6 +1,6 @@
-//! The client's address, as tables to read: the peer, the lines of the header, the result.
+//! Tables of the client's address. A row has the peer, the lines of the header, and the result.
 //!
-//! Both the model and the crate are tested with them.
+//! Both the model and the crate are tested with these tables.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 use crate::adapter;
 use crate::model::{Heard, Model, Mutant, Peer, Setup, Source, Trust};
 
-/// The peer, the lines, the result.
+/// A row: the peer, the lines, and the result.
 type Row = (&'static str, &'static [&'static str], &'static str);
 
 /// The result is an error.
@@ -48,7 +48,7 @@ fn asked(setup: &Setup, heard: &Heard, answer: &str) {
     let request = adapter::request(heard).unwrap();
     let client = adapter::peer_said(adapter::client_ip(setup).unwrap());
     assert_eq!(client.resolve(&request).ok(), answer, "{what}");
-    // The same peer, found by the default lookup. It finds none over a Unix socket.
+    // The default lookup finds the same peer. Over a Unix socket, it finds none.
     if heard.peer != Peer::Unix {
         let client = adapter::client_ip(setup).unwrap();
         assert_eq!(client.resolve(&request).ok(), answer, "{what}");
@@ -73,7 +73,7 @@ fn table_of_lines(setup: &Setup, rows: &[Row]) {
     }
 }
 
-/// Tests one element each, as one hop writes it.
+/// Tests header lines of one element each, as one proxy writes them.
 fn elements(rows: &[(&'static [u8], &str)]) {
     let setup = of(Source::XForwardedFor(Trust::Hops(1)));
     for (element, answer) in rows {
@@ -101,7 +101,7 @@ fn valid_elements() {
         (b"::2:3:4:5:6:7:8", "0:2:3:4:5:6:7:8"),
         (b"::1", "::1"),
         (b"1::", "1::"),
-        // A port is removed, and so are brackets.
+        // Ports and brackets are removed.
         (b"1.2.3.4:1", "1.2.3.4"),
         (b"1.2.3.4:65535", "1.2.3.4"),
         (b"1.2.3.4:00080", "1.2.3.4"),
@@ -109,21 +109,21 @@ fn valid_elements() {
         (b"[2001:db8::1]:443", "2001:db8::1"),
         // Without brackets, a port cannot be distinguished from a group.
         (b"2001:db8::1:443", "2001:db8::1:443"),
-        // A zone is removed, too: it has a meaning only on the machine that wrote it.
+        // A zone is removed, too, because it has a meaning only on the machine that wrote it.
         (b"fe80::1%eth0", "fe80::1"),
         (b"fe80::1%25eth0", "fe80::1"),
         (b"fe80::1%2", "fe80::1"),
         (b"fe80::1%a-b.c_d~e", "fe80::1"),
         (b"[fe80::1%eth0]", "fe80::1"),
         (b"[fe80::1%eth0]:443", "fe80::1"),
-        // An IPv4 address in IPv6 is an IPv4 address.
+        // An IPv4-mapped IPv6 address is treated as the IPv4 address.
         (b"::ffff:1.2.3.4", "1.2.3.4"),
         (b"::ffff:102:304", "1.2.3.4"),
         (b"::FFFF:1.2.3.4", "1.2.3.4"),
         (b"0:0:0:0:0:ffff:1.2.3.4", "1.2.3.4"),
         (b"[::ffff:1.2.3.4]:80", "1.2.3.4"),
         (b"::ffff:1.2.3.4%eth0", "1.2.3.4"),
-        // These are not, though they contain an IPv4 address.
+        // These addresses contain an IPv4 address, but are not IPv4 addresses.
         (b"64:ff9b::1.2.3.4", "64:ff9b::102:304"),
         (b"2002:102:304::", "2002:102:304::"),
         (b"::1.2.3.4", "::102:304"),
@@ -248,7 +248,7 @@ fn x_forwarded_for_behind_trusted_networks() {
     table(
         &setup,
         &[
-            // A peer that is not trusted counts as the client, and its header is not read.
+            // A peer that is not trusted is treated as the client, and its header is not read.
             ("203.0.113.7", &[], "203.0.113.7"),
             ("203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
             ("203.0.113.7", &["garbage, , \u{ff}"], "203.0.113.7"),
@@ -256,10 +256,10 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("192.0.2.2", &["1.2.3.4"], "192.0.2.2"),
             ("::ffff:203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
             ("2001:db8::1", &["1.2.3.4"], "2001:db8::1"),
-            // A trusted peer without a header counts as the client.
+            // A trusted peer without a header is treated as the client.
             ("10.0.0.1", &[], "10.0.0.1"),
             ("::ffff:10.0.0.1", &[], "10.0.0.1"),
-            // The first from the right that is not trusted.
+            // The client is the first address from the right that is not trusted.
             ("10.0.0.1", &["1.2.3.4"], "1.2.3.4"),
             ("192.0.2.1", &["1.2.3.4"], "1.2.3.4"),
             ("::ffff:10.0.0.1", &["1.2.3.4"], "1.2.3.4"),
@@ -277,12 +277,12 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("10.0.0.1", &["6.6.6.6, 1.2.3.4", "10.0.0.2"], "1.2.3.4"),
             ("10.0.0.1", &["6.6.6.6", "1.2.3.4", "10.0.0.2", "10.0.0.3, 10.0.0.4"], "1.2.3.4"),
             ("10.0.0.1", &["garbage", "1.2.3.4"], "1.2.3.4"),
-            // The text to the left of it can be anything.
+            // The text to the left of the client's element can be anything.
             ("10.0.0.1", &["garbage, 1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &[",,,, 1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &["\u{ff}\"\\, 1.2.3.4"], "1.2.3.4"),
             ("10.0.0.1", &["", "1.2.3.4"], "1.2.3.4"),
-            // A broken element on the way there is an error, and is never skipped.
+            // A broken element to the right of the client's element is an error, and is never skipped.
             ("10.0.0.1", &["garbage"], ERROR),
             ("10.0.0.1", &["1.2.3.4, garbage"], ERROR),
             ("10.0.0.1", &["1.2.3.4, unknown"], ERROR),
@@ -298,11 +298,11 @@ fn x_forwarded_for_behind_trusted_networks() {
             ("10.0.0.1", &["1.2.3.4", ""], ERROR),
             ("10.0.0.1", &["1.2.3.4", "", "10.0.0.2"], ERROR),
             ("10.0.0.1", &["1.2.3.4", "garbage", "10.0.0.2"], ERROR),
-            // All are trusted: the farthest one is the result.
+            // If all addresses are trusted, the leftmost one is the result.
             ("10.0.0.1", &["10.0.0.2"], "10.0.0.2"),
             ("10.0.0.1", &["10.0.0.4, 10.0.0.3, 10.0.0.2"], "10.0.0.4"),
             ("10.0.0.1", &["fd00::4%eth0", "10.0.0.3", "10.0.0.2"], "fd00::4"),
-            // Without a peer there is no start.
+            // Without the address of the peer, it is not known whether the header can be trusted.
             (ABSENT, &["1.2.3.4"], ERROR),
             (UNIX, &["1.2.3.4"], ERROR),
             (ABSENT, &[], ERROR),
@@ -316,7 +316,7 @@ fn x_forwarded_for_of_hops() {
     table(
         &of(Source::XForwardedFor(Trust::Hops(1))),
         &[
-            // The connecting peer is the hop that counts.
+            // The peer is the only trusted hop.
             ("203.0.113.7", &["1.2.3.4"], "1.2.3.4"),
             (ABSENT, &["1.2.3.4"], "1.2.3.4"),
             (UNIX, &["1.2.3.4"], "1.2.3.4"),
@@ -337,7 +337,7 @@ fn x_forwarded_for_of_hops() {
             ("10.0.0.1", &["6.6.6.6, 1.2.3.4, 5.6.7.8, 10.0.0.2"], "1.2.3.4"),
             ("10.0.0.1", &["6.6.6.6, 1.2.3.4", "5.6.7.8", "10.0.0.2"], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4, 5.6.7.8", "10.0.0.2"], "1.2.3.4"),
-            // Only that element is read, but all to its right are counted.
+            // Only the client's element is read, but all elements to its right are counted.
             ("10.0.0.1", &["1.2.3.4, garbage, \u{ff}"], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4, , "], "1.2.3.4"),
             ("10.0.0.1", &["1.2.3.4", "", ""], "1.2.3.4"),
@@ -483,7 +483,8 @@ fn forwarded_of_hops() {
             (UNIX, &["for=6.6.6.6, for=1.2.3.4, for=5.6.7.8"], "1.2.3.4"),
             (ABSENT, &["for=6.6.6.6", "for=1.2.3.4", "for=5.6.7.8"], "1.2.3.4"),
             ("10.0.0.1", &["for=\", for=\"[2001:db8::1]\"", "for=5.6.7.8"], "2001:db8::1"),
-            // The text to its right need not be well formed, except for its quotes, which decide how many elements there are.
+            // The text to the right of the client's element need not be well formed. Only its quotes matter, since they
+            // decide how many elements there are.
             ("10.0.0.1", &["for=6.6.6.6, for=1.2.3.4, garbage"], "1.2.3.4"),
             ("10.0.0.1", &["for=6.6.6.6, for=1.2.3.4,"], "1.2.3.4"),
             ("10.0.0.1", &["for=6.6.6.6, for=1.2.3.4", ""], "1.2.3.4"),
@@ -519,7 +520,7 @@ fn a_header_with_one_address() {
             ("203.0.113.7", &["unknown"], ERROR),
             ("203.0.113.7", &["0.0.0.0"], ERROR),
             ("203.0.113.7", &["1.2.3.4:0"], ERROR),
-            // Whichever was meant, the other one was forged.
+            // Whichever of the two the proxy wrote, the other one was forged.
             ("203.0.113.7", &["1.2.3.4", "5.6.7.8"], ERROR),
             ("203.0.113.7", &["1.2.3.4", "1.2.3.4"], ERROR),
             ("203.0.113.7", &["1.2.3.4", ""], ERROR),
@@ -598,10 +599,10 @@ fn peers_over_unix_sockets() {
             (UNIX, &["6.6.6.6, 1.2.3.4, 10.0.0.2"], "1.2.3.4"),
             (UNIX, &["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
             (UNIX, &["garbage"], ERROR),
-            // It has no address of its own to fall back to.
+            // The peer has no address that could be the result.
             (UNIX, &[], ERROR),
             (ABSENT, &["1.2.3.4"], ERROR),
-            // A keyword matches peers only, and no address in a header is such a peer.
+            // The keyword matches only the peer, and never an address in a header.
             (UNIX, &["1.2.3.4, unix"], ERROR),
             ("10.0.0.1", &["1.2.3.4"], "1.2.3.4"),
             ("203.0.113.7", &["1.2.3.4"], "203.0.113.7"),
@@ -671,7 +672,7 @@ fn only_from_restricts_the_peers_whose_header_is_read() {
             ],
         );
     }
-    // Both must hold: the proxy may send the header, and it is trusted to report another address.
+    // The peer must be in both lists: it may send the header, and it is trusted to report another address.
     let setup = only_from(&["10.0.0.0/8"], Source::XForwardedFor(cidrs(&["10.1.0.0/16", "192.0.2.0/24"])));
     table(
         &setup,
@@ -710,7 +711,7 @@ fn the_addresses_that_networks_contain() {
             &["2001:db8:7fff::", "2001:db9::"],
         ),
         (&["::1/128"], &["::1"], &["::", "::2", "127.0.0.1"]),
-        // A mapped network is one of IPv4.
+        // A network of IPv4-mapped addresses is an IPv4 network.
         (&["::ffff:10.0.0.0/104"], &["10.1.2.3", "::ffff:10.1.2.3"], &["11.0.0.0", "::1"]),
         (&["::ffff:10.0.0.1"], &["10.0.0.1"], &["10.0.0.2"]),
         (&["::ffff:a00:0/104"], &["10.1.2.3"], &["11.0.0.0"]),
@@ -775,7 +776,7 @@ fn the_addresses_that_networks_contain() {
                     assert!(TrustedProxies::cidrs(*list).is_err(), "{list:?} is everybody");
                     continue;
                 }
-                // The same as peers that may send the header.
+                // The list of trusted proxies contains the same peers.
                 let lines = vec![("x-forwarded-for", b"64:ff9b:1::1".to_vec())];
                 let own = ip.parse::<IpAddr>().unwrap().to_canonical().to_string();
                 let answer = if is_held { "64:ff9b:1::1" } else { &own };

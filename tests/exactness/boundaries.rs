@@ -1,8 +1,8 @@
 //! Boundary values: quotas from 1 per 292 years to `u64::MAX` per nanosecond, bursts and costs of `u64::MAX`,
 //! and clocks that show their first reading or their last.
 //!
-//! Nothing may panic, wrap or be admitted for free. The exact models detect a wrap, so it is worth running
-//! this file without overflow checks, too: see `.ci/run`.
+//! Nothing may panic, wrap or be admitted for free. These tests also run without overflow checks, because the exact
+//! models detect a wrap. See `.ci/run`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -77,8 +77,8 @@ fn poll(call: &mut Call) -> Option<bool> {
 
 const HOUR: u64 = 3_600_000_000_000;
 
-/// Asserts that one call is admitted, three wait, and the rest are denied; and that this stays so until an
-/// hour has passed, if ever one does.
+/// Asserts that one call is admitted at once, three calls wait, and all other calls are denied. The three calls wait
+/// until an hour has passed, or until the clock ends.
 fn a_queue_is_exact_at<A: Algorithm>(algorithm: A, start: u64) {
     let clock = ManualClock::new();
     clock.set(Duration::from_nanos(start));
@@ -92,7 +92,7 @@ fn a_queue_is_exact_at<A: Algorithm>(algorithm: A, start: u64) {
     let _passed = calls.remove(0);
     let mut waiting = || calls.iter_mut().all(|call| poll(call).is_none());
     assert!(waiting(), "{what}");
-    // The end of the hour, or of time if the clock ends earlier.
+    // One nanosecond before the hour has passed or, if the clock ends earlier, at the clock's last reading.
     clock.set(Duration::from_nanos(start.saturating_add(HOUR - 1)));
     assert!(waiting(), "{what}, at the end of the hour or of time");
     clock.set(Duration::from_nanos(u64::MAX - 1));
@@ -112,7 +112,7 @@ fn saturated_clock_admits_no_queued_call_for_free() {
     }
 }
 
-/// A debt that is longer than any clock runs is still a debt.
+/// Charges that take longer to refill than any clock runs still count.
 #[test]
 fn the_rest_of_an_endless_debt_is_not_dropped() {
     fn holds<A: Algorithm>(algorithm: A) {
@@ -144,7 +144,7 @@ fn the_rest_of_an_endless_debt_is_not_dropped() {
     }
 }
 
-/// As many calls as an admission reports, and no more, find a slot in the queue whose wait is short enough.
+/// An admission reports how many more calls can be queued. Exactly this number of calls is then queued.
 #[test]
 fn the_remaining_units_of_a_queue_are_true() {
     fn holds<A: Algorithm>(algorithm: A, start: u64, cost: u64, behind: u64) {
@@ -188,5 +188,5 @@ fn the_remaining_units_of_a_queue_are_true() {
     }
 }
 
-/// The charge that is made first, and how far the clock is then behind.
+/// The charge that is made first, and the time by which the clock is then set back.
 const SITUATIONS: [(u64, u64); 4] = [(1, 0), (0, 0), (0, 1), (1, 1)];

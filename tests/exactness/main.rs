@@ -1,8 +1,8 @@
-//! The exactness suite: each algorithm, and the queue in front of it, against naive and exact models that
-//! share no code with the crate.
+//! The exactness suite. It compares each algorithm, and the algorithm's queue, with naive and exact models, which share
+//! no code with the crate.
 //!
-//! Two of these modules are worth a second run without overflow checks, for which this program is built
-//! again: so it is one of its own.
+//! Two of these modules also run without overflow checks. The suite is built again for this run, so it is a program of
+//! its own.
 
 mod boundaries;
 mod models;

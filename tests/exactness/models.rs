@@ -8,7 +8,7 @@ fn rule(limit: u64, period: u64) -> Rule {
     Rule { limit, period, burst: limit, slices, aligned, warm_up, cold_factor }
 }
 
-/// Returns the remaining units, and how long until all are back.
+/// Returns the remaining units, and the time until the key is fresh.
 fn reported(model: &impl Oracle) -> (u64, u128) {
     let (remaining, reset) = (model.remaining(), model.reset());
     assert_eq!(remaining.start(), remaining.end());
@@ -16,7 +16,7 @@ fn reported(model: &impl Oracle) -> (u64, u128) {
     (*remaining.start(), *reset.start())
 }
 
-/// Returns when a call of that cost would be admitted, among the next thousand nanoseconds.
+/// Returns the first of the next thousand readings at which a call of cost `cost` would be admitted.
 fn passes_at(model: &impl Oracle, cost: u64) -> Option<u64> {
     let now = model.clock().latest;
     (now..now + 1_000).find(|at| {
@@ -43,7 +43,7 @@ fn replaced<O: Oracle>(model: &O, at: u64, rule: &Rule) -> O {
 fn a_clock_that_steps_back_stops_time_for_a_period_and_no_longer() {
     let mut window = Fixed::new(&rule(1, 50), 1_000);
     admit(&mut window, 1_000, 1);
-    // At the reading, behind it, until the window ends.
+    // At the latest reading, behind it, and until the clock is more than a period behind.
     for (at, behind, rest) in [(1_010, 0, 40), (1_000, 10, 50), (970, 40, 80), (960, 50, 90), (959, 0, 40)] {
         let mut window = window.clone();
         window.observe(1_010);
@@ -58,12 +58,12 @@ fn a_bucket_keeps_what_is_missing_as_tokens_up_to_the_new_burst() {
     bucket = replaced(&bucket, 0, &Rule { burst: 5, ..rule(1, 3) });
     admit(&mut bucket, 0, 2);
     bucket.observe(1);
-    // 1 2/3 tokens are missing; in halves of a token that is 2.
+    // 1 2/3 tokens are missing. In the new bucket, a grain is half a token, so this is rounded up to 2 tokens.
     assert_eq!(reported(&bucket), (3, 5));
     assert_eq!(reported(&replaced(&bucket, 1, &Rule { burst: 5, ..rule(1, 2) })), (3, 4));
     assert_eq!(reported(&replaced(&bucket, 1, &Rule { burst: 9, ..rule(1, 3) })), (7, 5));
     assert_eq!(reported(&replaced(&bucket, 1, &Rule { burst: 1, ..rule(1, 3) })), (0, 3));
-    // The rate in lowest terms counts: 2 per 6 ns is 1 per 3.
+    // 2 per 6 ns is the same rate as 1 per 3 ns.
     assert_eq!(reported(&replaced(&bucket, 1, &Rule { burst: 5, ..rule(2, 6) })), (3, 5));
 }
 
@@ -90,10 +90,10 @@ fn a_window_keeps_its_beginning_and_its_count_up_to_the_new_limit() {
     assert_eq!(reported(&replaced(&window, 1_060, &rule(4, 50))), (4, 0));
     let aligned = Rule { aligned: true, ..rule(4, 100) };
     assert_eq!(reported(&replaced(&window, 1_060, &aligned)), (1, 40));
-    // Its own window would have ended at 1,110, this one ends at 1,200.
+    // The window would have ended at 1,110. The window of the grid ends at 1,200.
     let mut window = replaced(&window, 1_105, &aligned);
     assert_eq!(reported(&window), (1, 95));
-    // And back: the window began at 1,100.
+    // When the algorithm is replaced back, the window has begun at 1,100.
     assert_eq!(reported(&replaced(&window, 1_120, &rule(4, 200))), (1, 180));
     window.refund(2);
     assert_eq!(reported(&window), (3, 95));
@@ -102,7 +102,7 @@ fn a_window_keeps_its_beginning_and_its_count_up_to_the_new_limit() {
 #[test]
 fn slices_are_laid_backwards_from_now() {
     let mut window = Sliding::sliced(&rule(10, 100), 0);
-    // Slices of 25 ns end at 0, 25, 50.
+    // The slices of 25 ns end at 0, 25 and 50 ns.
     admit(&mut window, 0, 2);
     admit(&mut window, 10, 3);
     admit(&mut window, 30, 1);
@@ -110,15 +110,16 @@ fn slices_are_laid_backwards_from_now() {
         [5, 6, 7, 8, 9, 10].map(|cost| passes_at(&window, cost)),
         [Some(100), Some(100), Some(125), Some(125), Some(125), Some(150)]
     );
-    // The same slices, another limit: the oldest units are dropped.
+    // With a lower limit and the same slices, the oldest units are dropped.
     let lower = replaced(&window, 40, &rule(5, 100));
     assert_eq!([1, 2, 4].map(|cost| passes_at(&lower, cost)), [Some(100), Some(125), Some(125)]);
     assert_eq!(passes_at(&lower, 5), Some(150));
-    // Slices of 20 ns: ages of 40, 15 and 0 ns fall into those that end at 0, 40 and 40.
+    // The slices of 20 ns end at 0, 20 and 40 ns. The units with ages of 40, 15 and 0 ns are in the slices that end at
+    // 0, 40 and 40 ns.
     let other = replaced(&window, 40, &Rule { slices: 3, ..rule(10, 60) });
     assert_eq!(reported(&other).0, 4);
     assert_eq!([6, 7, 10].map(|cost| passes_at(&other, cost)), [Some(60), Some(100), Some(100)]);
-    // Units that are a new period old are gone.
+    // Units that are as old as the new period no longer count.
     let short = replaced(&window, 40, &Rule { slices: 1, ..rule(10, 40) });
     assert_eq!((reported(&short).0, passes_at(&short, 10)), (6, Some(80)));
 }
@@ -142,13 +143,14 @@ fn a_counter_keeps_the_part_of_its_window_and_cuts_until_it_fits() {
     let mut counter = Counter::new(&rule(10, 100), 0);
     admit(&mut counter, 0, 8);
     admit(&mut counter, 150, 3);
-    // 8 weigh 4, and 3: of 10, 3 are left.
+    // The 8 units of the previous window count as 4. With the 3 units of the current window, 3 of 10 are left.
     assert_eq!(reported(&counter), (3, 150));
-    // 3 are current, so 2 may weigh: 4 at half a weight.
+    // The current window has 3 units, so the previous window may count as 2. At a weight of one half, these are 4
+    // units.
     assert_eq!(reported(&replaced(&counter, 150, &rule(5, 50))), (0, 75));
     assert_eq!(reported(&replaced(&counter, 150, &rule(2, 100))), (0, 150));
     assert_eq!(reported(&replaced(&counter, 150, &rule(20, 200))), (13, 300));
-    // 50 of 100 are 3 of 7, and 8 * 4/7 is between 4 and 5.
+    // 50 ns of 100 ns become 3 ns of 7 ns, and 8 * 4/7 is between 4 and 5.
     assert_eq!(reported(&replaced(&counter, 150, &rule(10, 7))), (2, 11));
     counter.refund(4);
     assert_eq!(reported(&counter), (6, 50));
@@ -159,7 +161,8 @@ fn a_slot_stays_as_many_intervals_away() {
     let mut leaky = Leaky::new(&rule(1, 3), 0);
     admit(&mut leaky, 0, 2);
     leaky.observe(1);
-    // 1 2/3 intervals are to go; in halves of an interval that is 2.
+    // 1 2/3 intervals remain until the next slot. With the new rate, a grain is half an interval, so this is rounded up
+    // to 2 intervals.
     assert_eq!(reported(&leaky), (0, 5));
     assert_eq!(reported(&replaced(&leaky, 1, &rule(1, 2))), (0, 4));
     assert_eq!(reported(&replaced(&leaky, 1, &rule(10, 3_000))), (0, 500));
@@ -180,7 +183,7 @@ fn a_smooth_limiter_waits_as_guavas_does() {
         now += millis * 1_000_000;
         smooth.observe(now - 1);
         assert_eq!(smooth.verdict(1), Verdict::Refuse, "{millis} ms");
-        // A rounding computation may be a nanosecond late.
+        // An algorithm that rounds may be a nanosecond late.
         smooth.observe(now + 1);
         assert_eq!(smooth.verdict(1), Verdict::Admit, "{millis} ms");
         now += 1;
@@ -197,16 +200,17 @@ fn a_smooth_limiter_waits_as_many_intervals_and_keeps_its_part_of_the_store() {
     bursty.refund(2);
     assert_eq!(passes_at(&bursty, 1), Some(4 + 1), "a hair late");
 
-    // A cold store of 8 ns, of which 4 are above the bend: 4 of it cost 8, the next 4 cost 4.
+    // The store has 8 ns and is full. The cold half of 4 ns costs 8 ns, and the other half costs 4 ns.
     let warming = |warm_up| Rule { warm_up: Some(warm_up), ..rule(1, 4) };
     let mut cold = Smooth::new(&warming(8), 0, 0);
     let mut colder = replaced(&cold, 0, &warming(16));
     admit(&mut cold, 0, 1);
     assert_eq!(passes_at(&cold, 1), Some(8 + 1), "a hair late");
-    // Half of the slope now: from three intervals down to two.
+    // The call takes half of the part above the bend, in which the interval falls from three times to twice the normal
+    // one.
     admit(&mut colder, 0, 1);
     assert_eq!(passes_at(&colder, 1), Some(10 + 1), "a hair late");
-    // From the one kind to the other: as in a new limiter.
+    // If the kind of `Smooth` changes, the store is that of a new limiter.
     let mut fresh = replaced(&bursty, 100, &warming(8));
     admit(&mut fresh, 100, 1);
     assert_eq!(passes_at(&fresh, 1), Some(108 + 1), "a hair late");

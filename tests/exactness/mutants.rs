@@ -1,4 +1,4 @@
-//! The exactness suite itself under test: it must detect each mutant within a thousand sequences.
+//! Tests of the exactness suite itself, which must detect each mutant within a thousand sequences.
 
 use tower_throttle::algorithm::Algorithm;
 
@@ -13,7 +13,7 @@ use crate::oracle::mutants::{Fault, Mutant};
 use crate::oracle::naive_window::{Plain, Slip};
 use crate::oracle::scenario::Setup;
 
-/// Returns the sequence in which a mutant was detected, among the first thousand.
+/// Returns a description of the first sequence, of a thousand, in which a mutant was detected.
 fn caught<A: Algorithm, O: Oracle>(
     what: &str,
     build: impl Fn(&Rule) -> A,
@@ -72,7 +72,7 @@ fn a_mutant_that_is_paid_twice_when_the_clock_steps_back_is_caught() {
     caught("paid twice", Mutant::paid_twice, bucket);
 }
 
-/// Asserts that no failure is found in a mutant with no fault, and that each fault is detected.
+/// Asserts that no failure is found without a fault, and that each fault is detected.
 fn faults_are_caught<A: Algorithm, O: Oracle>(
     faults: &[Fault],
     build: impl Fn(&Rule) -> A,
@@ -102,7 +102,7 @@ const FAULTS: [Fault; 8] = [
     Fault::ReplacingResets,
 ];
 
-/// The faults of algorithms that may have some units left, but too few.
+/// The faults of algorithms in which a denied key can have units left.
 const OF_WINDOWS: [Fault; 2] = [Fault::DenialSpends, Fault::ReplacingKeepsWhatIsLeft];
 
 #[test]
@@ -140,7 +140,7 @@ fn every_fault_of_a_smooth_limiter_is_caught() {
     faults_are_caught(&FAULTS, smooth, paced);
 }
 
-/// An algorithm of the crate cannot have these faults from outside; a window written for them can.
+/// These faults cannot be made by changing the calls of an algorithm of the crate, so the test has a window of its own.
 #[test]
 fn every_slip_of_a_plain_window_is_caught() {
     let plain = |slip: Slip| move |rule: &Rule| Plain::new(slip, rule);

@@ -1,7 +1,7 @@
-//! The arithmetic of queues, against numbers that cannot overflow: scheduled times, and how many calls there
-//! is room for.
+//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that can
+//! be queued.
 //!
-//! It is worth running without overflow checks, too: the exact model detects a wrap.
+//! These tests also run without overflow checks, because the exact model detects a wrap.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const SECOND: u64 = 1_000_000_000;
 const MONTH: u64 = 30 * 86_400 * SECOND;
 const SEQUENCES: u64 = 1_000;
 
-/// A schedule, in grains: a nanosecond is `limit` of them, an interval `period`. Instants are those of the
+/// A schedule, in grains. A nanosecond has `limit` grains, and an interval has `period` grains. Instants are in the
 /// key's own time.
 #[derive(Clone, Debug)]
 struct Exact {
@@ -26,7 +26,7 @@ struct Exact {
     last: u64,
     now: BigInt,
     next: BigInt,
-    /// The maximum that may be stored; what is stored follows.
+    /// The maximum of the stored time.
     most: BigInt,
     stored: BigInt,
 }
@@ -38,7 +38,7 @@ impl Exact {
         Self { limit, period, last: start, now, next, most, stored }
     }
 
-    /// Advances to `now`. Returns how far the clock is behind.
+    /// Advances the key's time to `now`. Returns by how much the clock is behind.
     fn observe(&mut self, now: u64) -> u64 {
         self.now += BigInt::from(now.saturating_sub(self.last)) * self.limit;
         if now > self.last || self.last - now > self.period {
@@ -47,7 +47,7 @@ impl Exact {
         self.last - now
     }
 
-    /// Returns the time until which `ahead` units are released.
+    /// Returns the time at which the next call can be released, after `ahead` units have been released.
     fn after(&self, ahead: u128) -> BigInt {
         if ahead == 0 {
             return self.next.clone();
@@ -68,7 +68,7 @@ impl Exact {
         self.next += time - paid;
     }
 
-    /// Returns it as a reading of the clock, rounded up; in the past it is now.
+    /// Returns `instant` as a reading of the clock, rounded up. An instant in the past becomes the present reading.
     fn reading(&self, instant: &BigInt) -> u64 {
         let until = (instant - &self.now).max(BigInt::ZERO);
         let nanos: BigInt = (until + (self.limit - 1)) / self.limit;
@@ -87,7 +87,7 @@ impl Exact {
         u64::try_from(stored / self.period + 1).unwrap_or(u64::MAX)
     }
 
-    /// Returns how many calls arriving now, one after another, wait no longer than that.
+    /// Returns how many calls that arrive now, one after another, wait at most `max_wait`.
     fn room(&self, ahead: u128, max_wait: BigInt) -> u64 {
         let latest = &self.now + max_wait * self.limit;
         let (mut fit, mut beyond) = (0, u64::MAX);
@@ -102,8 +102,8 @@ impl Exact {
     }
 }
 
-/// An extreme schedule and its queue. A release may be late by a nanosecond at most, and where it is exact by
-/// none.
+/// Tests random schedules, some of them extreme. A release may be late by `late` nanoseconds, which is 0 if the
+/// algorithm is exact and otherwise 1.
 fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64) {
     const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];
     const PERIODS: [u64; 6] = [1, 10, SECOND, 60 * SECOND, MONTH, i64::MAX as u64];
@@ -129,12 +129,12 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
                 _ => now.saturating_add(1),
             };
             let behind = exact.observe(now);
-            // Not since a time that the clock, set back, has yet to show again.
+            // After the clock was set back, the call cannot have waited since a reading that is still to come.
             since = since.min(exact.last);
             let what = format!("sequence {seed}, step {step}, at {now}: {algorithm:?} {state:?} {exact:?}");
             let alone = algorithm.peek(&mut state, Nanos(now), 1);
             assert_eq!(algorithm.last_update(&state), Nanos(exact.last), "{what}");
-            // With no waiter, nothing is ahead.
+            // If no call waits, no units are ahead of the next call.
             let is_due = alone.is_allowed();
             let aheads = [0, 0, 1, 5, u128::from(u64::MAX), 5 * u128::from(u64::MAX)];
             let ahead = if is_due { 0 } else { random.one_of(&aheads) };
@@ -161,12 +161,12 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             let at_once = exact.passing();
             assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
             let most = most.max(passing);
-            // A slot after the clock has ended need not have room.
+            // Slots after the end of the clock need not count.
             let ends = u64::MAX - exact.last <= max_wait;
             let fits = max_wait == u64::MAX || (least..=most).contains(&room) || room < most && ends;
             assert!(fits, "room {room} for {least} to {most}, {ahead} ahead: {what}");
             if is_due {
-                // A call that has waited may be owed an earlier slot.
+                // A call that has waited may be charged at an earlier slot.
                 let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
                 let cost = random.one_of(&[1, 1, 2, limit, u64::MAX]);
                 let _ = algorithm.project(&mut state, Nanos(now), Nanos(exact.last - owed), cost);

@@ -1,5 +1,4 @@
-//! A sliding window is strict: wherever a period is laid over many calls, it holds no more than the
-//! limit.
+//! A sliding window is strict: no span of the length of a period has more admitted units than the limit.
 
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ const LIMIT: u64 = 23;
 struct Admitted(Vec<(u64, u64)>);
 
 impl Admitted {
-    /// Returns the maximum that any span of that length holds. A span with the maximum can be moved on until
-    /// it ends with a call.
+    /// Returns the maximum number of units in a span of this length. A span with the maximum can be moved so that it
+    /// ends with a call.
     fn most_within(&self, span: u64) -> u64 {
         let (mut first, mut sum, mut most) = (0, 0, 0);
         for (at, cost) in &self.0 {
@@ -32,13 +31,13 @@ impl Admitted {
         most
     }
 
-    /// Returns what was admitted less than `span` before now.
+    /// Returns the number of units that were admitted less than `span` before now.
     fn since(&self, now: u64, span: u64) -> u64 {
         self.0.iter().rev().take_while(|(at, _)| at + span > now).map(|(_, cost)| cost).sum()
     }
 }
 
-/// Calls that arrive now and then, at once, at the edges of slices and periods, and as soon as they are to
+/// The times of calls: random ones, the same instant again, the edges of slices and periods, and the reported time of a
 /// retry.
 struct Arrivals {
     random: Random,
@@ -77,7 +76,7 @@ fn slice(period: u64, slices: usize) -> u64 {
 
 #[test]
 fn no_period_holds_more_than_the_limit() {
-    // A prime, which no number of slices divides, and one that many do.
+    // A prime number, which is no multiple of a number of slices, and a number that is a multiple of many.
     for period in [1_000_003, 1_048_320] {
         for slices in [1, 2, 3, 7, 10, 13, 64, 1_000] {
             let quota = Quota::per(LIMIT, Duration::from_nanos(period)).unwrap();
@@ -103,7 +102,7 @@ fn no_period_holds_more_than_the_limit() {
     }
 }
 
-/// A window that drops a slice when it is `slices` slices old, as most are built: the same calls detect it.
+/// Many implementations drop a slice when it is `slices` slices old. The calls of these tests detect this fault.
 #[test]
 fn a_window_that_drops_a_slice_too_soon_is_detected() {
     let period = 1_000_003;

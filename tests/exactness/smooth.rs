@@ -1,4 +1,4 @@
-//! Smooth against real arithmetic: never early, and late by at most a nanosecond for each call.
+//! `Smooth` against real arithmetic. It is never early, and each call is late by at most a nanosecond.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use crate::oracle::config::Rule;
 use crate::oracle::model::{Oracle, Smooth as Exact};
 use crate::support::{Random, scaled};
 
-/// The time of the next call, in grains of `1 / limit` nanoseconds, with up to one second of unused time kept
-/// behind it.
+/// The time of the next call, in grains of `1 / limit` nanoseconds. At most one second of unused time is stored.
 struct Bursty {
     limit: i128,
     period: i128,
@@ -125,8 +124,8 @@ async fn acquire_and_check_report_the_same_reset() {
     }
 }
 
-/// Rounding up fills the store a little less while idle, and a store that is less full is less cold: it must
-/// not make up for it.
+/// Because of rounding, the store fills a little less while the limiter is idle. A store that is less full is less
+/// cold, but this must not make the next call early.
 #[test]
 fn a_queue_that_was_late_does_not_warm_a_cold_limiter() {
     let quota = Quota::per(7, Duration::from_nanos(74_937)).unwrap();
@@ -139,11 +138,11 @@ fn a_queue_that_was_late_does_not_warm_a_cold_limiter() {
     let later = Nanos(33_283_413);
     let _ = warming.peek(&mut state, later, 0);
     let _ = warming.project(&mut state, later, later, 2);
-    // In real arithmetic it is 34,135,469 and seven hundred-thousandths.
+    // In real arithmetic, the time is 34,135,469.00007 ns.
     assert_eq!(warming.ready_at(&mut state, later, 1), Some(Nanos(34_135_470)));
 }
 
-/// A clock that is set back leaves a cold limiter as cold as it was, and the store where it is.
+/// If the clock is set back, the stored time stays the same, so a cold limiter stays cold.
 #[test]
 fn a_clock_that_is_set_back_keeps_the_store() {
     let quota = Quota::per_second(4);
@@ -151,7 +150,7 @@ fn a_clock_that_is_set_back_keeps_the_store() {
         let at = |seconds: u64| Nanos(seconds * 1_000_000_000);
         let mut state = smooth.new_state(at(0), at(100));
         assert!(smooth.check(&mut state, at(100), 40).is_allowed());
-        // Idle until it is fresh, but for a call that costs nothing.
+        // The key has been idle until it is fresh. The call of cost 0 does not change this.
         assert!(smooth.check(&mut state, at(200), 0).is_allowed());
         let reported = smooth.peek(&mut state, at(200), 1);
         let back = smooth.peek(&mut state, at(3), 1);
@@ -160,8 +159,8 @@ fn a_clock_that_is_set_back_keeps_the_store() {
     }
 }
 
-/// Drains the slope of a store and idles until it is nearly cold again, `times` times. Returns the waits that
-/// differ from those of real arithmetic, and by how much.
+/// Uses up the slope of a store, and idles until the store is nearly full again, `times` times. Returns the waits that
+/// differ from those of real arithmetic, and by how much they differ.
 fn cold_starts(cold_factor: u64, times: usize) -> Vec<(usize, i128)> {
     let warm_up = 1_000_000_007;
     let (slices, aligned) = (1, false);
@@ -193,8 +192,8 @@ fn a_hundred_cold_starts_are_never_early_and_hardly_late() {
     assert!(different.iter().all(|(_, late)| *late == 1), "{different:?}");
 }
 
-/// No number of digits is enough: the cut-off part is five times as much after each of these cold starts, and
-/// five hundred times with a cold factor of 1,000. The docs say how far it goes.
+/// No number of digits is enough, since each of these cold starts multiplies the rounding error by five, and by five
+/// hundred with a cold factor of 1,000. The docs say how many cold starts are exact.
 #[test]
 fn consecutive_cold_starts_of_a_steep_limiter_are_exact_as_far_as_the_docs_say() {
     for (cold_factor, exact) in [(10, 15), (1_000, 4)] {

@@ -1,4 +1,4 @@
-//! What limiters and layers count: each call once, whatever becomes of it, on one thread and on many.
+//! The counts of limiters and layers. Each call is counted once, whatever its outcome, on one thread and on many.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -25,7 +25,8 @@ use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 use crate::support::{PolledByHand, Random};
 
 const THREADS: u64 = 8;
-/// The calls of all threads together that are made to each subject: of ten subjects, a tenth of what `.ci/nightly` makes.
+/// The number of calls that all threads together make to each of ten subjects. It is a tenth of the number in
+/// `.ci/nightly`.
 const CALLS: u64 = 100_000;
 
 type Answers = Ready<Result<(), Infallible>>;
@@ -42,7 +43,7 @@ fn frozen<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(ManualClock::new()).build()
 }
 
-/// Returns the counts as a text, without those that are zero.
+/// Returns the counts as a text. Counts of zero are left out.
 fn text(stats: CallStats) -> String {
     let CallStats { admitted, denied, queue_full, table_full, closed, denied_by_others, .. } = stats;
     let CallStats { cancelled, shadow_denied, queued, .. } = stats;
@@ -99,7 +100,7 @@ fn a_queued_call_is_counted_when_it_joins_and_when_it_ends() {
     drop(second);
     assert_eq!(counted(&limiter), "1 admitted, 1 queue full, 1 cancelled, 2 queued");
     clock.advance(Duration::from_secs(1));
-    // Released, and not yet counted: its caller may still drop it.
+    // The call is released, but not counted as admitted yet, because its caller may still drop it.
     assert_eq!(limiter.stats().calls.admitted, 1);
     let mut third = third;
     assert!(third.poll());
@@ -265,7 +266,7 @@ fn a_joined_call_that_waits_is_counted_when_it_ends() {
     assert_eq!(counted(&window), "2 admitted, 1 denied by others, 1 cancelled");
 }
 
-/// Calls `call` on eight threads, `calls` times altogether, with a random number each. Returns how many were admitted.
+/// Makes `calls` calls on eight threads together. Each call gets a random number. Returns how many calls were admitted.
 fn on_threads(calls: u64, call: impl Fn(&mut Random) -> bool + Sync) -> u64 {
     let (start, admitted) = (Barrier::new(THREADS as usize), AtomicU64::new(0));
     thread::scope(|scope| {
@@ -315,7 +316,8 @@ fn layers_are_exact(calls: u64) {
     let shadow = Shadow::new();
     let bucket = || RateLimiter::new(TokenBucket::new(Quota::per_second(500)));
     let window = || RateLimiter::new(SlidingWindow::new(Quota::per_second(2_000)));
-    // The timelines cover six minutes: the whole run. Threads often move on to another slice.
+    // The timelines cover six minutes, which is longer than the test. The slices are short, so the threads often begin
+    // a new one.
     let timeline = || Timeline::new().slices(3_600).slice_length(Duration::from_millis(100));
     let (alone, both) = (timeline(), timeline());
     let first = RateLimitLayer::with_limiter(by(0), bucket()).name("alone").responder(ErrorResponder);
@@ -400,7 +402,7 @@ fn eight_threads_lose_no_count_of_ten_million_calls() {
     queues_are_exact(CALLS / 10);
 }
 
-/// A key of any type can be hashed; the count does not depend on it.
+/// The keys have different types, and the counts do not depend on the type.
 #[test]
 fn a_count_does_not_depend_on_the_type_of_the_key() {
     fn one(key: &(impl Hash + ?Sized)) -> CallStats {

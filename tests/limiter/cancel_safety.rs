@@ -1,4 +1,4 @@
-//! Cancel safety: a cancelled call keeps no charge, and no remaining waiter is forgotten.
+//! Cancel safety. A cancelled call is not charged, and all remaining waiters are woken.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -28,7 +28,8 @@ fn bucket() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(1_000)
 }
 
-/// Slots that are overdue by up to five milliseconds are used at once: here, five of them.
+/// Returns a limit of a thousand a second, with which a stall of 5 ms makes five slots overdue. These slots are used at
+/// once.
 fn thousand_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(1_000)).queue(1_000)
 }
@@ -38,7 +39,7 @@ fn manual() -> (RateLimiter<LeakyBucket>, ManualClock) {
     (RateLimiter::builder(bucket()).clock(clock.clone()).build(), clock)
 }
 
-/// Returns a limiter whose first call has just been admitted, so that the next is released in 100 ms.
+/// Returns a limiter whose first call has just been admitted, so that the next call is released in 100 ms.
 fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
     let (limiter, clock) = manual();
     assert!(limiter.check(&()).is_allowed());
@@ -51,7 +52,7 @@ fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBuck
     call
 }
 
-/// Cancels every third of a hundred queued calls at a random time; the rest are released in order, one per
+/// Cancels every third of a hundred queued calls at a random time. The other calls are released in order, one per
 /// interval.
 async fn every_third_is_cancelled(seed: u64, aborted: bool) {
     let limiter = RateLimiter::new(bucket());
@@ -112,7 +113,7 @@ async fn when_every_third_is_aborted_the_rest_is_released_one_per_interval() {
 
 #[test]
 fn an_acquire_dropped_at_any_poll_has_charged_nothing_unless_it_was_ready() {
-    // It is woken by each step of the clock.
+    // Each step of the clock wakes the call.
     let run = |polls: usize| {
         let (limiter, clock) = busy();
         let mut call = PolledByHand::new(limiter.acquire(&()));
@@ -128,7 +129,7 @@ fn an_acquire_dropped_at_any_poll_has_charged_nothing_unless_it_was_ready() {
         let (polled, ready) = (call.polls, call.output.is_some());
         let mut behind = waiting(&limiter);
         call.abandon();
-        // No slot is freed: it is as if the call had never been made.
+        // The call has used no slot, as if it had never been made.
         while !behind.run() {
             clock.advance(MS);
             time += MS;
@@ -190,7 +191,7 @@ fn a_response_dropped_at_any_poll_has_called_and_charged_both_or_neither() {
         let slow = Slow::default();
         let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
         let mut service = layer.layer(slow.clone());
-        // It is queued with the call.
+        // The request joins the queue in `call`, before the first poll.
         let mut call = PolledByHand::new(service.call(()));
         let mut behind = waiting(&limiter);
         let mut time = Duration::ZERO;
@@ -217,7 +218,8 @@ fn a_response_dropped_at_any_poll_has_called_and_charged_both_or_neither() {
     while !run(polls).1 {
         polls += 1;
     }
-    // Five queued calls that are pending; the one that is dropped, and three more.
+    // Five polls while the call is queued, one poll after its release, and three more polls until the service has
+    // answered.
     assert_eq!(polls, 9);
     for before in 0..=polls {
         let called = before >= 6;
@@ -233,7 +235,8 @@ fn an_unobserved_release_goes_to_the_next_waiter() {
     let mut second = waiting(&limiter);
     let mut third = waiting(&limiter);
     clock.advance(INTERVAL);
-    // It finds that the first one's scheduled time has come, and releases it.
+    // The poll of the second call finds that the scheduled time of the first call has come, and releases the first
+    // call.
     assert!(!second.run());
     first.abandon();
     assert!(second.run(), "the slot belongs to the second one now");
@@ -258,7 +261,7 @@ fn a_release_goes_back_although_others_were_denied_meanwhile() {
         let (limiter, clock) = busy();
         let mut call = waiting(&limiter);
         clock.advance(INTERVAL);
-        // Any access releases the call whose scheduled time has come.
+        // Any call for the key releases the waiter whose scheduled time has come.
         let mut touch = PolledByHand::new(limiter.acquire_n(&(), 0));
         assert!(touch.poll());
         let _ = other(&limiter);
@@ -292,7 +295,7 @@ async fn a_waiter_that_moves_to_another_task_is_woken_there() {
     }
     let before = old.each_ref().map(|alarm| alarm.times());
     for call in &mut calls {
-        // The one before it is gone by then.
+        // The call before it has been released by then.
         advance(INTERVAL).await;
         assert!(call.alarm.rang(), "it missed its wakeup");
         assert!(call.poll());
@@ -321,11 +324,11 @@ async fn a_waiter_released_by_another_call_is_woken_at_once() {
     let mut line = [(); 6].map(|()| waiting(&limiter));
     line[1].abandon();
     line[2].abandon();
-    // The call behind a cancelled one was woken for it and is pending again; the first one's task is stuck.
+    // The calls behind the cancelled ones were woken. The task of the first call is stuck.
     assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [false, false, true, true, false, false]);
     advance(MS * 3).await;
     assert!(!limiter.check(&()).is_allowed());
-    // Three are released, and the last is the first now.
+    // Three calls are released. The last call is now the first waiter.
     assert_eq!(line.each_mut().map(|call| call.alarm.rang()), [true, false, false, true, true, true]);
     for call in [0, 3, 4] {
         assert!(line[call].poll());
@@ -357,7 +360,8 @@ async fn a_response_that_is_never_polled_delays_the_next_waiters_by_less_than_an
         let acquire = limiter.acquire(&());
         calls.spawn(async move {
             assert!(acquire.await.is_allowed());
-            // It is released when the next one's timer ends, as long after its slot as a stall may last.
+            // The call is released when the timer of the next call ends. Its slot is then overdue by as much as a stall
+            // may last.
             assert_eq!(start.elapsed(), INTERVAL * (n + 1) - MS * 5);
         });
     }
@@ -370,7 +374,7 @@ async fn a_waiter_whose_task_is_stuck_delays_the_next_waiters_by_less_than_an_in
     let limiter = RateLimiter::new(bucket());
     assert!(limiter.check(&()).is_allowed());
     let start = Instant::now();
-    // Polled once, and then no more.
+    // The call is polled only once.
     let stuck = waiting(&limiter);
     let mut leaves = waiting(&limiter);
     let mut calls = JoinSet::new();
@@ -385,8 +389,8 @@ async fn a_waiter_whose_task_is_stuck_delays_the_next_waiters_by_less_than_an_in
     leaves.abandon();
     let mut seen = calls.join_all().await;
     seen.sort_unstable();
-    // The stuck one's scheduled time is 100 ms. It is released when the next one's timer ends at 200 ms,
-    // overdue as after a stall: so the others are released from 295 ms on.
+    // The scheduled time of the stuck call is 100 ms. It is released when the timer of the next call ends, at 200 ms.
+    // This is a stall, so the schedule moves, and the other calls are released from 295 ms on.
     assert_eq!(seen, (2..10).map(|n| (n, INTERVAL * (n + 1) - MS * 5)).collect::<Vec<_>>());
     drop(stuck);
 }
@@ -396,7 +400,7 @@ fn random_operations_of_eight_handles_leave_no_waiter_behind() {
     for seed in 0..scaled(10_000) {
         let mut random = Random::new(seed);
         let (limiter, clock) = busy();
-        // One arrives at most as fast as one is released, so that the queue gets short as well.
+        // Calls arrive at most as fast as they are released, so that the queue also becomes short.
         let mut handles: [Option<PolledByHand<Acquire<LeakyBucket>>>; 8] = Default::default();
         let mut time = Duration::ZERO;
         let mut admitted = Vec::new();
@@ -429,15 +433,15 @@ fn random_operations_of_eight_handles_leave_no_waiter_behind() {
                 _ => {}
             }
         }
-        // A moved call has not been polled since; a real task would poll it.
+        // A call that was moved has not been polled since. A real task would poll it.
         for handle in &mut handles {
             if handle.as_mut().is_some_and(PolledByHand::poll) {
                 note(handle.take().unwrap().output.unwrap());
             }
         }
-        // Not one more than there were slots.
+        // No more calls are admitted than there were slots.
         assert!(admitted.len() as u128 <= time.as_nanos() / INTERVAL.as_nanos(), "seed {seed}");
-        // From here on one is released per interval, each woken by itself.
+        // From here on, one call is released per interval, and each is woken.
         let mut before = None;
         while handles.iter().any(Option::is_some) {
             let mut waited = Duration::ZERO;
@@ -460,7 +464,7 @@ fn random_operations_of_eight_handles_leave_no_waiter_behind() {
     }
 }
 
-/// A waker that runs something when it is woken, and something when it is dropped.
+/// A waker that runs one function when it is woken, and another function when it is dropped.
 struct Trap<W: Fn() + Send + Sync + 'static, D: Fn() + Send + Sync + 'static> {
     woken: W,
     dropped: D,
@@ -482,7 +486,7 @@ impl<W: Fn() + Send + Sync, D: Fn() + Send + Sync> Drop for Trap<W, D> {
     }
 }
 
-/// Fails, instead of hanging, if `run` deadlocks.
+/// Runs `run`. If `run` deadlocks, fails instead of hanging.
 fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -495,7 +499,7 @@ fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Does anything in a waker that touches the same key and the same clock.
+/// Returns a function for a waker. The function uses the same key and the same clock in many ways.
 fn anything(limiter: &RateLimiter<LeakyBucket>, clock: &ManualClock) -> impl Fn() + Send + Sync + use<> {
     let (limiter, clock) = (limiter.clone(), clock.clone());
     let own = Mutex::new(Some(waiting(&limiter)));
@@ -518,7 +522,7 @@ fn poll_with(call: &mut Pin<Box<Acquire<LeakyBucket>>>, waker: Waker) -> bool {
 
 #[test]
 fn a_waker_may_do_anything_when_it_is_dropped() {
-    // It is replaced by another; dropped with its future; dropped when the future is ready.
+    // The waker is replaced by another waker, is dropped with its future, or is dropped when the future is ready.
     for way in 0..3 {
         without_a_deadlock(move || {
             let (limiter, clock) = busy();
@@ -530,7 +534,7 @@ fn a_waker_may_do_anything_when_it_is_dropped() {
                 1 => drop(call),
                 _ => {
                     clock.advance(INTERVAL);
-                    // The trap's own call is released.
+                    // The call of the waker's function is released.
                     let _ = limiter.check(&());
                     clock.advance(INTERVAL);
                     assert!(poll_with(&mut call, Waker::noop().clone()));
@@ -542,7 +546,7 @@ fn a_waker_may_do_anything_when_it_is_dropped() {
 
 #[test]
 fn a_waker_may_do_anything_when_it_is_woken() {
-    // It is woken by the clock; by the call before it that is cancelled; by a reset.
+    // The waker is woken by the clock, by the cancellation of the call before it, or by a reset.
     for way in 0..3 {
         without_a_deadlock(move || {
             let (limiter, clock) = busy();
@@ -569,7 +573,7 @@ fn a_future_may_be_dropped_by_its_own_waker() {
         let trap = {
             let own = own.clone();
             let woken = move || {
-                // The future is dropped outside the lock: a future that is dropped may wake its waker.
+                // The future must be dropped outside of the lock, because a future that is dropped may wake its waker.
                 let call = own.lock().unwrap().take();
                 drop(call);
             };
@@ -580,17 +584,17 @@ fn a_future_may_be_dropped_by_its_own_waker() {
         *own.lock().unwrap() = Some(call);
         clock.advance(INTERVAL);
         assert!(own.lock().unwrap().is_none());
-        // It was dropped before it observed its release, so it has charged nothing.
+        // The call was dropped before it was polled again, so it has not been charged.
         assert!(limiter.check(&()).is_allowed());
     });
 }
 
-/// A call that waits to be released, but is cancelled after some polls.
+/// A call that waits until it is released, or is cancelled after some polls.
 struct Patient {
     call: Pin<Box<Acquire<LeakyBucket>>>,
     polls: u64,
     entered: Option<Arc<AtomicUsize>>,
-    /// The number of polls in all, and the number of tasks that are done.
+    /// The number of all polls, and the number of tasks that have ended.
     seen: Arc<[AtomicUsize; 2]>,
 }
 
@@ -620,13 +624,13 @@ impl Future for Patient {
     }
 }
 
-/// Lets many tasks on several threads wait for one key, while another thread moves the clock interval by
-/// interval, to the last slot and no further. Returns the decisions of those that stayed, and how long a new
-/// call would have to wait then.
+/// Lets many tasks on several threads wait for one key, while another thread moves the clock by one interval at a time,
+/// to the last slot. Returns the decisions of the calls that were not cancelled, and how long a new call would then
+/// have to wait.
 fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
-    // No call is overdue by more than five milliseconds, however late a thread is.
+    // With these intervals, no call is overdue by more than 5 ms, even if a thread is late.
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(1_000_000)).queue(1_000);
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
@@ -643,7 +647,7 @@ fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration)
         let call = Patient { call, polls, entered: Some(entered.clone()), seen: seen.clone() };
         calls.spawn_on(call, runtime.handle());
     }
-    // All arrive at one instant.
+    // All calls arrive at one instant.
     while entered.load(Ordering::SeqCst) < tasks {
         thread::yield_now();
     }
@@ -654,8 +658,8 @@ fn stress(seed: u64, tasks: usize, impatient: bool) -> (Vec<Decision>, Duration)
             for _ in 1..tasks {
                 let polls = seen[0].load(Ordering::SeqCst);
                 clock.advance(MICROSECOND);
-                // The limit on waiting is counted in polls: on a machine that is busy elsewhere, the hour
-                // must not be over before any task was polled.
+                // The time limit of an hour is in the time of the clock, which advances only after a poll. So the hour
+                // cannot be over before the tasks were polled, even on a busy machine.
                 while seen[0].load(Ordering::SeqCst) == polls && seen[1].load(Ordering::SeqCst) < tasks {
                     thread::yield_now();
                 }
@@ -684,7 +688,7 @@ fn on_many_threads_as_many_calls_are_released_as_there_are_slots() {
                 "seed {seed}: {n} is early"
             );
         }
-        // All slots are used, the one of this instant too, and no more.
+        // All slots are used, including the slot of this instant, and no others.
         assert_eq!(next, MICROSECOND, "seed {seed}");
     }
 }
@@ -730,7 +734,7 @@ fn a_runtime_that_ends_cancels_its_waiters() {
 
 #[test]
 fn a_custom_alarm_is_counted() {
-    // The helper that these tests rely on: it is woken when it should be, and only then.
+    // A test of the helper for these tests. The alarm is counted when it is woken, and only then.
     let alarm = Alarm::new();
     assert!(!alarm.rang());
     Waker::from(alarm.clone()).wake();

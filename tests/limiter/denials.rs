@@ -1,4 +1,4 @@
-//! Repeated denials, which are decided without a lock if the clock never steps back.
+//! Repeated denials. If the clock never steps back, they are decided without a lock.
 
 use std::future::Future;
 use std::hash::Hash;
@@ -16,7 +16,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::support::Random;
 
-/// A clock that is only advanced.
+/// A clock that only advances.
 #[derive(Clone, Debug)]
 struct Forward(ManualClock);
 
@@ -40,7 +40,7 @@ fn forward<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
     (RateLimiter::builder(algorithm).clock(Forward(clock.clone())).build(), clock)
 }
 
-/// Returns a limiter of one call an hour whose only call of the key `a` was admitted, and others denied.
+/// Returns a limiter of one call an hour. The call of the key `a` was admitted, and further calls of `a` were denied.
 fn denied<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
     let (limiter, clock) = forward(algorithm);
     assert!(limiter.check("a").is_allowed());
@@ -114,7 +114,7 @@ fn a_key_with_frequent_denials_is_not_evicted_for_new_ones() {
     }
 }
 
-/// Makes the same calls to a limiter with a clock that may step back, which decides each call while the key is locked.
+/// Makes the same calls to a limiter whose clock may step back. This limiter decides each call while the key is locked.
 fn compare<A: Algorithm>(algorithm: A) {
     let ((limiter, clock), plain) = (forward(algorithm.clone()), ManualClock::new());
     plain.set(Duration::from_secs(1));

@@ -1,5 +1,5 @@
-//! A full table: floods of invented keys, more honest callers than the table holds, and the effect of each
-//! policy.
+//! A full key table: floods of invented keys, more honest callers than the table has room for, and the effect of each
+//! treatment of a full table.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimite
 use crate::support::{PolledByHand, Random, scaled};
 
 const MAX_KEYS: usize = 10_000;
-/// The number of keys for each slot of the table, as in the attack that was measured: 370,000 at 100,000.
+/// The number of keys per place in the table, as in the attack that was measured, with 370,000 keys and 100,000 places.
 const INVENTED: u64 = 37_000;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ impl<A: Algorithm> Scene<A> {
         }
     }
 
-    /// Returns whether a call is admitted. It lasts a second.
+    /// Makes a call that lasts a second. Returns whether the call is admitted.
     fn call(&mut self, key: u64) -> bool {
         assert!(self.limiter.len() <= MAX_KEYS);
         if !A::NEEDS_RELEASE {
@@ -74,7 +74,7 @@ impl<A: Algorithm> Scene<A> {
     }
 }
 
-/// The number of calls that were made, and how many of them were denied.
+/// The number of calls, and the number of denied calls.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     calls: u64,
@@ -101,8 +101,7 @@ impl Count {
 struct Flooded {
     newcomers: Count,
     half_an_hour_later: Count,
-    /// The admitted calls of a caller at ten times its limit; and how many there would have been without the
-    /// flood.
+    /// The number of admitted calls of a caller that calls at ten times its limit, and this number without the flood.
     abuser: (u64, u64),
 }
 
@@ -111,10 +110,11 @@ const NEWCOMERS: u64 = 1_000_000;
 const LATER: u64 = 2_000_000;
 const INVENTED_KEYS: u64 = 10_000_000;
 
-/// Sends `requests` with each invented key within 5.6 s; among them a thousand new callers with five requests
-/// each, one a second, and a caller at ten times its limit.
+/// Makes calls for invented keys, `requests` calls for each key, within 5.6 s. At the same time, a thousand new callers
+/// make five calls each, one a second, and another caller calls at ten times its limit.
 fn flood<A: Algorithm>(algorithm: &A, on_full: Option<OnFull>, requests: u64) -> Flooded {
-    // A little over a second, so that a new caller's call has ended when the next one is made.
+    // The pause is a little longer than a second, so that the last call of a new caller has ended when the next one is
+    // made.
     const PAUSE: u64 = 7_000;
     const EVERY: u64 = INVENTED / 1_000;
     let (mut scene, mut quiet) = (Scene::new(algorithm, on_full), Scene::new(algorithm, None));
@@ -198,8 +198,8 @@ fn a_flood_of_keys_locks_no_new_caller_out_where_denials_lock_out() {
     assert_withstands_a_flood(&(bucket(), FixedWindow::new(daily())), 1);
 }
 
-/// A number of callers for each slot of the table, with 50 requests each in `time` (at full size), each round in
-/// another order.
+/// Simulates several callers per place in the table. Each caller makes 50 calls in `time` (at full size), and each
+/// round has another order.
 fn honest_callers<A: Algorithm>(
     algorithm: &A,
     on_full: Option<OnFull>,
@@ -255,8 +255,8 @@ fn more_honest_callers_than_slots_are_served_where_denials_lock_out() {
     assert_serves_honest_callers(&FixedWindow::new(daily()).block_for(60 * MINUTE).after(10), DAY);
 }
 
-/// All keys are used alike: a key that goes on calling stays limited, and one that is silent gets its quota
-/// once more.
+/// All keys are equally used. A key that keeps calling stays limited, and a key that makes no calls gets its quota once
+/// more.
 #[test]
 fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
     let clock = ManualClock::new();
@@ -278,7 +278,7 @@ fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
         assert!(calling <= 2 && silent <= 2, "{calling} and {silent}");
         assert!(table.stats().store.evicted_at_limit >= INVENTED - MAX_KEYS as u64, "{:?}", table.stats());
     }
-    // Where that is too much.
+    // This treatment is for limits where one more quota is too much.
     let table = limiter(OnFull::Reject);
     assert!(table.check(&1_u64).is_allowed());
     let admitted = (0..INVENTED).filter(|key| table.check(&(INVENTED_KEYS + key)).is_allowed()).count();
@@ -287,7 +287,7 @@ fn under_a_limit_of_one_a_key_is_admitted_at_most_twice_in_a_flood() {
     assert_eq!(table.stats().calls.table_full, INVENTED - MAX_KEYS as u64 + 1);
 }
 
-/// The least used keys are evicted first: none that is at its limit, and none that is locked out.
+/// The least used keys are evicted first. Keys that are at their limits or locked out are not evicted.
 #[test]
 fn a_key_at_its_limit_is_not_evicted_while_less_used_ones_could_go() {
     let clock = ManualClock::new();
@@ -327,7 +327,7 @@ fn calls_in_progress_and_queued_calls_are_never_evicted() {
     assert_eq!((limiter.stats().store.evicted, limiter.len()), (0, 10));
     drop(permits);
     assert!(queued.poll(), "the queued call has its permit");
-    // Key 3 is in use; nothing is left of the 512 calls that were made while the table was full.
+    // Key 3 is in use. The 512 calls that were made while the table was full have no effect any more.
     let permits: Vec<_> = (10..19_u64).map(|key| limiter.try_acquire_permit(&key).unwrap()).collect();
     assert_full(limiter.try_acquire_permit(&19_u64).unwrap_err().decision());
     drop(permits);
@@ -339,7 +339,7 @@ fn assert_full(denial: &Decision) {
     assert_eq!((denial.retry_after(), denial.remaining()), (None, denial.limit()), "it has used nothing");
 }
 
-/// A flood within one /48 stops at the limit of the /48, and takes no room from the others.
+/// A flood from one /48 is stopped by the limit of the /48, and takes no room from other keys.
 #[test]
 fn joined_limits_of_a_64_and_a_48_withstand_a_flood_from_one_48() {
     type Address = (u64, u64);
@@ -368,13 +368,12 @@ fn joined_limits_of_a_64_and_a_48_withstand_a_flood_from_one_48() {
     let mut later = Count::default();
     (0..1_000).for_each(|site| later.add(admitted((100_000 + site, 0))));
     later.assert_below(0, "after the flood");
-    // A call that the limit of the /48 denies evicts nothing.
+    // A call that the limit of the /48 denies evicts no key.
     assert!(subnets.stats().store.evicted <= 20_000 + honest.calls + later.calls - MAX_KEYS as u64 + 1);
     assert!(!admitted((1, 7)), "the limit of the /48 holds");
 }
 
-/// The keys of one call do not evict one another, and a call that finds room for some of its keys only
-/// charges none.
+/// The keys of one call do not evict one another. If a call finds room for only some of its keys, no key is charged.
 #[test]
 fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     type Pair = (u64, u64);
@@ -416,7 +415,7 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     assert!(call.poll() && call.output.unwrap().is_ok());
 }
 
-/// Sharing ends: fresh buckets are dropped, and a lockout stays with the caller that caused it.
+/// Shared buckets are dropped when they are fresh. A lockout stays with the caller that caused it.
 #[test]
 fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_no_key_out() {
     let clock = ManualClock::new();
@@ -430,14 +429,15 @@ fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_no_key_out() {
         let _ = limiter.check(&key);
     }
     assert_eq!(limiter.stats().store.shared, 2_999);
-    // The first is locked out and keeps its slot; the buckets are used up, but no other key is locked out.
+    // The first key is locked out, and keeps its place in the table. The shared buckets are used up, but no other key
+    // is locked out.
     assert_eq!(limiter.check(&0_u64).retry_after(), Some(60 * MINUTE));
     let denials = (1..3_000_u64).map(|key| limiter.check(&key));
     assert!(denials.into_iter().all(|denial| denial.retry_after() == Some(MINUTE)));
     clock.advance(MINUTE);
     let admitted = (3_000..3_010_u64).filter(|key| limiter.check(key).is_allowed()).count();
     assert!(admitted > 0, "the window has ended, and no key is locked out");
-    // Key 0 is fresh, and so are the buckets: new keys get slots of their own and full budgets.
+    // Key 0 and the shared buckets are fresh, so new keys get places of their own, and full budgets.
     clock.advance(120 * MINUTE);
     for key in 4_000..4_200_u64 {
         let _ = limiter.check_n(&key, 0);
@@ -458,7 +458,8 @@ fn a_table_that_was_never_full_counts_nothing() {
     assert_eq!((limiter.stats().store.evicted, limiter.stats().store.evicted_at_limit), (1, 0));
 }
 
-/// Eight threads send new keys to a full table: its bound holds, and none is denied for lack of room.
+/// Eight threads make calls for new keys with a full table. The table does not exceed its maximum, and no call is
+/// denied for lack of room.
 #[test]
 fn the_bound_holds_under_eight_threads() {
     let limiter = RateLimiter::builder(FixedWindow::new(daily())).max_keys(100).build();
@@ -478,8 +479,8 @@ fn the_bound_holds_under_eight_threads() {
     assert_eq!(limiter.stats().store.evicted, 40_000 - 100);
 }
 
-/// Prints the table of figures in the guide. `cargo test --test limiter -- --ignored --nocapture
-/// figures_for_each_policy`
+/// Prints the table of figures in the guide. The command is `cargo test --test limiter -- --ignored --nocapture
+/// figures_for_each_policy`.
 #[test]
 #[ignore = "prints the figures of the guide, on demand: see its comment"]
 fn figures_for_each_policy() {

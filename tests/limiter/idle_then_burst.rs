@@ -1,4 +1,4 @@
-//! A day at full load, or a tenth of a day in `.ci/run`, thirty days without calls, and then exactly one burst.
+//! A day at full load (a tenth of a day in `.ci/run`), thirty days without calls, and then exactly one burst.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::support::scaled;
 
-/// Five a second, and twice as many arrive.
+/// Makes calls for a day. The limit is five a second, and twice as many calls arrive.
 const QUOTA: Quota = Quota::per_minute(300).burst(25);
 const TICK: Duration = Duration::from_millis(100);
 
@@ -37,7 +37,7 @@ fn limiter<A: Algorithm>(algorithm: A) -> (RateLimiter<A>, ManualClock) {
     (RateLimiter::builder(algorithm).clock(clock.clone()).build(), clock)
 }
 
-/// Checks how many calls are admitted during the day, and how many at once after the thirty days.
+/// Checks how many calls are admitted during the day, and how many are admitted at once after the thirty days.
 fn checked<A: Algorithm>(algorithm: A, day: RangeInclusive<u64>, burst: u64) {
     let (limiter, clock) = limiter(algorithm);
     let mut admitted = 0;
@@ -65,7 +65,7 @@ fn a_bucket_has_its_burst_again() {
 
 #[test]
 fn a_window_has_its_limit_again() {
-    // The last call is the first of another day.
+    // The last call belongs to another day.
     checked(FixedWindow::new(QUOTA), exactly(a_day() + 1), 300);
     checked(FixedWindow::new(QUOTA).aligned(), exactly(a_day() + 1), 300);
     checked(SlidingLog::new(QUOTA), exactly(a_day() + 1), 300);
@@ -73,7 +73,7 @@ fn a_window_has_its_limit_again() {
 
 #[test]
 fn a_window_of_slices_has_its_limit_again() {
-    // A unit comes back up to a slice late: a tenth of the period, or a thousandth.
+    // A unit becomes available again up to a slice late. A slice is a tenth or a thousandth of the period.
     checked(SlidingWindow::new(QUOTA), a_day() * 10 / 11..=a_day() + 1, 300);
     checked(SlidingWindow::new(QUOTA).slices(1_000), a_day() * 1_000 / 1_001..=a_day() + 1, 300);
 }
@@ -88,11 +88,11 @@ fn a_leaky_bucket_that_is_checked_admits_one() {
     checked(LeakyBucket::new(QUOTA), exactly(a_day() + 1), 1);
 }
 
-/// One second is stored, that is five units, and the next is paid by the one after it.
+/// The limiter stores one second, which is five units. Another call is admitted at the expense of the call after it.
 #[test]
 fn a_smooth_limiter_that_is_checked_has_what_it_stores_and_one() {
     checked(Smooth::bursty(QUOTA), exactly(a_day() + 1), 6);
-    // Cold at first, and cold again after the thirty days.
+    // The limiter is cold at first, and cold again after the thirty days.
     checked(Smooth::warming_up(QUOTA, Duration::from_secs(4)), a_day() - 50..=a_day(), 1);
 }
 
@@ -105,8 +105,8 @@ fn poll(call: &mut Call) -> Option<Decision> {
     }
 }
 
-/// Checks a queue that is full all day. After the thirty days it empties one by one; after thirty more,
-/// `burst` calls are admitted at once, 25 wait, and no more.
+/// Checks a queue that is full all day. After thirty days, only one waiter is released at once. After thirty more days,
+/// exactly `burst` calls are admitted at once, and 25 calls are queued.
 fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     let (limiter, clock) = limiter(algorithm);
     let mut line: VecDeque<Call> = VecDeque::new();
@@ -127,7 +127,7 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     assert_eq!(line.len(), 25, "{limiter:?}");
 
     clock.advance(thirty_days());
-    // Missed slots are not made up for: one is released, and the others one by one.
+    // Missed slots are lost, so one waiter is released, and the others follow one by one.
     for last in (0..25).rev() {
         let left = line.iter_mut().filter_map(poll).filter(Decision::is_allowed).count();
         assert_eq!(left, 1, "{limiter:?}");

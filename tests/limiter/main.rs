@@ -1,4 +1,5 @@
-//! Limiters in long runs and on many threads: floods, waiting, cancellation and replacement. No sockets.
+//! Limiters in long runs and on many threads: floods, waiting, cancellation and replacement. These tests use no
+//! sockets.
 
 mod call_counts;
 mod cancel_safety;

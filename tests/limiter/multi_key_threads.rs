@@ -1,4 +1,4 @@
-//! Many threads, several keys at once, in every order: exact totals, and no deadlock.
+//! Many threads that use several keys at once, in every order. The totals are exact, and there is no deadlock.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,7 +21,7 @@ use crate::support::{PolledByHand, Random, scaled};
 
 const THREADS: usize = 8;
 
-/// Runs `test` in a thread of its own: fails, and does not hang, if it does not end.
+/// Runs `test` in a thread of its own. If `test` does not end, fails instead of hanging.
 fn watched(test: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let runs = thread::spawn(move || {
@@ -34,7 +34,7 @@ fn watched(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Calls it in eight threads at once, with their numbers.
+/// Calls `run` in eight threads at once, with the number of the thread.
 fn at_once(run: impl Fn(usize) + Sync) {
     let start = Barrier::new(THREADS);
     thread::scope(|scope| {
@@ -65,14 +65,15 @@ fn key<const AT: usize>(keys: &Keys) -> Option<u64> {
     Some(keys[AT])
 }
 
-/// Returns whether the service admits it; no call is queued.
+/// Returns whether the service admits the call. The call must not be queued.
 fn passes<S: Service<Keys>>(service: &mut S, keys: Keys) -> bool {
     let mut call = PolledByHand::new(service.call(keys));
     assert!(call.poll(), "no call is queued");
     call.output.unwrap().is_ok()
 }
 
-/// Returns `first.and(second)`, by the first and the second of a request's keys.
+/// Returns `first.and(second)`. The first limiter has the first key of a request, and the second limiter has the second
+/// key.
 macro_rules! both {
     ($first:expr, $second:expr) => {{
         let first = RateLimitLayer::with_limiter(from_fn(key::<0> as Key<0>), $first.clone());
@@ -107,7 +108,7 @@ fn threads_charging_a_tuple_get_what_its_smallest_limit_allows() {
     });
 }
 
-/// Returns how much of each limiter's keys was used, counted over the admitted calls.
+/// The units that admitted calls have used, for each limiter and key.
 #[derive(Default)]
 struct Ledger(Mutex<HashMap<(char, u64), u64>>);
 
@@ -124,8 +125,7 @@ impl Ledger {
     }
 }
 
-/// Two limiters joined in both orders, by keys that cross: thread after thread locks them the other way
-/// round.
+/// Joins two limiters in both orders, with keys that cross, so that threads lock the keys in opposite orders.
 fn crossing<A: Algorithm, B: Algorithm>(a: A, b: B, of_a: u64, of_b: u64) {
     const KEYS: u64 = 6;
     for seed in 0..scaled(30) {
@@ -148,7 +148,7 @@ fn crossing<A: Algorithm, B: Algorithm>(a: A, b: B, of_a: u64, of_b: u64) {
             assert_eq!(first.peek(&key).remaining(), of_a - in_a, "seed {seed}: {key} of {a:?}");
             assert_eq!(second.peek(&key).remaining(), of_b - in_b, "seed {seed}: {key} of {b:?}");
         }
-        // No call was denied that both would have admitted.
+        // No call was denied that both limiters would have admitted.
         let mut there = both!(first, second);
         for (one, two) in (0..KEYS).flat_map(|one| (0..KEYS).map(move |two| (one, two))) {
             assert!(!passes(&mut there, [one, two, 0]), "seed {seed}: {one} and {two} were left over");
@@ -165,7 +165,7 @@ fn joined_limits_are_neither_exceeded_nor_undercharged_in_any_lock_order() {
     });
 }
 
-/// One limiter three times in a layer, by keys in any order: equal keys are charged as often as they appear.
+/// One limiter is three times in a layer, with keys in any order. A key is charged as often as it occurs.
 #[test]
 fn one_limiter_several_times_in_a_layer_is_charged_for_each() {
     const KEYS: u64 = 5;
@@ -207,7 +207,7 @@ fn a_layer_joined_with_its_clone_costs_two() {
     assert_eq!(limiter.peek(&7_u64).remaining(), 1);
 }
 
-/// Returns a limiter whose only slot is taken, and keys that share a bucket: groups of two.
+/// Returns a limiter whose table has only one place, which is taken, and pairs of keys that share a bucket.
 fn crowded<A: Algorithm>(algorithm: A, groups: usize) -> (RateLimiter<A>, Vec<[u64; 2]>) {
     let builder = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_keys(1);
     let limiter = builder.on_full(OnFull::ShareBuckets).build();
@@ -236,7 +236,8 @@ fn crowded<A: Algorithm>(algorithm: A, groups: usize) -> (RateLimiter<A>, Vec<[u
     (limiter, found)
 }
 
-/// Returns whether two keys without a slot share a bucket: what one takes is missing to the other.
+/// Returns whether two keys without a place in the table share a bucket. If so, a charge of one key also counts for the
+/// other.
 fn same<A: Algorithm>(limiter: &RateLimiter<A>, one: u64, other: u64) -> bool {
     let before = limiter.peek(&other).remaining();
     assert!(limiter.check(&one).is_allowed());
@@ -245,7 +246,7 @@ fn same<A: Algorithm>(limiter: &RateLimiter<A>, one: u64, other: u64) -> bool {
     after < before
 }
 
-/// Both keys of a request share one bucket: it pays twice, or not at all.
+/// Both keys of a request share one bucket. The bucket is charged twice or not at all.
 #[test]
 fn two_keys_in_one_shared_bucket_are_charged_both_or_not_at_all() {
     let (limiter, groups) = crowded(FixedWindow::new(hourly(3)), 1);
@@ -257,7 +258,7 @@ fn two_keys_in_one_shared_bucket_are_charged_both_or_not_at_all() {
     assert_eq!(limiter.peek(&one).remaining(), 1, "nothing was taken");
 }
 
-/// The table is full, and all keys share buckets: their sums are exact as well.
+/// The table is full, and all keys share buckets. The totals of the buckets are exact as well.
 #[test]
 fn shared_buckets_are_exact_in_any_lock_order() {
     const LIMIT: u64 = 300;
@@ -291,8 +292,8 @@ fn shared_buckets_are_exact_in_any_lock_order() {
     });
 }
 
-/// Keys appear and are evicted at a table that is nearly full: no key exceeds twice the limit, all calls end,
-/// and no slot is lost.
+/// Keys are added to a table that is nearly full, and evicted from it. No key exceeds twice the limit, all calls end,
+/// and no place in the table is lost.
 #[test]
 fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
     const LIMIT: u64 = 12;
@@ -332,7 +333,7 @@ fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
                     );
                 }
             }
-            // All that was used comes back, and all slots are free again.
+            // All units are available again, and all places in the table are free.
             clock.advance(Duration::from_secs(7_200));
             for key in 1_000..3_000_u64 {
                 let _ = first.check_n(&key, 0);
@@ -343,8 +344,8 @@ fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
     });
 }
 
-/// A denial charges nothing and takes no slot: a flood of keys that another limit denies does not fill the
-/// table.
+/// A denial charges nothing and takes no place in the table. So a flood of keys that another limit denies does not fill
+/// the table.
 #[test]
 fn a_key_that_another_limit_denies_takes_no_slot() {
     let (first, second) = (frozen(TokenBucket::new(hourly(5)), 3), frozen(FixedWindow::new(hourly(1)), 3));
@@ -354,12 +355,12 @@ fn a_key_that_another_limit_denies_takes_no_slot() {
         assert!(!passes(&mut service, [key, 0, 0]));
         assert_eq!((first.len(), second.len()), (1, 1), "{key}");
     }
-    // So there is room for other keys.
+    // So the table has room for other keys.
     assert!(passes(&mut service, [1, 1, 0]) && passes(&mut service, [2, 2, 0]));
     assert_eq!((first.peek(&1_u64).remaining(), second.len()), (4, 3));
 }
 
-/// Every operation of a limiter, run at once by threads that lock several keys.
+/// Makes all operations of a limiter at once, in threads that lock several keys.
 #[test]
 fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
     watched(|| {
@@ -393,7 +394,7 @@ fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
                 assert!(first.len() <= 20 && second.len() <= 20);
             }
         });
-        // Nothing is lost: neither slots nor locks.
+        // No place in the table is lost, and no lock is still held.
         clock.advance(Duration::from_secs(100));
         for key in 1_000..3_000_u64 {
             let _ = (first.check_n(&key, 0), second.check_n(&key, 0));
@@ -413,7 +414,7 @@ where
     PolledByHand::new(Box::pin(async move { call.await.is_ok() }))
 }
 
-/// Queues and budgets, joined in both orders: each waiter is released or cancelled, and none is left behind.
+/// Queues and other limits are joined in both orders. Each waiter is released or cancelled, and none is forgotten.
 #[test]
 fn waiting_calls_of_two_queues_in_both_orders_all_end() {
     watched(|| {

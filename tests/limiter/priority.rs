@@ -1,4 +1,4 @@
-//! Calls with priority: they borrow from the next window, wait for it, and never exceed the limit.
+//! Calls with priority. They borrow from the next window, wait for it, and never exceed the limit.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn without_priority_it_is_the_window_itself() {
     }
 }
 
-/// Random calls: the limit holds in each period, all waiters are released in order, and the reports are true.
+/// Makes random calls. The limit holds in each period, all waiters are released in order, and the reports are true.
 fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
     for seed in 0..300 {
         let clock = ManualClock::new();
@@ -164,7 +164,7 @@ fn a_denied_call_with_priority_learns_when_it_may_be_queued() {
         let mut call = first(limiter, 1);
         call.run().then(|| call.output.unwrap().retry_after().unwrap())
     };
-    // The first waiter is released at 1 s, and then there is a slot.
+    // The first waiter is released at 1 s, and then there is a place in the queue.
     assert_eq!(retry(&limiter), Some(MS * 600));
     clock.advance(MS * 599);
     assert_eq!(retry(&limiter), Some(MS));

@@ -1,4 +1,4 @@
-//! An algorithm is replaced while calls go on: no key is reset, locked out or lost, and none reports the old
+//! An algorithm is replaced while calls are made. No key is reset, locked out or lost, and no decision reports the old
 //! quota.
 
 use std::collections::HashSet;
@@ -50,7 +50,8 @@ macro_rules! with_each_kind {
     };
 }
 
-/// Calls from eight threads while `replacing` goes on in one more; returns what was admitted for each key.
+/// Makes calls from eight threads while `replacing` runs in another thread. Returns the number of admitted calls for
+/// each key.
 fn hammered<A: Algorithm>(
     limiter: &RateLimiter<A>,
     keys: usize,
@@ -63,7 +64,7 @@ fn hammered<A: Algorithm>(
             let (counts, start, done) = (&counts, &start, &done);
             scope.spawn(move || {
                 start.wait();
-                // One more round when all is over, so that nothing is left.
+                // Each thread makes one more round after the last replacement, so that no unit is left.
                 let mut last = false;
                 while !last {
                     last = done.load(Ordering::SeqCst);
@@ -102,7 +103,7 @@ fn a_limit_raised_under_eight_threads_admits_the_difference_to_each_key() {
 fn raised_again_and_again<A: Algorithm>(rule: impl Fn(Quota) -> A + Sync) {
     let limiter = frozen(rule(Quota::per_hour(1)));
     let counts = hammered(&limiter, 25, || {
-        // From several threads, each limit once; the largest comes last.
+        // Several threads set each limit once. The largest limit is set last.
         thread::scope(|scope| {
             let (limiter, rule) = (&limiter, &rule);
             for _ in 0..3 {
@@ -112,8 +113,8 @@ fn raised_again_and_again<A: Algorithm>(rule: impl Fn(Quota) -> A + Sync) {
         });
         limiter.replace(rule(Quota::per_hour(200)));
     });
-    // A lower one in between cuts what was used, so more than the last can pass; but each key ends with the
-    // last one's limit spent.
+    // A lower limit in between cuts the used units, so more units than the last limit can be admitted. But in the end,
+    // each key has used up the last limit.
     assert!(counts.iter().all(|count| *count >= 200), "{counts:?}");
     assert!((0..25_usize).all(|key| limiter.peek(&key).remaining() == 0));
 
@@ -168,7 +169,7 @@ fn each_call_is_decided_by_one_algorithm_and_after_the_return_by_the_new_one() {
     });
 }
 
-/// A table without a slot for other keys: what shared buckets have used stays used.
+/// The table has no place for other keys. The units that shared buckets have used stay used.
 #[test]
 fn a_full_table_is_replaced_as_a_whole() {
     let clock = ManualClock::new();
@@ -188,11 +189,11 @@ fn a_full_table_is_replaced_as_a_whole() {
         limiter.replace(TokenBucket::new(Quota::per_hour(150)));
         assert_eq!(limiter.len(), kept);
         assert!((0..kept).all(|key| left(&key) == 110) && homeless.iter().all(|key| left(key) == 90));
-        // Keys that had shared a bucket and were denied are no better off.
+        // Keys that had shared a bucket and were denied have no more units than the others.
         assert!((1_000..1_400).all(|key| left(&key) == 90));
         limiter.replace(TokenBucket::new(Quota::per_hour(50)));
         assert!((0..kept).all(|key| left(&key) == 10) && homeless.iter().all(|key| left(key) == 0));
-        // A slot becomes free, and a shared key takes its usage along.
+        // A place in the table becomes free. A key that shared a bucket keeps its used units when it gets this place.
         clock.advance(SECOND * 7_200);
         for key in 0..kept {
             let _ = limiter.check_n(&key, 0);
@@ -213,7 +214,7 @@ fn a_full_table_is_raised_under_eight_threads() {
             assert!(limiter.check(key).is_allowed());
         }
         let counts = hammered(&limiter, 600, || limiter.replace(SlidingLog::new(Quota::per_hour(15 + seed))));
-        // Each bucket that is shared at all admits exactly the limit of the last replacement.
+        // Each bucket that keys share admits exactly the limit of the last replacement.
         let (buckets, rest) =
             (counts.iter().sum::<u64>() / (15 + seed), counts.iter().sum::<u64>() % (15 + seed));
         assert_eq!(rest, 0, "{counts:?}");
@@ -221,7 +222,7 @@ fn a_full_table_is_raised_under_eight_threads() {
     }
 }
 
-/// Fails if it is polled over and over: with paused time nothing else would ever run.
+/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
 async fn patient<F: Future>(future: F) -> F::Output {
     let (mut future, mut polls) = (pin!(future), 0);
     poll_fn(|cx| {
@@ -232,7 +233,7 @@ async fn patient<F: Future>(future: F) -> F::Output {
     .await
 }
 
-/// Queues five calls at ten a second; at 50 ms the rate changes. Returns when each is released, in
+/// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is released, in
 /// milliseconds.
 async fn leave_at<A: Algorithm>(old: A, new: A) -> Vec<u128> {
     let limiter = RateLimiter::new(old);
@@ -258,7 +259,7 @@ fn queue(limit: u64) -> LeakyBucket {
 
 #[tokio::test(start_paused = true)]
 async fn waiters_are_released_at_the_new_rate_when_it_is_raised() {
-    // Half an interval is left of the first one's.
+    // Half of the first call's interval is left.
     assert_eq!(leave_at(queue(10), queue(100)).await, [0, 55, 65, 75, 85, 95]);
 }
 
@@ -287,8 +288,8 @@ async fn smooth_waits_at_the_new_rate_too() {
     assert_eq!(leave_at(smooth(10), smooth(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
 }
 
-/// The rate is replaced to and fro at random times, with some cancelled calls: in order, none lost, none
-/// stuck.
+/// The rate is raised and lowered at random times, and some calls are cancelled. The calls are released in order, and
+/// none is forgotten.
 #[tokio::test(start_paused = true)]
 async fn waiters_are_released_in_order_at_any_rates() {
     for seed in 0..100 {
@@ -321,7 +322,7 @@ async fn waiters_are_released_in_order_at_any_rates() {
     }
 }
 
-/// Slots that are overdue when the algorithm is replaced belong to the calls that wait for them.
+/// Slots that are overdue when the algorithm is replaced belong to the calls that wait for these slots.
 #[test]
 fn an_equal_algorithm_takes_no_slots_that_are_overdue() {
     let leave = |replaced: bool| {
@@ -330,7 +331,7 @@ fn an_equal_algorithm_takes_no_slots_that_are_overdue() {
         assert!(limiter.check(&()).is_allowed());
         let mut line: Vec<_> = (0..4).map(|_| PolledByHand::new(limiter.acquire(&()))).collect();
         assert!(line.iter_mut().all(|call| !call.poll()));
-        // No call was polled meanwhile: their timers are late.
+        // No call was polled in the meantime, so the timers of the calls are late.
         clock.advance(MS * 250);
         if replaced {
             limiter.replace(queue(10));
@@ -351,7 +352,7 @@ fn an_equal_algorithm_takes_no_slots_that_are_overdue() {
     assert_eq!(leave(true), leave(false));
 }
 
-/// A call that waits at a slower rate sleeps until it is released: it is not polled over and over.
+/// A call whose rate was lowered sleeps until it is released, and is not polled again and again.
 #[test]
 fn waiters_sleep_on_when_the_rate_is_lowered() {
     let clock = ManualClock::new();
@@ -377,7 +378,7 @@ fn waiters_sleep_on_when_the_rate_is_lowered() {
     assert_eq!(left, [(0, 550), (1, 1_550), (2, 2_550), (3, 3_550)]);
 }
 
-/// A waker may run anything, whichever call wakes it: also code that asks for the algorithm.
+/// A waker that asks for the algorithm. A waker may run any code, whichever call wakes it.
 struct Asks {
     limiter: RateLimiter<LeakyBucket>,
     times: AtomicU64,
@@ -412,7 +413,7 @@ fn a_waker_may_ask_for_the_algorithm() {
     assert!(woken > 0, "its scheduled time has moved up");
 }
 
-/// Returns the spans and counts of a key, peeked at in several ways.
+/// Returns the decisions of peeks with several costs.
 fn looks<A: Algorithm>(limiter: &RateLimiter<A>) -> Vec<tower_throttle::Decision> {
     [0, 1, 2, 5, 9].map(|cost| limiter.peek_n("key", cost)).into()
 }
@@ -465,7 +466,7 @@ fn never_seen<A: Algorithm>(rule: impl Fn(Quota) -> A) {
         clock.set(MS * then as u32);
         limiter.replace(new.clone());
         clock.advance(MS * later as u32);
-        // It is like a key that was there all the time and never used anything.
+        // The key decides like a key that was there all the time, and has used nothing.
         let nanos = |ms: u64| Nanos(ms * 1_000_000);
         let mut state = old.new_state(nanos(created_at), nanos(then));
         new.migrate(&mut state, &old, nanos(then));

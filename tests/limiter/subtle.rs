@@ -1,5 +1,5 @@
-//! Combined algorithms, queues, and calls that are decided together: single cases that once failed, reports
-//! against what then happens, queues by replay, models by hand, and everything at once.
+//! Combined algorithms, queues, and joint calls. There are single cases that once failed, checks of reports against
+//! later calls, queues that are replayed, models computed by hand, and stress tests.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -50,7 +50,7 @@ const fn secs(n: u64) -> Duration {
 }
 
 #[test]
-fn denied_tier_admits_two_at_once() {
+fn a_denied_call_of_another_tier_releases_only_one_waiter_per_slot() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -63,7 +63,7 @@ fn denied_tier_admits_two_at_once() {
 }
 
 #[test]
-fn denied_check_by_moves_no_queue() {
+fn a_denied_check_of_another_tier_delays_no_waiter() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -76,7 +76,7 @@ fn denied_check_by_moves_no_queue() {
 }
 
 #[test]
-fn priority_retry_where_more_waits_than_one_window_holds() {
+fn retry_after_is_exact_if_a_call_needs_the_window_after_the_borrowed_one() {
     let (clock, limiter) = on(FixedWindow::new(Quota::per_second(4)).priority(50));
     assert!(limiter.check_n("k", 4).is_allowed());
     let mut held = waits(limiter.acquire_with_priority("k", 2));
@@ -93,7 +93,7 @@ fn priority_retry_where_more_waits_than_one_window_holds() {
 }
 
 #[test]
-fn priority_whole_share_and_an_ordinary_call() {
+fn an_ordinary_call_waits_for_the_window_after_one_that_is_borrowed_as_a_whole() {
     let (_clock, limiter) = on(FixedWindow::new(Quota::per_second(1)).priority(100));
     assert!(limiter.check("k").is_allowed());
     let _held = waits(limiter.acquire_with_priority("k", 1));
@@ -102,7 +102,7 @@ fn priority_whole_share_and_an_ordinary_call() {
 }
 
 #[test]
-fn replaced_by_a_smaller_limit_a_waiter_is_not_stuck() {
+fn a_waiter_that_costs_more_than_the_new_limit_does_not_block_the_key() {
     let (clock, limiter) = on(FixedWindow::new(Quota::per_second(10)).priority(50));
     assert!(limiter.check_n("k", 10).is_allowed());
     let mut held = waits(limiter.acquire_with_priority("k", 5));
@@ -116,7 +116,7 @@ fn replaced_by_a_smaller_limit_a_waiter_is_not_stuck() {
 }
 
 #[test]
-fn abandon_does_not_lift_a_block() {
+fn a_cancelled_call_does_not_end_a_lockout() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(1).block_for(secs(5)).after(1);
     let (clock, limiter) = on(rule);
     assert!(now(limiter.acquire("k")).is_allowed());
@@ -129,7 +129,7 @@ fn abandon_does_not_lift_a_block() {
 }
 
 #[test]
-fn released_in_a_lockout_reports_nothing_remaining() {
+fn a_call_released_during_a_lockout_reports_no_remaining_units() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(3).block_for(secs(5)).after(1);
     let (clock, limiter) = on(rule);
     assert!(now(limiter.acquire("k")).is_allowed());
@@ -142,7 +142,7 @@ fn released_in_a_lockout_reports_nothing_remaining() {
 }
 
 #[test]
-fn blocking_peek_describes_the_state_as_it_is() {
+fn a_peek_that_would_begin_a_lockout_reports_the_present_state() {
     let (_clock, limiter) = on(FixedWindow::new(Quota::per_second(5)).block_for(secs(5)).after(1));
     assert_eq!(limiter.check_n("k", 2).remaining(), 3);
     let peek = limiter.peek_n("k", 4);
@@ -151,7 +151,7 @@ fn blocking_peek_describes_the_state_as_it_is() {
 }
 
 #[test]
-fn tiered_leaky_cost() {
+fn a_cost_in_one_leaky_tier_counts_in_the_other() {
     let a = LeakyBucket::new(Quota::per_second(10)).queue(0);
     let b = LeakyBucket::new(Quota::per_second(10)).queue(1);
     let (clock, limiter) = on(Tiered::new(a.clone()));
@@ -165,7 +165,7 @@ fn tiered_leaky_cost() {
 }
 
 #[test]
-fn tiered_smooth_cost() {
+fn a_cost_in_one_smooth_tier_counts_in_the_other() {
     let a = Smooth::bursty(Quota::per_second(10)).queue(0);
     let b = Smooth::bursty(Quota::per_second(10)).queue(1);
     let (clock, limiter) = on(Tiered::new(a.clone()));
@@ -179,7 +179,7 @@ fn tiered_smooth_cost() {
 }
 
 #[test]
-fn tiered_tuple_counts_in_each_member() {
+fn units_of_a_tier_that_is_a_tuple_count_in_each_member() {
     let rule =
         |second, day| (TokenBucket::new(Quota::per_second(second)), FixedWindow::new(Quota::per_day(day)));
     let (free, paid) = (rule(10, 100), rule(100, 1_000));
@@ -187,12 +187,12 @@ fn tiered_tuple_counts_in_each_member() {
     assert!(limiter.tier(&free).check("k").is_allowed());
     assert!(limiter.tier(&paid).check_n("k", 90).is_allowed());
     _clock.advance(secs(1));
-    // 91 were used today since it was first called with `free`.
+    // 91 units were used today since the first call with `free`.
     assert_eq!(limiter.tier(&free).check("k").remaining(), 8);
 }
 
 #[test]
-fn replacing_the_default_tier_keeps_what_it_used() {
+fn replacing_the_default_tier_keeps_its_used_units() {
     let small = TokenBucket::new(Quota::per_hour(10));
     let (_clock, limiter) = on(Tiered::new(TokenBucket::new(Quota::per_hour(1_000))));
     assert!(limiter.check_n("k", 900).is_allowed());
@@ -202,7 +202,7 @@ fn replacing_the_default_tier_keeps_what_it_used() {
 }
 
 #[test]
-fn a_fresh_tier_stays_fresh() {
+fn a_call_of_cost_0_in_another_tier_leaves_a_fresh_tier_fresh() {
     let minute = FixedWindow::new(Quota::per_minute(10));
     let hour = FixedWindow::new(Quota::per_hour(100));
     let other = FixedWindow::new(Quota::per_hour(101));
@@ -218,7 +218,7 @@ fn a_fresh_tier_stays_fresh() {
 }
 
 #[test]
-fn a_tier_bucket_that_is_full_stays_so() {
+fn a_call_of_cost_0_in_another_tier_leaves_a_full_bucket_full() {
     let free = TokenBucket::new(Quota::per_second(10));
     let day = TokenBucket::new(Quota::per_day(1_000));
     let other = TokenBucket::new(Quota::per_day(1_001));
@@ -232,7 +232,7 @@ fn a_tier_bucket_that_is_full_stays_so() {
 }
 
 #[test]
-fn give_back_after_a_clock_set_back() {
+fn an_undo_after_the_clock_was_set_back_takes_no_units_from_the_present_window() {
     let rule = FixedWindow::new(Quota::per_second(2));
     let hour = Nanos(3_600_000_000_000);
     let mut state = rule.new_state(hour, hour);
@@ -247,7 +247,7 @@ fn give_back_after_a_clock_set_back() {
 }
 
 #[test]
-fn priority_remaining_by_the_same_method() {
+fn remaining_counts_calls_with_priority_that_can_be_queued() {
     let (_clock, limiter) = on(FixedWindow::new(Quota::per_second(4)).priority(50));
     let first = now(limiter.acquire_with_priority("k", 1));
     let mut more = 0;
@@ -266,7 +266,7 @@ fn priority_remaining_by_the_same_method() {
 }
 
 #[test]
-fn nine_tiers_evict_the_first() {
+fn nine_more_tiers_do_not_make_the_first_forget_its_units() {
     let big = FixedWindow::new(Quota::per_hour(100));
     let small: Vec<_> = (1..=9).map(|n| FixedWindow::new(Quota::per_hour(n))).collect();
     let (_clock, limiter) = on(Tiered::new(big.clone()));
@@ -279,7 +279,7 @@ fn nine_tiers_evict_the_first() {
 }
 
 #[test]
-fn tiered_priority_waiter_larger_than_the_other_tier() {
+fn a_denied_call_of_a_smaller_tier_does_not_block_a_waiter_with_priority() {
     let big = FixedWindow::new(Quota::per_second(10)).priority(50);
     let small = FixedWindow::new(Quota::per_second(2)).priority(50);
     let (clock, limiter) = on(Tiered::new(big.clone()));
@@ -290,7 +290,7 @@ fn tiered_priority_waiter_larger_than_the_other_tier() {
     assert!(poll(&mut held).is_some(), "a refused call of another tier has locked the queue");
 }
 
-// ---- joint ----
+// ---- joint calls ----
 
 #[derive(Clone, Copy, Debug)]
 struct Req(&'static str, bool);
@@ -316,7 +316,7 @@ async fn ok(_: Req) -> Result<(), Infallible> {
 }
 
 #[test]
-fn joint_denied_tier_moves_no_queue() {
+fn a_joint_call_that_its_own_tier_denies_delays_no_waiter() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -335,7 +335,7 @@ fn joint_denied_tier_moves_no_queue() {
 }
 
 #[test]
-fn joint_denied_by_another_moves_no_queue() {
+fn a_joint_call_that_another_limit_denies_delays_no_waiter() {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
     let slow = LeakyBucket::new(Quota::per_second(1)).queue(9);
     let (clock, limiter) = on(Tiered::new(fast.clone()));
@@ -355,7 +355,7 @@ fn joint_denied_by_another_moves_no_queue() {
 }
 
 #[test]
-fn joint_two_queues_the_released_one_is_undone() {
+fn a_cancelled_call_in_two_queues_undoes_the_charge_of_the_queue_that_released_it() {
     let (clock, windows) = on(FixedWindow::new(Quota::per_second(4)).priority(50));
     let slow =
         RateLimiter::builder(LeakyBucket::new(Quota::per_hour(1)).queue(5)).clock(clock.clone()).build();
@@ -373,7 +373,7 @@ fn joint_two_queues_the_released_one_is_undone() {
 }
 
 #[test]
-fn joint_one_denied_request_is_one_denial() {
+fn a_joint_call_on_one_lockout_twice_counts_as_one_denial() {
     let (_c, limiter) = on(FixedWindow::new(Quota::per_second(1)).block_for(secs(9)).after(2));
     assert!(limiter.check("k").is_allowed());
     let stack = layer(&limiter).and(layer(&limiter)).responder(ErrorResponder);
@@ -388,7 +388,7 @@ fn joint_one_denied_request_is_one_denial() {
     );
 }
 
-// ---- truth of the reports, for any algorithm ----
+// ---- true reports, for any algorithm ----
 
 fn nanos(d: Duration) -> u64 {
     d.as_nanos() as u64
@@ -407,7 +407,7 @@ struct Truth {
     reset: bool,
 }
 
-/// Asserts that all that an algorithm reports is true, whatever happened before.
+/// Asserts that all that an algorithm reports is true, after any calls.
 fn truth<A: Algorithm>(
     name: &str,
     seeds: std::ops::Range<u64>,
@@ -520,7 +520,7 @@ fn block<A: Algorithm>(rule: A, r: &mut Random) -> Lockout<A> {
 const N: u64 = 10_000;
 
 #[test]
-fn truth_of_tuple() {
+fn reports_of_a_bucket_and_a_fixed_window_are_true() {
     truth(
         "bucket, fixed",
         0..scaled(N),
@@ -529,7 +529,7 @@ fn truth_of_tuple() {
     );
 }
 #[test]
-fn truth_of_tuple_t02() {
+fn reports_of_a_tuple_of_three_windows_are_true() {
     truth(
         "counter, log, sliding",
         0..scaled(N),
@@ -544,7 +544,7 @@ fn truth_of_tuple_t02() {
     );
 }
 #[test]
-fn tuple_leaky() {
+fn reports_of_a_leaky_bucket_and_an_aligned_window_are_true() {
     truth(
         "leaky, fixed",
         0..scaled(N),
@@ -553,7 +553,7 @@ fn tuple_leaky() {
     );
 }
 #[test]
-fn blocking_fixed() {
+fn reports_of_a_lockout_of_a_fixed_window_are_true() {
     truth(
         "blocking fixed",
         0..scaled(N),
@@ -562,7 +562,7 @@ fn blocking_fixed() {
     );
 }
 #[test]
-fn blocking_bucket() {
+fn reports_of_a_lockout_of_a_token_bucket_are_true() {
     truth(
         "blocking bucket",
         0..scaled(N),
@@ -571,7 +571,7 @@ fn blocking_bucket() {
     );
 }
 #[test]
-fn blocking_tuple() {
+fn reports_of_a_lockout_of_a_tuple_are_true() {
     truth(
         "blocking tuple",
         0..scaled(N),
@@ -587,7 +587,7 @@ fn blocking_tuple() {
     );
 }
 #[test]
-fn tuple_of_blocking() {
+fn reports_of_a_tuple_of_lockouts_are_true() {
     truth(
         "tuple of blocking",
         0..scaled(N),
@@ -604,7 +604,7 @@ fn tuple_of_blocking() {
     );
 }
 #[test]
-fn blocking_leaky_check() {
+fn reports_of_a_lockout_of_a_leaky_bucket_are_true() {
     truth(
         "blocking leaky",
         0..scaled(N),
@@ -620,7 +620,7 @@ fn blocking_leaky_check() {
     );
 }
 #[test]
-fn priority() {
+fn reports_of_a_window_with_priority_are_true() {
     truth(
         "priority",
         0..scaled(N),
@@ -629,11 +629,11 @@ fn priority() {
     );
 }
 #[test]
-fn tiered_replaced() {
+fn reports_of_a_tiered_algorithm_that_is_replaced_are_true() {
     truth("tiered", 0..scaled(N), |r| (0..2).map(|_| Tiered::new(TokenBucket::new(quota(r)))).collect(), ALL);
 }
 
-// ---- queues, by replay ----
+// ---- queues, replayed ----
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -648,7 +648,7 @@ enum Op {
     Settle,
 }
 
-/// A way in which a call with priority enters. By [`RateLimiter::acquire_n`], where the algorithm has none.
+/// The method that makes a call with priority. It is [`RateLimiter::acquire_n`] if the algorithm has no priority.
 type WithPriority<A> = fn(&RateLimiter<A>, &str, u64) -> Acquire<A>;
 
 struct World<A: Algorithm> {
@@ -669,7 +669,7 @@ impl<A: Algorithm> World<A> {
         for _ in 0..4 {
             for (_, _, hand) in &mut self.hands {
                 let before = hand.polls;
-                // Like `run`, with a limit.
+                // Like `run`, but with a maximum number of polls.
                 while hand.is_pending() && hand.alarm.rang() {
                     hand.poll();
                     if hand.polls > before + 20 {
@@ -724,7 +724,7 @@ impl<A: Algorithm> World<A> {
     }
     fn allows(mut self, rules: &[A], by: u64, op: Op) -> bool {
         self.settle();
-        // The waiters are released on time: for a window that would be different.
+        // The waiters must be released on time, because a window charges a late release later.
         let near = by.min(400);
         for _ in 0..near {
             let _ = self.go(rules, Op::Advance(1));
@@ -789,7 +789,7 @@ fn lines<A: Algorithm>(
                 }
                 if let Some(wait) = decision.retry_after() {
                     let wait = nanos(wait);
-                    // To be an error again once H3 is fixed.
+                    // Waits of more than 2^50 ns are not checked. They must be checked again when H3 is fixed.
                     if wait > 1 << 50 {
                         continue;
                     }
@@ -866,7 +866,7 @@ const EACH: Acts = Acts { back: true, refund: true, replace: true, drop: true, m
 const M: u64 = 10_000;
 
 #[test]
-fn leaky() {
+fn reports_of_the_queue_of_a_leaky_bucket_are_true() {
     lines(
         "leaky",
         0..scaled(M),
@@ -879,7 +879,7 @@ fn leaky() {
     );
 }
 #[test]
-fn blocking_leaky() {
+fn reports_of_the_queue_of_a_lockout_are_true() {
     lines(
         "b leaky",
         0..scaled(M),
@@ -897,7 +897,7 @@ fn blocking_leaky() {
     );
 }
 #[test]
-fn counter_plain() {
+fn reports_of_the_queue_of_a_counter_with_priority_are_true() {
     lines(
         "p counter plain",
         0..scaled(M),
@@ -911,7 +911,7 @@ fn counter_plain() {
 }
 
 #[test]
-fn tiered_blocking_counts_refusals_while_others_wait() {
+fn a_lockout_in_tiers_counts_denials_while_calls_are_queued() {
     let rule =
         |rate, places| LeakyBucket::new(Quota::per_second(rate)).queue(places).block_for(secs(5)).after(2);
     let (fast, slow) = (rule(10, 1), rule(1, 0));
@@ -926,7 +926,7 @@ fn tiered_blocking_counts_refusals_while_others_wait() {
 }
 
 #[test]
-fn cost_zero_in_a_lockout_reports_index_and_window() {
+fn a_call_of_cost_0_in_a_lockout_of_a_tuple_reports_the_limit_with_the_fewest_units() {
     let rule = (TokenBucket::new(Quota::per_second(9)), FixedWindow::new(Quota::per_hour(2)));
     let rule = rule.block_for(secs(5)).after(1);
     let mut state = rule.new_state(Nanos(0), Nanos(0));
@@ -938,7 +938,7 @@ fn cost_zero_in_a_lockout_reports_index_and_window() {
 }
 
 #[test]
-fn cost_zero_in_a_lockout_window() {
+fn a_call_of_cost_0_in_a_lockout_reports_the_rest_of_the_lockout_as_its_window() {
     let rule = TokenBucket::new(Quota::per_second(9)).block_for(secs(5)).after(1);
     let mut state = rule.new_state(Nanos(0), Nanos(0));
     assert!(!rule.check(&mut state, Nanos(0), 10).is_allowed());
@@ -946,9 +946,9 @@ fn cost_zero_in_a_lockout_window() {
     assert_eq!(effective_window(&rule, &nothing), Some(secs(5)), "{nothing:?}");
 }
 
-/// Runs everything at once from four threads, with tables that are full: it ends without a deadlock.
+/// Runs all operations at once from four threads, with full tables. The test must end without a deadlock.
 #[test]
-fn stress() {
+fn four_threads_with_full_tables_end_without_a_deadlock() {
     use std::sync::atomic::{AtomicU64, Ordering};
     let clock = ManualClock::new();
     let limit = 1_000;
@@ -1096,14 +1096,14 @@ fn reports_of_tiers_are_true() {
     tiers("leaky", |r| LeakyBucket::new(quota(r)));
 }
 #[test]
-fn tiers_blocking() {
+fn reports_of_tiers_of_a_lockout_are_true() {
     tiers("blocking fixed", |r| block(FixedWindow::new(quota(r)), r));
 }
 
-/// A lockout, computed by hand: the key's own time, the denials of a window that begins with the first, and
-/// the end of the lockout.
+/// A model of a lockout. It has the key's own time, the number of denials in a window that begins with the first
+/// denial, and the end of the lockout.
 #[test]
-fn blocking_by_hand() {
+fn a_lockout_agrees_with_a_model() {
     for seed in 0..scaled(N) {
         let r = &mut Random::new(seed);
         let inner = FixedWindow::new(quota(r));
@@ -1123,7 +1123,7 @@ fn blocking_by_hand() {
                 3 => now = Nanos(now.0.saturating_sub(r.one_of(&[1, 3, 100, 3 * UNIT]))),
                 act => {
                     let (cost, look) = (r.within(0..=7), act == 4);
-                    // The time of the key.
+                    // The key's own time.
                     let mut behind = 0;
                     if now.0 >= last {
                         time += now.0 - last;
@@ -1181,9 +1181,9 @@ fn blocking_by_hand() {
     }
 }
 
-/// No span of a period holds more than the limit, with calls that borrow, are cancelled or are late.
+/// No span of a period has more units than the limit, even if calls borrow, are cancelled or are late.
 #[test]
-fn priority_is_strict() {
+fn windows_with_priority_are_strict() {
     fn run<A: Window>(name: &str, strict: u64, make: impl Fn(Quota, u8) -> Priority<A>) {
         let mut longest = 0_f64;
         for seed in 0..scaled(N) {
@@ -1251,7 +1251,7 @@ fn priority_is_strict() {
     run("counter", 2, |q, p| SlidingCounter::new(q).priority(p));
 }
 
-/// A joined call that is denied, or cancelled at once, changes nothing.
+/// A joint call that is denied, or cancelled at once, changes nothing.
 #[test]
 fn joint_denials_and_drops_change_nothing() {
     fn of<A, B, F: Fn(&mut Random) -> (A, B)>(make: F) -> F {
@@ -1324,7 +1324,7 @@ fn joint_denials_and_drops_change_nothing() {
         |r| { (LeakyBucket::new(quota(r)).queue(2), SlidingWindow::new(quota(r)).priority(50)) },
         priority
     );
-    // Charges of the store of a `Smooth` are not refunded, so it is not here.
+    // What `Smooth` takes from its store is not refunded, so `Smooth` is not tested here.
     run!("fixed, leaky", |r| (FixedWindow::new(quota(r)).aligned(), LeakyBucket::new(quota(r)).queue(1)));
 }
 
@@ -1335,7 +1335,7 @@ fn wild(r: &mut Random) -> Quota {
     if r.one_in(2) { quota.burst(if r.one_in(3) { u64::MAX } else { r.any_size() }) } else { quota }
 }
 
-/// Asserts that nothing panics, and that a cost of 0 is admitted.
+/// Asserts that no operation panics, and that a call of cost 0 is admitted.
 fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Random) -> Vec<A>) {
     for seed in 0..scaled(4_000) {
         let r = &mut Random::new(seed);
@@ -1455,10 +1455,9 @@ fn extreme_quotas_never_panic() {
     });
 }
 
-/// Tasks on two threads, with algorithms that are replaced, keys that are reset, and calls that are
-/// cancelled: all end.
+/// Tasks on two threads, while algorithms are replaced, keys are reset, and calls are cancelled. All tasks end.
 #[test]
-fn no_lost_wakeup() {
+fn queues_lose_no_wakeup_while_algorithms_are_replaced_and_keys_are_reset() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Many threads, few keys: exactly as many calls are admitted as the algorithm allows.
+//! Many threads and few keys. Exactly as many calls are admitted as the algorithm allows.
 
 use std::hash::Hash;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +14,9 @@ use tower_throttle::{Quota, RateLimiter};
 const THREADS: usize = 8;
 const ROUNDS: usize = 1_000;
 
-/// Calls `round(thread, n)` in every thread at once, and `between(n)` in one of them when all have finished.
+/// Calls `round(thread, n)` in every thread at once. When all threads have finished, calls `between(n)` in one of them.
 ///
-/// An error from `between` fails the test at the end: a thread that panicked would leave the others
-/// waiting.
+/// An error from `between` fails the test at the end. A thread that panicked would leave the other threads waiting.
 fn rounds(
     rounds: usize,
     round: impl Fn(usize, usize) + Sync,
@@ -60,7 +59,7 @@ fn frozen<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(ManualClock::new()).max_keys(max_keys).build()
 }
 
-/// Runs the same with each algorithm, and what it admits at one instant.
+/// Runs the same test with each algorithm, and with the number that it admits at one instant.
 macro_rules! with_each_algorithm {
     ($test:ident, $quota:expr) => {
         let quota: Quota = $quota;
@@ -131,7 +130,7 @@ fn costs_of_all_sizes<A: Algorithm>(algorithm: A, capacity: u64) {
 
 #[test]
 fn calls_of_many_costs_spend_the_budget_to_the_unit() {
-    // Eight threads ask for five single units each at the end; so nothing is left over.
+    // At the end, eight threads ask for five single units each, so no unit is left.
     costs_of_all_sizes(TokenBucket::new(quota()), 20);
     costs_of_all_sizes(SlidingWindow::new(quota()), 20);
     costs_of_all_sizes(FixedWindow::new(quota()), 20);
@@ -187,8 +186,8 @@ fn a_flood_of_new_keys_gives_no_key_a_second_budget() {
     with_each_algorithm!(flooded, quota());
 }
 
-/// All threads call until nothing is left, then the clock goes on: each time as much as one caller alone
-/// would get.
+/// All threads make calls until no unit is left. Then the clock advances. In each round, as many calls are admitted as
+/// for a single thread.
 fn saturated<A: Algorithm>(algorithm: A, _capacity: u64) {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
@@ -214,7 +213,7 @@ fn as_time_goes_on_threads_get_what_one_caller_would_get() {
 
 #[test]
 fn while_the_clock_moves_exactly_what_it_brings_is_admitted() {
-    // The burst is never reached, so no token is lost; and no thread can be late by a period.
+    // The bucket is never full, so no token is lost. No thread can be late by a whole period.
     let quota = Quota::per(28, Duration::from_secs(240)).unwrap().burst(10_000);
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(quota).start_empty();
@@ -243,8 +242,8 @@ fn while_the_clock_moves_exactly_what_it_brings_is_admitted() {
 
 const PERIOD: u64 = 10;
 
-/// A clock that advances a nanosecond at each reading; a thread that has read it may be delayed before acting
-/// on it.
+/// A clock that advances by a nanosecond at each reading. A thread that has read the clock may be delayed before it
+/// uses the reading.
 #[derive(Debug, Default)]
 struct Ticking(AtomicU64);
 
@@ -275,7 +274,7 @@ fn delayed_between_reading_and_acting<A: Algorithm>(algorithm: A, _capacity: u64
     );
 }
 
-/// The period is shorter than a thread may be delayed, though the clock never steps back.
+/// The period is shorter than the delay of a thread can be, although the clock never steps back.
 #[test]
 fn a_thread_that_is_delayed_after_reading_the_clock_admits_nothing_extra() {
     with_each_algorithm!(

@@ -48,7 +48,7 @@ async fn without_a_layer_the_error_names_the_fix() {
     assert_eq!(status, 500);
     assert!(text.contains("`RateLimitLayer`") && text.contains("`Option<Decision>`"), "{text}");
     assert_eq!(ask(&app(), "/perhaps").await, (200, "nobody limits".to_owned()));
-    // Nor is there a decision for requests that are not limited, or for layers that do not insert the extension.
+    // There is also no decision for requests that are not limited, and none if the layer does not insert the extension.
     let no_key = from_fn(|_: &Request<Body>| None::<()>);
     let app_without_key = app().layer(RateLimitLayer::new(no_key, FixedWindow::new(Quota::per_hour(5))));
     let in_shadow = app().layer(window(5).shadow(&Shadow::new()));

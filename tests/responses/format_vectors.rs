@@ -1,4 +1,4 @@
-//! The table of formatting vectors, row by row, through the layer.
+//! The table of test vectors for the header fields, row by row, through the layer.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ fn layer<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimitLayer<Glob
     RateLimitLayer::with_limiter(Global, limiter).cost(cost_of as fn(&_) -> _)
 }
 
-/// A bucket of 100 a minute, and its clock.
+/// Returns a bucket of 100 a minute, and its clock.
 fn bucket() -> (Service, ManualClock) {
     let clock = ManualClock::new();
     let layer = layer(TokenBucket::new(HUNDRED), &clock);
     (limited(layer, behind(HeaderMap::new())), clock)
 }
 
-/// Returns the status, `RateLimit-Policy`, `RateLimit` and `Retry-After`; several lines of a field are joined.
+/// Returns the status, `RateLimit-Policy`, `RateLimit` and `Retry-After`. Several lines of a field are joined.
 async fn ask(service: &Service, cost: u64) -> (u16, String, String, String) {
     let mut request = Request::new(Body::empty());
     request.extensions_mut().insert(Cost(cost));
@@ -53,7 +53,7 @@ async fn a_fraction_of_a_token_is_not_counted() {
     let (service, clock) = bucket();
     assert_fields(&service, 1, 200, r#""default";r=99;t=60"#, "").await;
     clock.advance(millis(420));
-    // 99.7
+    // 99.7 tokens are left.
     assert_fields(&service, 0, 200, r#""default";r=99;t=60"#, "").await;
 }
 
@@ -62,7 +62,7 @@ async fn a_wait_below_a_second_is_a_second() {
     let (service, clock) = bucket();
     assert_fields(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
     clock.advance(millis(400));
-    // in 0.2 s
+    // The next token is available in 0.2 s.
     assert_fields(&service, 1, 429, r#""default";r=0;t=1"#, "1").await;
 }
 
@@ -72,7 +72,7 @@ async fn whole_seconds_stay_and_a_nanosecond_more_rounds_up() {
     assert_fields(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
     assert_fields(&service, 5, 429, r#""default";r=0;t=3"#, "3").await;
     clock.advance(millis(600) - Duration::from_nanos(1));
-    // in 3.000000001 s
+    // The next token is available in 3.000000001 s.
     assert_fields(&service, 6, 429, r#""default";r=0;t=4"#, "4").await;
 }
 
@@ -81,7 +81,7 @@ async fn remaining_counts_calls_of_cost_one_after_an_expensive_call() {
     let (service, clock) = bucket();
     assert_fields(&service, 100, 200, r#""default";r=0;t=1"#, "").await;
     clock.advance(millis(2_340));
-    // 3.9 tokens: in 0.66 s
+    // 3.9 tokens are left. A fourth is available in 0.66 s.
     assert_fields(&service, 5, 429, r#""default";r=3;t=1"#, "1").await;
 }
 
@@ -101,7 +101,7 @@ async fn two_policies_are_both_reported() {
         assert_eq!(ask(&service, 979).await.0, 200);
         clock.advance(Duration::from_secs(3_600));
     }
-    // 36,000 s before the day ends.
+    // The day ends in 36,000 s.
     clock.set(Duration::from_secs(50_400));
     assert_eq!(ask(&service, 4).await.0, 200);
     let policies = r#""hour";q=1000;w=3600, "day";q=5000;w=86400"#.to_owned();

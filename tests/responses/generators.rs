@@ -1,4 +1,4 @@
-//! Random names, quotas and algorithms, and the fields that each of them must be reported with.
+//! Random names, quotas and algorithms, and the fields with which each of them must be reported.
 
 use std::fmt;
 use std::future::Future;
@@ -15,7 +15,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 use crate::header_parser::{MOST, Policy};
 use crate::support::Random;
 
-/// Returns 1 to 256 printable characters; quotes and backslashes are frequent among them.
+/// Returns a name of 1 to 256 printable characters. Many of them are quotes or backslashes.
 pub(crate) fn name(random: &mut Random) -> String {
     let length = if random.one_in(20) { 256 } else { 1 + random.below(40) };
     let char = |random: &mut Random| match random.below(4) {
@@ -25,7 +25,8 @@ pub(crate) fn name(random: &mut Random) -> String {
     (0..length).map(|_| char(random)).collect()
 }
 
-/// Returns the names that policies with the `given` names are reported with, in the same order and without duplicates.
+/// Returns the names with which policies with the names `given` are reported, in the same order. All these names are
+/// different.
 pub(crate) fn distinct(given: &[String]) -> Vec<String> {
     let mut reported: Vec<String> = Vec::new();
     for name in given {
@@ -86,7 +87,7 @@ pub(crate) const KINDS: [Kind; 10] = [
     Kind::Concurrency,
 ];
 
-/// An algorithm, described by its parts.
+/// An algorithm and its settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) kind: Kind,
@@ -97,7 +98,7 @@ pub(crate) struct Rule {
     pub(crate) warm_up: Duration,
 }
 
-/// Calls the function with the rule as its own algorithm type.
+/// Calls the function with an algorithm of the concrete type.
 macro_rules! made {
     ($rule:expr, |$made:ident| $then:expr) => {{
         use tower_throttle::algorithm as algorithms;
@@ -154,7 +155,7 @@ impl Rule {
         Self { kind, quota, slices: 10, places: 0, warm_up: Duration::from_secs(1) }
     }
 
-    /// Returns a random rule of this kind; it queues calls if `waits`.
+    /// Returns a random rule of this kind. The rule queues calls if `waits` is `true`.
     pub(crate) fn any(random: &mut Random, kind: Kind, waits: bool) -> Self {
         Self {
             kind,
@@ -201,23 +202,25 @@ impl Rule {
         made!(self, |rule| Box::new(RateLimiter::builder(rule).clock(clock.clone()).build()))
     }
 
-    /// Returns whether units become available again one by one, at the quota's rate.
+    /// Returns whether units become available one by one, at the quota's rate.
     pub(crate) fn flows(self) -> bool {
         matches!(self.kind, Kind::TokenBucket | Kind::LeakyBucket | Kind::Bursty | Kind::WarmingUp)
     }
 
-    /// Returns the nanoseconds in which `units` units become available; waits beyond 584 years are reported as 584 years.
+    /// Returns the nanoseconds in which `units` units become available. Times beyond 584 years are reported as 584
+    /// years.
     fn time_of(self, units: u64) -> u64 {
         let nanos = u128::from(units) * self.quota.period().as_nanos();
         u64::try_from(nanos.div_ceil(u128::from(self.quota.limit()))).unwrap_or(u64::MAX)
     }
 
-    /// Returns the policy item that the standards and the docs call for. `limit` is the limit of its decisions.
+    /// Returns the item of `RateLimit-Policy` that the standards and the docs require. `limit` is the limit of the
+    /// decisions.
     pub(crate) fn policy(self, name: &str, limit: u64) -> Policy {
         let q = match self.kind {
             Kind::TokenBucket => self.quota.capacity(),
             Kind::LeakyBucket => self.places.saturating_add(1),
-            // The units that one second stores, or the warm-up, have no simple formula.
+            // There is no simple formula for the number of units that one second, or the warm-up, stores.
             Kind::Bursty | Kind::WarmingUp => limit,
             _ => self.quota.limit(),
         };
@@ -230,8 +233,8 @@ impl Rule {
         Policy { name: name.to_owned(), q: q.min(MOST), w, qu }
     }
 
-    /// Returns `t` for a decision that was just made. `next` returns the time until one more call of cost 1 would be
-    /// admitted, if none would be admitted now.
+    /// Returns `t` for a decision that was just made. If no more calls of cost 1 would be admitted now, `next` returns
+    /// the time until one would be admitted.
     pub(crate) fn t(self, decision: &Decision, next: impl FnOnce() -> Option<Duration>) -> Option<u64> {
         if self.kind == Kind::Concurrency {
             return None;
@@ -255,7 +258,7 @@ pub(crate) fn seconds(nanos: u64) -> u64 {
     nanos.div_ceil(1_000_000_000).max(1)
 }
 
-/// A reference limiter: it receives the same calls at the same times as the layer.
+/// A reference limiter, which gets the same calls at the same times as the layer.
 pub(crate) trait Reference {
     fn check(&self, cost: u64) -> Decision;
     fn peek(&self, cost: u64) -> Decision;

@@ -1,4 +1,4 @@
-//! Reads fields as a client does: with a parser of structured fields (RFC 9651) that knows nothing of this crate.
+//! Reads fields as a client does, with a parser of structured fields (RFC 9651) that shares no code with the crate.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,7 @@ pub(crate) struct ParsedFields {
 }
 
 impl ParsedFields {
-    /// Reads all fields. Panics at values that a client would reject, and at values that are not in canonical form.
+    /// Reads all fields. Panics if a value is one that a client would reject, or is not in canonical form.
     pub(crate) fn read(headers: &HeaderMap) -> Self {
         let policies: Vec<_> = items(headers, "ratelimit-policy").into_iter().map(Policy::read).collect();
         let left: Vec<_> = items(headers, "ratelimit").into_iter().map(Left::read).collect();
@@ -91,13 +91,13 @@ enum Value {
     Text(String),
 }
 
-/// Returns the members of a list of strings, over all lines of the field.
+/// Returns the members of a list of strings, from all lines of the field.
 fn items(headers: &HeaderMap, name: &str) -> Vec<(String, Vec<(String, Value)>)> {
     let lines: Vec<_> = headers.get_all(name).iter().map(|line| line.as_bytes()).collect();
     if lines.is_empty() {
         return Vec::new();
     }
-    // Proxies may join the lines to one field (RFC 9110, section 5.3).
+    // Proxies may join the lines into one (RFC 9110, section 5.3).
     let text = lines.join(&b", "[..]);
     let shown = text.escape_ascii();
     let list: List = match Parser::new(&text).parse() {

@@ -1,4 +1,4 @@
-//! For random names, quotas and states, every reported field parses and is true.
+//! Every reported field can be parsed, and is true, for random names, quotas and states.
 
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -32,7 +32,7 @@ fn answer(service: &mut Service, cost: u64) -> Response<Body> {
     hand.output.unwrap().unwrap()
 }
 
-/// A service, the layers around it from the outermost inward, and the outcome of the calls so far.
+/// A service with its layers, from the outermost inward, and the outcomes of the calls so far.
 struct World {
     clock: ManualClock,
     service: Service,
@@ -43,7 +43,7 @@ struct World {
     draft: bool,
     /// The time and the cost of each call.
     calls: Vec<(Nanos, u64)>,
-    /// Responses whose bodies have not ended, with the number of layers that admitted them, and the cost.
+    /// The responses whose bodies have not ended, each with the number of layers that admitted the call, and the cost.
     open: Vec<(Response<Body>, usize, u64)>,
 }
 
@@ -58,7 +58,7 @@ impl World {
         let forms = draft.then_some(Form::Draft11).into_iter().chain(legacy.map(Form::XRateLimit));
         let responder = HttpResponder::new().headers(forms);
         let layers = if random.one_in(4) { 2 + random.below(2) } else { 1 };
-        // A small set, so that some names repeat.
+        // The set of names is small, so that some names are repeated.
         let names: Vec<_> = (0..3).map(|_| name(random)).chain(["own".to_owned()]).collect();
         let (mut service, mut levels) = (behind(own.clone()), Vec::new());
         for _ in 0..layers {
@@ -129,7 +129,8 @@ impl World {
         }
     }
 
-    /// Makes one call, and asserts that all its fields are true. Returns how many calls of cost 1 would be admitted now.
+    /// Makes one call, and asserts that all fields of its response are true. Returns how many calls of cost 1 would be
+    /// admitted now.
     fn call(&mut self, cost: u64) -> u64 {
         self.calls.push((self.clock.now(), cost));
         let before = SystemTime::now();
@@ -190,7 +191,7 @@ impl World {
                 let free = |name: &String| !taken.contains(name);
                 policies.extend(member.policies(decisions).into_iter().filter(|policy| free(&policy.name)));
                 let options = member.left(decisions, verdict.cost);
-                // If the inner service has reported the policy itself, nothing is added.
+                // If the inner service has reported the policy itself, the layer adds nothing.
                 if options.iter().any(|left| free(&left.name)) {
                     let next = left.clone().next();
                     if next.is_some_and(|next| options.contains(next) && free(&next.name)) {
@@ -209,7 +210,8 @@ impl World {
         let denied = verdicts.last().filter(|verdict| !verdict.admitted);
         let waits = denied.map(|verdict| verdict.members.iter().filter_map(|limits| Member::wait(limits)));
         let wait = waits.and_then(|waits| waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))).flatten();
-        // If calls in progress are the cause: one second, or the longest wait of another policy. None if no wait helps.
+        // If calls in progress are the reason, the wait is one second, or the longest wait of another policy. There is
+        // no wait if waiting does not help.
         let never = |denial: &&Decision| {
             denial.retry_after().is_none() && verdicts.last().unwrap().cost > denial.limit()
         };
@@ -229,7 +231,7 @@ impl World {
     ) {
         let reported = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"]
             .map(|name| number(headers, name));
-        // The innermost layer that is not hidden reports.
+        // The innermost layer that is not hidden reports its limits.
         let visible = |level: &Level, verdict: &Verdict| {
             let members = level.members.iter().zip(verdict.members.clone());
             let visible = members.filter(|(member, _)| !member.hidden);
@@ -253,7 +255,7 @@ impl World {
         let fits = members.iter().filter(|(_, decisions)| speaks(decisions)).any(|(policies, decisions)| {
             let nearest = Member::nearest(decisions);
             let is_whole = decisions.iter().map(|decision| decision.reset_after()).max().unwrap();
-            // A rejection reports when to retry, as far as that is known for all policies that deny.
+            // A rejection reports the wait, if the waits of all policies that denied the call are known.
             let denials = verdict.members.iter().flatten().filter(|decision| !decision.is_allowed());
             let comes_back =
                 denials.map(|denial| denial.retry_after()).reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)));
@@ -286,7 +288,7 @@ impl World {
     }
 }
 
-/// Prints the state that a failure is about.
+/// Prints the state of a failed test.
 impl Drop for World {
     fn drop(&mut self) {
         if thread::panicking() {
@@ -387,7 +389,7 @@ fn assert_reported(
     let reported = ParsedFields::read(response.headers());
     assert_eq!(response.status().as_u16(), if decision.is_allowed() { 200 } else { 429 });
     assert_eq!(reported.policies, [rule.policy(name, decision.limit())]);
-    // After a queued call, others may have been admitted since.
+    // While a call was queued, other calls may have been admitted.
     let has_waited = decision.is_allowed() && decision.remaining() == 0 && !decision.delay().is_zero();
     let t = if has_waited { reported.left[0].t } else { rule.t(decision, next) };
     assert_eq!(reported.left, [Left { name: name.to_owned(), r: decision.remaining(), t }]);
@@ -399,7 +401,7 @@ fn assert_reported(
     }
 }
 
-/// Runs `count` cases; a failure prints its seed.
+/// Runs `count` cases. A failure prints its seed.
 fn cases(count: u64, case: fn(&mut Random)) {
     thread::scope(|scope| {
         for thread in 0..THREADS {

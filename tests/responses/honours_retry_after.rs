@@ -41,7 +41,7 @@ fn costing(cost: u64) -> Request<Body> {
     request
 }
 
-/// Calls until a call is denied, waits as long as reported, and makes the same call again.
+/// Makes calls until one is denied, waits as long as reported, and makes the same call again.
 async fn comes_back(random: &mut Random, service: Service, most: u64, interval: u64) {
     let mut in_line = JoinSet::new();
     loop {
@@ -51,7 +51,7 @@ async fn comes_back(random: &mut Random, service: Service, most: u64, interval: 
         let cost = 1 + random.below(most);
         let mut call = Box::pin(service.clone().call(costing(cost)));
         let Poll::Ready(answer) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await else {
-            // It is queued among others.
+            // Other calls are queued, too.
             in_line.spawn(call);
             continue;
         };
@@ -73,7 +73,7 @@ async fn every_algorithm_in_paused_time() {
         for seed in 0..scaled(CLIENTS) {
             let mut random = Random::new(seed);
             let limit = 1 + random.below(6);
-            // The smooth ones store the units of one second.
+            // A `Smooth` stores the units of one second.
             let least = if [Kind::Bursty, Kind::WarmingUp].contains(&kind) { 1_000_000_000 } else { 1 };
             let period = least + random.below(100_000_000_000);
             let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
@@ -106,7 +106,7 @@ async fn algorithms_made_of_algorithms_in_paused_time() {
     }
 }
 
-/// A client's connection, shared with others.
+/// The connection of a client. Other tasks share it.
 #[derive(Clone)]
 enum Line {
     One(Arc<Mutex<Client1>>),
@@ -124,7 +124,7 @@ impl Line {
     }
 }
 
-/// One call in a little less than two seconds: a second call has to wait one second or two.
+/// The limit is one call in a little less than two seconds, so the second call has to wait one or two seconds.
 const SLOW: Duration = Duration::from_millis(1_900);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +156,7 @@ async fn every_algorithm_over_sockets() {
                     }
                     assert_eq!(answer.status, 429);
                     let wait = answer.retry_after();
-                    // The counter of the window before counts until two windows have ended.
+                    // The units of the previous window count until two windows have ended.
                     assert!((1..=4).contains(&wait), "{kind:?}: {wait}");
                     tokio::time::sleep(Duration::from_secs(wait)).await;
                     break (format!("{kind:?}"), line.ask(&path, client).await.status == 200);

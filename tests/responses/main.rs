@@ -1,5 +1,5 @@
-//! Responses: header fields that any parser reads and that are true, bodies of each format, and the information that
-//! handlers, callers and limits have about each other.
+//! Responses: header fields that any parser can read and that are true, bodies of each format, and what handlers,
+//! callers and other limits can learn about a limit.
 
 #[cfg(feature = "axum")]
 mod axum_extractor;

@@ -42,7 +42,7 @@ fn app() -> Router {
     Router::new().route("/", any(|| async { "hello" })).route("/moved", any(redirect))
 }
 
-/// Returns the fields of `layer`, with one item.
+/// Returns the fields with which `layer` reports its limit. There is one item.
 fn reported(r: u64, t: u64) -> ParsedFields {
     let policy = Policy { name: "api".to_owned(), q: 1, w: Some(60), qu: None };
     let left = Left { name: "api".to_owned(), r, t: Some(t) };
@@ -53,7 +53,8 @@ fn refusal() -> ParsedFields {
     ParsedFields { retry_after: Some(60), ..reported(0, 60) }
 }
 
-/// Returns the response to an admitted call, and the rejections of a `GET` and a `HEAD`, over each version.
+/// Returns the response to an admitted call, and the rejections of a `GET` and of a `HEAD` request, over each version
+/// of HTTP.
 async fn answers(app: Router) -> Vec<[Answer; 3]> {
     let server = Server::start(app).await;
     let mut answers = Vec::new();
@@ -68,7 +69,7 @@ async fn answers(app: Router) -> Vec<[Answer; 3]> {
     answers
 }
 
-/// Asserts that a response to `HEAD` equals that to `GET` without the body, and has the length of the body.
+/// Asserts that the response to `HEAD` equals the response to `GET`, without the body and with the length of the body.
 fn is_head_of(head: &Answer, get: &Answer) {
     assert_eq!((head.status, head.body.len()), (get.status, 0));
     let others = |headers: &HeaderMap| {
@@ -190,7 +191,7 @@ async fn fields_that_a_response_has_set_itself_stay_and_occur_once() {
             assert_eq!(get.header(name), value);
         }
     }
-    // A different name does not suppress the field.
+    // A field that reports a policy of another name does not suppress the layer's own field.
     let other = |_: &Rejection<'_>, _: &RequestHead<'_>| {
         Response::builder().header("ratelimit-policy", r#""api-x";q=9;w=9"#).body("").unwrap()
     };
@@ -282,7 +283,7 @@ async fn fields_come_in_the_configured_formats() {
     {
         assert_eq!(ParsedFields::read(&get.headers), refusal());
         let reset = number(&get.headers, "x-ratelimit-reset").unwrap();
-        // Rounded up.
+        // The value is rounded up.
         assert!((before + 60..=now() + 61).contains(&reset), "{before}: {reset}");
         assert!(get.has("date"), "clients compare the two");
     }
@@ -306,7 +307,7 @@ async fn calls_in_progress_have_no_time_in_any_format() {
             (&HeaderValue::from(1), &HeaderValue::from(0))
         );
         assert!(!answer.headers().contains_key("x-ratelimit-reset"), "{answer:?}");
-        // A hint, since it is unknown when the other call ends.
+        // The value is a hint, because it is not known when the other call ends.
         let hint = (status == 429).then_some(&HeaderValue::from_static("1")).cloned();
         assert_eq!(answer.headers().get("retry-after"), hint.as_ref(), "{answer:?}");
     }
@@ -386,7 +387,7 @@ async fn jitter_is_added_upward_and_is_the_same_in_all_fields() {
         }
         waits.insert(wait);
     }
-    // The value 60 itself is as likely as one nanosecond in seven seconds.
+    // The probability that the random value is exactly 60 is one in seven billion.
     waits.remove(&60);
     assert_eq!(waits, (61..=60 + MOST).collect());
 }
@@ -415,7 +416,7 @@ async fn jitter_is_the_same_in_grpc_responses() {
     assert!(waits.len() > 100, "{waits:?}");
 }
 
-/// Returns the rejection by an app of `layers`.
+/// Returns the rejection by an app with `layers`.
 async fn refused(service: Service) -> Answer {
     loop {
         let answer = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
@@ -440,14 +441,14 @@ async fn a_hidden_policy_is_not_reported_but_its_wait_is() {
         let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
         RateLimitLayer::with_limiter(Global, limiter).name("mine")
     };
-    // The hidden policy denies: the other one is reported with its state.
+    // The hidden policy denies the request. The other policy is reported, with its state.
     let layers = layer().hidden().and(visible(5)).responder(responder);
     let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
     assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 60));
     let mine = |r| Left { name: "mine".to_owned(), r, t: Some(3_600) };
     assert_eq!(ParsedFields::read(&answer.headers).left, [mine(4)]);
     assert_eq!(answer.json()["violated-policies"], json!([]));
-    // The other policy denies.
+    // The other policy denies the request.
     let layers = visible(1).and(layer().hidden()).responder(responder);
     let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
     assert_eq!((answer.retry_after(), ParsedFields::read(&answer.headers).left), (3_600, vec![mine(0)]));

@@ -1,4 +1,4 @@
-//! A service behind limits, and reference limiters that return the decisions it must make.
+//! A service behind limits, and reference limiters that return the decisions that the limits must make.
 
 use std::convert::Infallible;
 
@@ -28,7 +28,7 @@ pub(crate) fn cost_of(request: &Request<Body>) -> u64 {
     request.extensions().get().map_or(1, |Cost(cost)| *cost)
 }
 
-/// A service that answers with these fields, and returns the decision of its request.
+/// A service that answers with these fields, and returns the decision that it finds in its request.
 pub(crate) fn behind(headers: HeaderMap) -> Service {
     BoxCloneSyncService::new(service_fn(move |request: Request<Body>| {
         let mut response = Response::new(Body::from("hello"));
@@ -55,7 +55,7 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Single,
-    /// A tuple: one policy with several limits.
+    /// A tuple, which is one policy with several limits.
     Tuple(usize),
     /// Layers joined by `and`.
     And(usize),
@@ -77,7 +77,7 @@ pub(crate) const FORMS: [Form; 12] = [
 ];
 
 impl Form {
-    /// Returns the number of rules it takes.
+    /// Returns the number of rules that the combination needs.
     pub(crate) fn rules(self) -> usize {
         match self {
             Self::Single => 1,
@@ -86,7 +86,7 @@ impl Form {
         }
     }
 
-    /// Returns its policies, each with the indices of its rules.
+    /// Returns the policies of the combination. Each policy is a list of indices of rules.
     fn members(self) -> &'static [&'static [usize]] {
         match self {
             Self::Single => &[&[0]],
@@ -99,7 +99,7 @@ impl Form {
     }
 }
 
-/// One limit, with the name that it must be reported with.
+/// One limit, with the name with which it must be reported.
 #[derive(Debug)]
 pub(crate) struct Limit {
     pub(crate) name: String,
@@ -107,14 +107,14 @@ pub(crate) struct Limit {
     pub(crate) reference: Box<dyn Reference>,
 }
 
-/// One policy: several limits if it is a tuple.
+/// One policy. It has several limits if it is a tuple.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) limits: Vec<Limit>,
     pub(crate) hidden: bool,
 }
 
-/// One layer: several policies if they are joined.
+/// One layer. It has several policies if it is joined.
 #[derive(Debug)]
 pub(crate) struct Level {
     pub(crate) members: Vec<Member>,
@@ -134,7 +134,7 @@ pub(crate) struct Verdict {
 pub(crate) struct Plan {
     pub(crate) form: Form,
     pub(crate) rules: Vec<Rule>,
-    /// The configured names of its policies.
+    /// The names of the policies, as they are configured.
     pub(crate) names: Vec<Option<String>>,
     pub(crate) hidden: Vec<bool>,
     pub(crate) responder: HttpResponder,
@@ -205,7 +205,7 @@ impl Plan {
         limited(self.policy(0, algorithm, clock).responder(self.responder), inner)
     }
 
-    /// Returns the kinds of its rules, as the form composes them.
+    /// Returns the kinds of the rules of a combination.
     fn kinds(&self) -> Vec<Rule> {
         use crate::generators::Kind::*;
         let kinds: &[_] = match self.form {
@@ -247,7 +247,7 @@ impl Plan {
 }
 
 impl Level {
-    /// Charges all limits, or none.
+    /// Charges all limits or none.
     pub(crate) fn decide(&self, cost: u64) -> Verdict {
         let limits = || self.members.iter().map(|member| &member.limits);
         let asked: Vec<Vec<_>> =
@@ -279,7 +279,8 @@ impl Member {
         decisions.iter().map(Decision::remaining).min().unwrap()
     }
 
-    /// Returns the limits that may be reported: those that deny for longest, else those with the least left.
+    /// Returns the limits that may be reported. If limits deny the call, these are the limits with the longest wait.
+    /// Otherwise, they are the limits with the fewest remaining units.
     pub(crate) fn nearest(decisions: &[Decision]) -> Vec<usize> {
         let longest = Self::wait(decisions);
         let least = Self::remaining(decisions);
@@ -290,7 +291,7 @@ impl Member {
         (0..decisions.len()).filter(|at| is_nearest(&decisions[*at])).collect()
     }
 
-    /// Returns its wait in seconds if it denies; `Some(None)` if no wait helps.
+    /// Returns the wait in seconds if the policy denies the call. Returns `Some(None)` if waiting does not help.
     pub(crate) fn wait(decisions: &[Decision]) -> Option<Option<u64>> {
         let waits = decisions.iter().filter(|decision| !decision.is_allowed()).map(seconds_of);
         waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))
@@ -301,10 +302,10 @@ impl Member {
         limits.map(|(limit, decision)| limit.rule.policy(&limit.name, decision.limit())).collect()
     }
 
-    /// Returns the items that may represent it: the layer reports one of them.
+    /// Returns the items with which the policy may be reported. The layer reports one of them.
     ///
-    /// A call of cost 0 reports what a tuple has left, but not always the reset; the same holds for a limit in a tuple
-    /// that has not been used.
+    /// The decision on a call of cost 0 has the remaining units of a tuple, but not always the time until the key is
+    /// fresh. The same is true of a limit of a tuple that has not been used.
     pub(crate) fn left(&self, decisions: &[Decision], cost: u64) -> Vec<Left> {
         let r = Self::remaining(decisions).min(crate::header_parser::MOST);
         let reported = |at: usize| {
@@ -325,7 +326,7 @@ impl Member {
     }
 }
 
-/// Near the end of the clock, waits of centuries are cut off: all such waits count as equal.
+/// Near the end of the clock, waits of centuries are cut off, so all such waits are treated as equal.
 pub(crate) fn tamed(seconds: u64) -> u64 {
     seconds.min(9_000_000_000)
 }

@@ -1,4 +1,4 @@
-//! Calls whose final cost depends on their responses.
+//! Calls whose actual cost is known only from their responses.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -25,18 +25,18 @@ use crate::header_parser::ParsedFields;
 use crate::reference_service::{Cost, CostOf, cost_of};
 use crate::support::{PolledByHand, Random, TickingClock};
 
-/// The outcome of an admitted call; `None` while it is open.
+/// The outcome of an admitted call. `None` while the call is in progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome {
     Costs(Option<u64>),
     Fails,
 }
 
-/// The final cost of a call, in the response's extensions.
+/// The actual cost of a call, in the extensions of its response.
 #[derive(Clone, Copy, Debug)]
 struct Actual(Option<u64>);
 
-/// A gate in front of the inner service, which answers when the gate is open.
+/// A gate in front of the inner service, which answers only when the gate is open.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Door(Arc<Mutex<Option<Outcome>>>);
 
@@ -100,7 +100,7 @@ impl Call {
         Self { hand, door }
     }
 
-    /// Returns whether it was admitted, or is queued.
+    /// Returns whether the call was admitted or is queued.
     pub(crate) fn goes_on(&self) -> bool {
         match &self.hand.output {
             None => true,
@@ -167,7 +167,7 @@ fn settling_higher_charges_only_available_units() {
         assert_eq!(queries.peek(&()).remaining(), 2);
         Call::start(&service, 1).costs(100);
         assert_eq!(queries.peek(&()).remaining(), 0);
-        // Those 97 are charged to no key.
+        // These 97 units are charged to no key.
         clock.advance(SECOND / 5);
         assert_eq!(queries.peek(&()).remaining(), 1);
         Call::start(&service, 1).costs(u64::MAX);
@@ -196,7 +196,7 @@ fn a_call_without_a_response_costs_what_it_was_charged() {
         // The call is denied.
         assert!(!Call::start(&service, 5).goes_on());
         assert_eq!(limiter.peek(&()).remaining(), 4);
-        // It is settled once the head of the response is there, whatever happens to the body.
+        // The call is settled when the head of the response is there, whatever happens to the body.
         let mut call = Call::start(&service, 3);
         assert_eq!(limiter.peek(&()).remaining(), 1);
         call.ends(Outcome::Costs(Some(1)));
@@ -206,7 +206,7 @@ fn a_call_without_a_response_costs_what_it_was_charged() {
     }
 }
 
-/// Charges three units; their window ends, and two units are charged in the next one.
+/// Charges three units. After the end of their window, charges two units in the next window.
 fn adds_nothing_to_the_next_window<A: Algorithm>(algorithm: A) {
     for actual in [0, 1, 2] {
         for (taken, clock) in (0..=2).flat_map(|taken| TickingClock::both().map(|clock| (taken, clock))) {
@@ -218,7 +218,7 @@ fn adds_nothing_to_the_next_window<A: Algorithm>(algorithm: A) {
             let service = limited(settling(&ours), behind());
             let call = Call::start(&service, 3);
             let _ = reference.check_n(&(), 3);
-            // Two periods and a slice: everything older has expired.
+            // After two periods and a slice, all older units have expired.
             clock.advance(SECOND * 2 + SECOND / 10);
             for _ in 0..taken {
                 assert_eq!(ours.check(&()).is_allowed(), reference.check(&()).is_allowed());
@@ -232,7 +232,7 @@ fn adds_nothing_to_the_next_window<A: Algorithm>(algorithm: A) {
     }
 }
 
-/// Returns exact times where the clock stands still, so that two limiters read the same time.
+/// Returns exact times if the clock stands still, so that two limiters read the same time.
 fn reported(decision: &Decision, clock: &TickingClock) -> (bool, u64, Option<Duration>, Duration) {
     let times = match clock.ticks() {
         true => (decision.retry_after().map(|_| Duration::ZERO), Duration::ZERO),
@@ -254,7 +254,8 @@ fn a_refund_for_an_ended_window_adds_nothing_to_the_next() {
     adds_nothing_to_the_next_window(FixedWindow::new(five()).priority(20));
 }
 
-/// A call with a final cost of zero leaves the state as if it had never been made, while it still counts.
+/// While a call with an actual cost of zero still counts, settling it leaves the state as if the call had never been
+/// made.
 fn refunds_all<A: Algorithm>(algorithm: A) {
     for (before, clock) in (0..=2).flat_map(|before| TickingClock::both().map(|clock| (before, clock))) {
         clock.set(Duration::from_secs(1_000));
@@ -271,7 +272,7 @@ fn refunds_all<A: Algorithm>(algorithm: A) {
         }
         clock.advance(SECOND / 50);
         call.costs(0);
-        // Smooth is exact up to a nanosecond.
+        // `Smooth` is exact to the nanosecond.
         clock.advance(Duration::from_nanos(1));
         let (ours, reference) = (ours.peek(&()), reference.peek(&()));
         assert_eq!(
@@ -285,7 +286,7 @@ fn refunds_all<A: Algorithm>(algorithm: A) {
 #[test]
 fn a_refund_while_the_call_still_counts_returns_all_units() {
     for kind in KINDS {
-        // Permits that a cold start has taken from the store stay taken.
+        // Permits that a cold start has taken from the store are not given back.
         if ![Kind::Concurrency, Kind::WarmingUp].contains(&kind) {
             made!(Rule::of(kind, five()), |rule| refunds_all(rule));
         }
@@ -294,7 +295,7 @@ fn a_refund_while_the_call_still_counts_returns_all_units() {
     refunds_all(SlidingCounter::new(five()).block_for(SECOND).after(3));
 }
 
-/// Successes among failures: only failures count, and for no longer than without the successes.
+/// Some calls succeed and some fail. Only the failures count, and not longer than without the successes.
 fn extends_nothing_else<A: Algorithm>(algorithm: A) {
     for clock in TickingClock::both() {
         clock.set(Duration::from_secs(1_000));
@@ -358,7 +359,7 @@ fn joined_policies_are_settled_independently() {
         assert_eq!(left(), [6, 8, 9]);
         Call::start(&service, 1).costs(6);
         assert_eq!(left(), [5, 2, 6]);
-        // Denied by one, settled by none.
+        // One layer denies the call, so no layer settles it.
         assert!(!Call::start(&service, 3).goes_on());
         assert_eq!(left(), [5, 2, 6]);
         let mut call = Call::start(&service, 2);
@@ -377,7 +378,7 @@ fn each_limit_of_a_tuple_gets_back_the_units_that_still_count() {
         clock.advance(SECOND);
         assert!(limiter.check_n(&(), 5).is_allowed());
         call.costs(0);
-        // The second is full; of the hour's 20, five are used.
+        // The limit of this second is used up, and five of the 20 units of the hour are used.
         assert_eq!(limiter.peek(&()).remaining(), 0);
         for _ in 0..3 {
             clock.advance(SECOND);
@@ -397,7 +398,8 @@ fn a_queued_call_is_settled_from_its_release() {
         a.ends(Outcome::Costs(None));
         clock.advance(SECOND * 2);
         assert!(!b.hand.poll() && !c.hand.poll());
-        // It arrived two seconds ago, but was released just now: both its units still count, and the next call is released.
+        // The call arrived two seconds ago, but was released just now. Both its units still count, and the next call is
+        // released.
         b.ends(Outcome::Costs(Some(0)));
         assert!(!c.hand.poll());
         c.ends(Outcome::Costs(Some(2)));
@@ -428,13 +430,13 @@ fn a_refund_releases_the_next_queued_call_sooner() {
 trait Naive {
     fn left(&mut self, now: u64) -> u64;
     fn take(&mut self, now: u64, units: u64);
-    /// Settles a call that was charged `charged` at `taken` to a lower cost.
+    /// Settles a call that was charged `charged` units at `taken` to a lower cost.
     fn give(&mut self, now: u64, charged: u64, actual: u64, taken: u64);
 }
 
 const PERIOD: u64 = 1_000;
 
-/// A window that begins with the first unit.
+/// A window that begins with its first unit.
 struct Window {
     limit: u64,
     begun: Option<u64>,
@@ -465,7 +467,7 @@ impl Naive for Window {
     }
 }
 
-/// All units, with the time each was charged.
+/// All units, each with the time at which it was charged.
 struct Log {
     limit: u64,
     taken: VecDeque<u64>,
@@ -491,7 +493,8 @@ impl Naive for Log {
     }
 }
 
-/// The missing units, in parts of a unit: one unit is a period's nanoseconds, and each nanosecond refills `limit`.
+/// The missing units, in fractions of a unit. A unit has as many fractions as the period has nanoseconds, and each
+/// nanosecond refills `limit` fractions.
 struct Bucket {
     limit: u64,
     missing: u64,
@@ -510,7 +513,7 @@ impl Naive for Bucket {
         self.missing += units * PERIOD;
     }
 
-    /// Refunds the difference, less what was refilled since.
+    /// Refunds the difference, less the units that have been refilled since the charge.
     fn give(&mut self, now: u64, charged: u64, actual: u64, taken: u64) {
         self.left(now);
         let counts = ((charged - actual) * PERIOD).saturating_sub((now - taken) * self.limit);
@@ -518,7 +521,8 @@ impl Naive for Bucket {
     }
 }
 
-/// Returns one nanosecond for the models if the clock stands still, else enough that its ticks do not matter.
+/// Returns one nanosecond for the models if the clock stands still. Otherwise, returns a time that is so long that the
+/// advances of the clock do not matter.
 fn unit(clock: &TickingClock) -> u32 {
     if clock.ticks() { 1_000_000 } else { 1 }
 }
@@ -588,15 +592,16 @@ fn naive_models_agree() {
         agrees(clock, FixedWindow::new, |limit| Window { limit, begun: None, used: 0 });
         agrees(clock, SlidingLog::new, |limit| Log { limit, taken: VecDeque::new() });
     }
-    // On a clock that ticks, a bucket that refunds have filled lacks the units refilled between two readings, which the
-    // model does not include.
+    // If the clock advances at each reading, a bucket that was refunded lacks the units that were refilled between two
+    // readings. The model does not include this.
     agrees(TickingClock::still, TokenBucket::new, |limit| Bucket { limit, missing: 0, seen: 0 });
 }
 
-/// Asserts that no call is ever better off than if the final cost had been charged from the beginning.
+/// Asserts that no call is admitted that would be denied if each call had been charged its actual cost from the
+/// beginning.
 ///
-/// `other` makes the same algorithm as `rule`, or one that admits all that `rule` admits; the final cost of each call is
-/// at least `least`.
+/// `other` makes the same algorithm as `rule`, or one that admits all that `rule` admits. The actual cost of each call
+/// is at least `least`.
 fn assert_refund_never_exceeds_charge<A: Algorithm, B: Algorithm>(
     rule: fn(Quota) -> A,
     other: fn(Quota) -> B,
@@ -612,7 +617,7 @@ fn assert_refund_never_exceeds_charge<A: Algorithm, B: Algorithm>(
         clock.set(nanos(now));
         let limiter = limiter(rule.clone(), &clock);
         let service = limited(settling(&limiter), behind());
-        // The arrival, the charge and the final cost of each call.
+        // The arrival, the charge and the actual cost of each call.
         let mut calls: Vec<(u64, u64)> = Vec::new();
         let mut open: Vec<(Call, usize)> = Vec::new();
         for _ in 0..20 {
@@ -656,7 +661,7 @@ fn refund_never_exceeds_charge() {
     assert_refund_never_exceeds_charge(leaky, leaky, 0);
     let bursty = |quota| Smooth::bursty(quota).queue(0);
     assert_refund_never_exceeds_charge(bursty, bursty, 0);
-    // Their windows begin with a call, so that must have cost something.
+    // The windows begin with a call, so this call must have a cost above 0.
     assert_refund_never_exceeds_charge(FixedWindow::new, FixedWindow::new, 1);
     assert_refund_never_exceeds_charge(SlidingCounter::new, SlidingCounter::new, 1);
 }

@@ -20,7 +20,7 @@ use crate::support::TickingClock;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns the default clock, and one that advances by a nanosecond at each reading.
+/// Returns the default clock, and a clock that advances by a nanosecond at each reading.
 fn moving_clocks() -> [AnyClock; 2] {
     [AnyClock::default(), TickingClock::new().into()]
 }
@@ -29,7 +29,7 @@ fn on<A: Algorithm>(clock: &AnyClock, algorithm: A) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// Asserts that successes cost nothing, and that exactly `limit` failures pass then.
+/// Asserts that successes cost nothing, and that exactly `limit` failures are then admitted.
 fn only_failures_count(service: &Svc, limit: u64, what: &str) {
     for success in 0..10 {
         let call = Call::start(service, 1);
@@ -63,7 +63,7 @@ fn only_failures_count_on_a_clock_that_moves() {
     alone(SlidingCounter::new);
     alone(SlidingLog::new);
     alone(TokenBucket::new);
-    // Without a queue, it admits one call at a time, whatever the limit.
+    // Without a queue, a leaky bucket admits one call at a time, whatever the limit.
     alone_under(&[1], |quota| LeakyBucket::new(quota).queue(0));
 }
 
@@ -139,7 +139,7 @@ fn only_failures_count_in_joined_policies() {
     jointly(|quota| (FixedWindow::new(quota), SlidingLog::new(quota)));
 }
 
-/// Asserts that a queued call is charged when it is released, and that its units count from then.
+/// Asserts that a queued call is charged when it is released, and that its units count from then on.
 fn queued<A: Algorithm, L>(algorithm: &A, layer: impl Fn(&RateLimiter<A>, &TickingClock) -> L)
 where
     L: Layer<Svc>,
@@ -161,7 +161,7 @@ where
         first.ends(Outcome::Costs(Some(2)));
         let mut waits = Call::start(&service, 2);
         assert!(waits.goes_on());
-        // Its scheduled time has come, and all units of the first call have expired.
+        // The scheduled time of the call has come, and all units of the first call have expired.
         clock.advance(SECOND * 2);
         assert!(!waits.hand.poll(), "it is with the service behind");
         assert_eq!(limiter.peek(&()).remaining(), 0, "{algorithm:?}");
@@ -187,7 +187,7 @@ fn a_queued_call_is_settled_from_when_it_was_charged() {
     holds((FixedWindow::new(two).queue(5), SlidingLog::new(two).queue(5)));
 }
 
-/// A joint call that is dropped while it is queued returns the charges of the other policies.
+/// If a joint call is dropped while it is queued, the other policies refund its charge.
 #[test]
 fn a_joint_call_dropped_while_queued_refunds_all_policies() {
     fn holds<A: Algorithm>(algorithm: A) {
@@ -214,14 +214,15 @@ fn a_joint_call_dropped_while_queued_refunds_all_policies() {
     holds(TokenBucket::new(three));
 }
 
-/// Returns the fields of the response to a call that was charged `cost`, and cost `actual` in the end.
+/// Returns the fields of the response to a call that was charged `cost` and whose actual cost was `actual`.
 fn answered(service: &Svc, cost: u64, actual: u64) -> HeaderMap {
     let mut call = Call::start(service, cost);
     call.ends(Outcome::Costs(Some(actual)));
     call.hand.output.unwrap().unwrap().headers().clone()
 }
 
-/// Asserts that a settled response has the fields of one to a call that was charged its final cost.
+/// Asserts that a settled response has the same fields as the response to a call that was charged its actual cost at
+/// once.
 fn says_what_is_left<A: Algorithm>(algorithm: A) {
     for (cost, actual) in [(1, 1), (1, 0), (3, 1), (1, 3), (2, 2), (0, 2)] {
         says_what_is_left_of(&algorithm, cost, actual, 2);
@@ -246,13 +247,12 @@ fn says_what_is_left_of<A: Algorithm>(algorithm: &A, cost: u64, actual: u64, cal
 fn the_fields_describe_the_state_after_settling() {
     let quota = Quota::per_hour(10);
     for kind in KINDS {
-        // A cold start takes permits from the store that are not refunded.
+        // Permits that a cold start takes from the store are not refunded.
         if ![Kind::Concurrency, Kind::WarmingUp, Kind::Bursty, Kind::LeakyBucket].contains(&kind) {
             made!(Rule::of(kind, quota), |rule| says_what_is_left(rule));
         }
     }
-    // It admits a call of any cost, the next ones are queued, and settling
-    // charges no more than is available.
+    // `Smooth` admits a call of any cost and queues the next calls. Settling charges no more than is available.
     for (cost, actual) in [(1, 1), (1, 0), (3, 1), (2, 2)] {
         says_what_is_left_of(&LeakyBucket::new(quota).queue(3), cost, actual, 1);
         says_what_is_left_of(&LeakyBucket::new(quota).queue(0), cost, actual, 1);
@@ -274,7 +274,7 @@ fn each_joined_policy_reports_what_it_has_left_after_settling() {
     let left = |headers| ParsedFields::read(&headers).left.into_iter().map(|left| left.r).collect::<Vec<_>>();
     assert_eq!(left(answered(&service, 4, 1)), [16, 9]);
     assert_eq!(left(answered(&service, 1, 3)), [15, 6]);
-    // A denied call gets the reason, and settles nothing.
+    // The rejection of a denied call reports the denial, and settles nothing.
     let denied = Call::start(&service, 7);
     let response = denied.hand.output.unwrap().unwrap();
     assert_eq!(response.status(), 429);
@@ -294,6 +294,6 @@ fn the_fields_of_a_tier_are_its_own() {
     let service = limited(layer, behind());
     let fields = ParsedFields::read(&answered(&service, 3, 1));
     assert_eq!((fields.policies[0].q, fields.policies[0].w), (6, Some(60)));
-    // Five are left, for fifty seconds.
+    // Five units are left, for the next fifty seconds.
     assert_eq!((fields.left[0].r, fields.left[0].t), (5, Some(50)));
 }

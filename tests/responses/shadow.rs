@@ -16,7 +16,7 @@ use crate::header_parser::ParsedFields;
 use crate::reference_service::{Service, behind, limited};
 use crate::support::{PolledByHand, Random};
 
-/// A service that returns the marks of its request.
+/// A service that returns the extensions of its request that shadow mode has inserted.
 fn marked() -> Service {
     Service::new(service_fn(|request: Request<Body>| {
         let mut response = Response::new(Body::from("hello"));
@@ -34,7 +34,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// Makes a call, which is not queued.
+/// Makes a call that is not queued.
 fn ask(service: &Service) -> Response<Body> {
     let mut hand = PolledByHand::new(service.clone().call(Request::new(Body::empty())));
     assert!(hand.poll(), "it is held");
@@ -124,7 +124,7 @@ fn beside_a_limit_it_neither_denies_nor_delays() {
             let passes = left > 0 && (on || left_of_watched > 0);
             let would_be_denied = passes && left_of_watched == 0;
             if passes {
-                // It charges nothing for a call that it would deny.
+                // A call that the limit would deny is not charged.
                 left -= 1;
                 left_of_watched = left_of_watched.saturating_sub(1);
             }
@@ -158,7 +158,7 @@ fn no_request_is_queued() {
             assert!((7..=8).contains(&marks), "{kind:?}: {marks} of 9, at 1 or 2 an hour");
         });
     }
-    // Algorithms that deny, configured to queue calls.
+    // Algorithms that deny calls, configured to queue them instead.
     fn holds_nobody<A: Algorithm>(rule: A) {
         let shadow = Shadow::new();
         let limiter = limiter(rule, &ManualClock::new());
@@ -297,7 +297,7 @@ async fn shadow_limits_are_settled_as_well() {
         }
         assert_eq!((shadow.denied(), limiter.peek(&()).remaining()), (0, 2));
     }
-    // A call that it would have denied has nothing to refund.
+    // A call that the limit would have denied has no charge to refund.
     assert!(limiter.check_n(&(), 2).is_allowed());
     for _ in 0..3 {
         let service = limited(watched(), marked());

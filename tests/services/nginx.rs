@@ -1,7 +1,7 @@
-//! Tests behind a real nginx: the client itself is limited, whatever the headers that it sends claim.
+//! Tests behind a real nginx. The client is limited by its own address, whatever headers it sends.
 //!
-//! Clients differ by their loopback addresses, of which only Linux has more than one: 127.0.0.1 is nginx, all
-//! others are clients.
+//! Clients have different loopback addresses, and only Linux has more than one. 127.0.0.1 is the address of nginx, and
+//! all others are clients.
 #![cfg(all(feature = "axum", target_os = "linux"))]
 
 #[path = "../../examples/behind_proxy/app.rs"]
@@ -34,12 +34,12 @@ use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 /// The address that a forged header claims. No client here has it.
 const FORGED: &str = "192.0.2.7";
 
-/// The address that nginx alone calls from.
+/// The address from which only nginx calls.
 const NGINX: &str = "127.0.0.1";
 
 const CLIENT: &str = "127.0.0.2";
 
-/// The recommended and usual configuration.
+/// The usual configuration, which the guide recommends.
 const X_FORWARDED_FOR: &str = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;";
 const FORWARDED: &str = "proxy_set_header Forwarded $add_forwarded;";
 const X_REAL_IP: &str = "proxy_set_header X-Real-IP $remote_addr;";
@@ -61,7 +61,7 @@ async fn unlimited(client: ClientIp) -> Server {
     app_for(client, 1_000).await
 }
 
-/// Starts nginx in front of it, on a loopback address.
+/// Starts nginx in front of the app at this address.
 async fn nginx(upstream: SocketAddr, directives: &str) -> Nginx {
     let from = format!("proxy_bind {NGINX}; {directives}");
     Nginx::start(NGINX, &at(upstream), &from).await
@@ -79,7 +79,7 @@ fn asking(lines: Lines<'_>) -> Request<Full<Bytes>> {
     request
 }
 
-/// Sends one request over a connection from that address.
+/// Sends one request over a connection from `client`.
 async fn ask(client: &str, server: SocketAddr, lines: Lines<'_>) -> Answer {
     let client: IpAddr = client.parse().unwrap();
     let socket = if client.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.unwrap();
@@ -99,8 +99,8 @@ async fn seen(client: &str, server: SocketAddr, lines: Lines<'_>) -> String {
     answer.text().trim_end().to_owned()
 }
 
-/// The headers that callers forge: each header that may be read, alone and together, in one field line and in
-/// several, and malformed ones.
+/// The headers that callers forge. They contain each header that may be read, alone and together, in one line and in
+/// several lines, and malformed headers.
 const FORGERIES: &[Lines<'_>] = &[
     &[],
     &[("x-forwarded-for", FORGED)],
@@ -125,7 +125,7 @@ const FORGERIES: &[Lines<'_>] = &[
     &[("forwarded", "nonsense")],
     &[("forwarded", ";;;")],
     &[("x-forwarded-for", FORGED), ("forwarded", "for=192.0.2.7"), ("x-real-ip", FORGED)],
-    // A proxy that took this field seriously would remove its own header line.
+    // If nginx obeyed this field, it would remove its own header line.
     &[("connection", "x-forwarded-for, forwarded, x-real-ip")],
     &[("connection", "close, X-Forwarded-For"), ("x-forwarded-for", FORGED)],
 ];
@@ -183,13 +183,13 @@ async fn nginx_sets_x_real_ip() {
     let app = unlimited(client()).await;
     let inner = nginx(app.address, X_REAL_IP).await;
     assert_finds_clients(inner.address).await;
-    // With two proxies, the inner one forwards what the outer one has set.
+    // With two proxies, the inner proxy forwards what the outer proxy has written.
     let inner = nginx(app.address, "").await;
     let outer = nginx(inner.address, X_REAL_IP).await;
     assert_finds_clients(outer.address).await;
 
-    // Past nginx, callers could claim any address if the configuration did not say which peers may send the
-    // header.
+    // If callers can reach the app directly, they could claim any address. So the configuration must say which peers
+    // may send the header.
     let forged: Lines<'_> = &[("x-real-ip", FORGED)];
     assert_eq!(seen(CLIENT, app.address, forged).await, FORGED);
     let app = unlimited(client().only_from(Networks::new([NGINX]).unwrap())).await;
@@ -215,8 +215,7 @@ async fn an_nginx_that_forwards_x_real_ip_is_believed_but_two_field_lines_are_no
 
 #[tokio::test]
 async fn what_nginx_copies_from_a_caller_into_its_own_entry_is_believed() {
-    // `host` is sent by the caller, quotes and commas included: it ends nginx's entry and begins one of its
-    // own.
+    // The caller sends `host`, with quotes and commas. It ends the entry of nginx, and begins a second entry.
     let copying = "proxy_set_header Forwarded 'for=$remote_addr;host=\"$http_host\"';";
     let app = unlimited(ClientIp::forwarded(trusted())).await;
     let nginx = nginx(app.address, copying).await;
@@ -235,11 +234,11 @@ async fn past_nginx_the_peer_address_is_the_client() {
 
 #[tokio::test]
 async fn without_the_header_nginx_itself_is_the_client_but_hops_are_an_error() {
-    // `proxy_set_header` is missing: what the client sends is forwarded unchanged, and nothing shows it.
+    // Without `proxy_set_header`, nginx forwards what the client sends, and nothing shows this.
     let app = unlimited(ClientIp::x_forwarded_for(trusted())).await;
     let forgetful = nginx(app.address, "").await;
     assert_eq!(seen(CLIENT, forgetful.address, &[]).await, NGINX);
-    // One hop is one too few.
+    // There is one hop less than configured.
     let app = unlimited(ClientIp::x_forwarded_for(hops(2))).await;
     let alone = nginx(app.address, X_FORWARDED_FOR).await;
     let answer = ask(CLIENT, alone.address, &[]).await;
@@ -252,7 +251,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
     let app = app_for(ClientIp::x_forwarded_for(trusted()), 3).await;
     let inner = nginx(app.address, X_FORWARDED_FOR).await;
     let outer = nginx(inner.address, X_FORWARDED_FOR).await;
-    // Through one nginx, through two, and past them: one client.
+    // The client is the same through one nginx, through two, and without nginx.
     for server in [inner.address, outer.address, app.address] {
         assert_eq!(seen(CLIENT, server, &[]).await, CLIENT);
     }
@@ -274,7 +273,7 @@ async fn each_client_has_a_budget_of_its_own_and_forging_gets_no_other() {
         assert!(answer.header("ratelimit").starts_with(&format!("\"default\";r={left};")), "{answer:?}");
     }
     refused(&ask("127.0.0.3", outer.address, &[]).await);
-    // The forged address, which never called, has lost nothing.
+    // The address that was forged has made no call, so it was not charged.
     assert_eq!(seen("127.0.0.4", outer.address, &[]).await, "127.0.0.4");
 }
 
@@ -327,14 +326,14 @@ async fn clients_with_ipv6_addresses() {
         for lines in FORGERIES {
             assert_eq!(seen("::1", nginx.address, lines).await, "::1", "{lines:?}");
         }
-        // A socket of that family that IPv4 clients call, as a dual-stack socket, writes `::ffff:127.0.0.2`.
+        // IPv4 clients call this socket as a dual-stack socket, so nginx writes `::ffff:127.0.0.2`.
         let mapped = "[::ffff:127.0.0.1]:PORT ipv6only=off";
         let both = Nginx::listening(mapped, NGINX, &at(app.address), &from).await;
         assert_finds_clients(both.address).await;
     }
 }
 
-/// The other end of a unix socket.
+/// The peer of a Unix socket.
 #[derive(Clone)]
 struct Nobody;
 
@@ -369,7 +368,7 @@ async fn nginx_calls_over_a_unix_socket() {
         let nginx = Nginx::start(NGINX, &upstream, directives).await;
         assert_finds_clients(nginx.address).await;
     }
-    // The outer proxy listens on TCP, the inner one on the socket.
+    // The outer proxy listens on TCP, and the inner proxy on the socket.
     let directory = Directory::new();
     let (_serving, upstream) = app_at_socket(&directory, ClientIp::x_forwarded_for(unix())).await;
     let inner = Nginx::start(NGINX, &upstream, X_FORWARDED_FOR).await;
@@ -379,7 +378,8 @@ async fn nginx_calls_over_a_unix_socket() {
 
 #[tokio::test]
 async fn an_nginx_that_is_called_over_a_unix_socket_writes_no_address() {
-    // It writes `unix:`, an entry that counts as a hop and holds no address. Two hops look behind it.
+    // nginx writes `unix:`, which is an entry without an address, and counts as a hop. With two hops, the entry to the
+    // left of it is read.
     for (proxies, found) in
         [(trusted(), false), (TrustedProxies::cidrs(["unix", NGINX]).unwrap(), false), (hops(2), true)]
     {

@@ -39,7 +39,7 @@ struct Words {
 
 type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A stand-in for a generated server: it repeats each message and counts its calls.
+/// A service like a generated one. It repeats each message, and counts its calls.
 #[derive(Clone, Default)]
 struct Echo {
     calls: Arc<AtomicUsize>,
@@ -98,7 +98,7 @@ impl Service<Request<tonic::body::Body>> for Other {
     }
 }
 
-/// A stand-in for a generated client.
+/// A client like a generated one.
 #[derive(Clone)]
 struct Caller(Grpc<Channel>);
 
@@ -144,7 +144,7 @@ fn per_ip(quota: Quota, clock: &ManualClock) -> RateLimitLayer<PeerIp, TokenBuck
 async fn a_burst_passes_and_the_rest_is_resource_exhausted() {
     let clock = ManualClock::new();
     let echo = Echo::default();
-    // No interceptor: the peer is found in the connection info of the server.
+    // There is no interceptor. The peer's address comes from the connection info of the server.
     let layer = per_ip(Quota::per_minute(60).burst(5), &clock);
     let server = serve!(builder().layer(layer).add_service(echo.clone()));
     let caller = Caller::connect(&server).await;
@@ -182,7 +182,7 @@ async fn the_layer_works_as_its_users_write_it() {
     let server = serve!(builder().layer(layer).add_service(Echo::default()));
     let mut caller = Caller::connect(&server).await;
     assert!(caller.echo("ab").await.is_ok());
-    // Another connection, the same address.
+    // This is another connection from the same address.
     let mut caller = Caller::connect(&server).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
 }
@@ -263,7 +263,7 @@ async fn a_call_whose_key_is_invalid_is_an_invalid_argument() {
     let status = answer.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(!status.message().contains("x-api-key") && !status.message().contains("secret"), "{status:?}");
-    // Its spaces travel percent-encoded and arrive unchanged.
+    // The spaces are percent-encoded on the wire, and arrive unchanged.
     assert_eq!(status.message(), "the request does not identify its client in a valid form");
     assert!(!status.metadata().contains_key("retry-after"));
 }
@@ -297,7 +297,7 @@ async fn calls_are_queued_and_then_admitted() {
         let mut caller = caller.clone();
         calls.spawn(async move { caller.echo("ab").await });
     }
-    // Two are queued, the third is denied.
+    // Two calls are queued, and the third is denied.
     let refused = calls.join_next().await.unwrap().unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     let ticking = Task::spawn(async move {
@@ -312,7 +312,7 @@ async fn calls_are_queued_and_then_admitted() {
     drop(ticking);
 }
 
-/// Returns whether an address has used up its quota.
+/// Returns whether the calls from an address have used up its quota.
 fn is_used_up(layer: &RateLimitLayer<PeerIp, TokenBucket>, address: [u8; 4]) -> bool {
     !layer.limiter().peek(&IpAddr::from(address)).is_allowed()
 }
@@ -341,7 +341,7 @@ async fn over_tls_a_peer_is_known_as_well() {
     let endpoint = endpoint.tls_config(tls).unwrap();
     let mut caller = Caller::at(endpoint.clone()).await;
     assert_eq!(caller.echo("ab").await.unwrap().into_inner().text, "abab");
-    // Another connection, the same address.
+    // This is another connection from the same address.
     let mut caller = Caller::at(endpoint).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
     assert!(is_used_up(&layer, [127, 0, 0, 1]) && !is_used_up(&layer, [127, 0, 0, 2]));
@@ -359,7 +359,7 @@ mod unix {
 
     use super::*;
 
-    /// A server at a unix socket, stopped when dropped.
+    /// A server at a Unix socket, which is stopped on drop.
     struct Socket {
         path: PathBuf,
         _serving: Task,
@@ -411,7 +411,7 @@ mod unix {
         assert_eq!(status.code(), Code::ResourceExhausted);
         let counts = layer.stats().keys;
         assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (0, 3, 0, 0));
-        // No caller with an address shares that budget.
+        // No caller with an address shares this budget.
         assert!(!is_used_up(&layer, [127, 0, 0, 1]));
     }
 

@@ -1,4 +1,4 @@
-//! Logging for the operator of the service: each mistake is logged once.
+//! Log events for the operator of a service. Each kind of mistake is logged once.
 #![cfg(feature = "tracing")]
 
 #[path = "../support/mod.rs"]
@@ -30,7 +30,7 @@ use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A recorder of what is logged in this thread while it lives.
+/// A recorder of all events in this thread, for as long as the recorder exists.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -51,7 +51,7 @@ impl Log {
         log.lines().filter(|line| line.contains("tower-throttle")).map(str::to_owned).collect()
     }
 
-    /// Returns the log lines that are no denials, each of which is an event.
+    /// Returns the log lines, without the events of denials.
     fn mistakes(&self) -> Vec<String> {
         let mut lines = self.lines();
         lines.retain(|line| !line.contains("tower-throttle: denied"));
@@ -121,7 +121,7 @@ async fn each_kind_of_mistake_is_logged_once() {
         }
     }
     let lines = log.mistakes();
-    // A missing peer does not hide the warning about requests without the header.
+    // If one peer is missing, the warning about requests without the header is still logged.
     let [peer, header] = &lines[..] else { panic!("{lines:#?}") };
     assert!(peer.contains("no peer address") && header.contains("is missing"), "{lines:#?}");
     assert!(
@@ -185,7 +185,7 @@ async fn an_extension_that_is_absent_is_logged_once_with_the_order_of_layers() {
     }
 }
 
-/// Returns what is logged of a request from that peer with that header, sent twice.
+/// Returns what is logged when a request from this peer with this header is sent twice.
 async fn logged(by_peer: PeerIp, peer: &str, header: Option<&'static str>) -> Vec<String> {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::new(by_peer, TokenBucket::new(Quota::per_second(9)));
@@ -232,7 +232,7 @@ async fn a_peer_that_seems_to_be_a_proxy_is_a_warning_that_names_client_ip() {
             "{peer} is on the internet"
         );
     }
-    // An outer layer has determined the client's address.
+    // An outer layer has inserted the client's address.
     let found = PeerIp::new().peer_from(|address: &IpAddr| *address);
     assert_eq!(logged(found, "10.1.2.3", Some("x-forwarded-for")).await, [""; 0]);
 }
@@ -415,7 +415,7 @@ async fn holding_a_request_is_logged_at_debug_and_so_is_a_denial() {
     );
 }
 
-/// A denial names its policy and its wait, and nothing of the caller.
+/// The event of a denial has the policy and the wait, and nothing of the caller.
 #[tokio::test]
 async fn a_denial_is_an_event_without_the_key() {
     let (log, _guard) = Log::start();
@@ -437,7 +437,7 @@ async fn a_denial_is_an_event_without_the_key() {
     }
 }
 
-/// Returns what the field `rate_limit.decision` of a span is after a request.
+/// Returns the value of a span's field `rate_limit.decision` after a request.
 fn recorded<S>(service: &S, request: Http) -> String
 where
     S: tower::Service<Http> + Clone,
@@ -523,7 +523,8 @@ fn a_table_that_is_full_is_a_warning_once_for_each_limiter() {
     }
 }
 
-/// Keys of all kinds are recognisable in this test, and are found in nothing that an operator or a caller can see.
+/// In this test, each key contains a known string. The string must not be in anything that an operator or a caller can
+/// see.
 #[cfg(feature = "metrics")]
 #[tokio::test]
 async fn a_key_is_in_no_event_header_body_count_or_metric() {
@@ -566,7 +567,7 @@ async fn a_key_is_in_no_event_header_body_count_or_metric() {
     let all = ["Bearer recognisable-token", "recognisable-key", "session=recognisable-session"];
     let mut seen = String::new();
     let mut statuses = Vec::new();
-    // Admitted, denied, and without one of the keys: such callers share a budget.
+    // One request is admitted, one is denied, and one lacks one of its keys. Callers without a key share a budget.
     for headers in [all, all, ["", all[1], all[2]], [all[0], "", all[2]], [all[0], all[1], ""]] {
         let answers = [
             by_token.layer(hello).oneshot(request(headers)).await.unwrap().map(BodyExt::boxed_unsync),
@@ -581,7 +582,7 @@ async fn a_key_is_in_no_event_header_body_count_or_metric() {
         }
     }
     assert_eq!(statuses[..6], [200, 200, 200, 429, 429, 200], "{statuses:?}");
-    // Two tokens are a mistake of the client, which is logged as well.
+    // Two tokens are a mistake of the client, which is logged, too.
     let mut two_tokens = request(all);
     two_tokens.headers_mut().append("authorization", all[0].parse().unwrap());
     let (head, body) = by_token.layer(hello).oneshot(two_tokens).await.unwrap().into_parts();

@@ -1,4 +1,4 @@
-//! Clocks of the models.
+//! The clocks of the models.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -14,11 +14,11 @@ use tower_throttle::clock::{Clock, ManualClock, Nanos};
 pub(crate) trait Time: Clock + Clone + Unpin {
     fn new() -> Self;
     fn tick(&self, by: Duration);
-    /// True if waiters are woken when their scheduled time has come. If not, something has to drive them.
+    /// `true` if waiters are woken when their scheduled time has come. Otherwise, the test must release the waiters.
     const RINGS: bool;
 }
 
-/// Wakes every sleeper at each tick.
+/// Wakes all sleepers at each tick.
 impl Time for ManualClock {
     const RINGS: bool = true;
 
@@ -31,8 +31,8 @@ impl Time for ManualClock {
     }
 }
 
-/// A clock whose timers fire at their time and not before, so that it hides no lost wakeup; or, if silent,
-/// never.
+/// A clock whose timers fire exactly at their times, so that it hides no lost wakeup. If the clock is silent, its
+/// timers never fire.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timer<const RINGS: bool>(Arc<Mutex<Alarms>>);
 

@@ -1,4 +1,4 @@
-//! Denials that are read without a lock, while other threads change what they depend on.
+//! Denials that are decided without a lock, while other threads change the state.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ fn one_an_hour(clock: Strict) -> RateLimiter<TokenBucket> {
     RateLimiter::builder(TokenBucket::new(Quota::per_hour(1))).clock(clock).build()
 }
 
-/// Makes a unit available to a key that was denied, while other threads make calls. One of the calls is admitted: that
-/// of the thread itself, unless another one was.
+/// A unit becomes available to a key that was denied, while other threads make calls. The thread's own call is
+/// admitted, unless a call of another thread was.
 pub(crate) fn a_unit_comes_back(act: Act) {
     let limiter = one_an_hour(Strict::new());
     let check = |limiter: &RateLimiter<TokenBucket>| u64::from(limiter.check(&0_u64).is_allowed());
@@ -37,13 +37,13 @@ pub(crate) fn a_unit_comes_back(act: Act) {
         Act::Replace => limiter.replace(TokenBucket::new(Quota::per_hour(2).burst(2))),
     }
     let admitted = check(&limiter) + all(others).into_iter().sum::<u64>();
-    // The unit that was charged stays charged, so of two units one is left.
+    // The unit that was charged before is still charged, so one of two units is left.
     assert_eq!(admitted, u64::from(act != Act::Nothing), "a unit was lost, or was given twice");
     let calls = limiter.stats().calls;
     assert_eq!((calls.admitted, calls.denied), (1 + admitted, 5 - admitted), "each call is counted once");
 }
 
-/// Threads are denied with two keys of one shard, whose waits differ, while time passes.
+/// Threads get denials for two keys of one shard, which have different waits, while time passes.
 pub(crate) fn two_keys_are_denied([one, other]: [u64; 2]) {
     let clock = Strict::new();
     let limiter = one_an_hour(clock.clone());
@@ -60,7 +60,7 @@ pub(crate) fn two_keys_are_denied([one, other]: [u64; 2]) {
                     let most = left();
                     let wait = limiter.check(&key).retry_after().expect("no unit is available");
                     assert!(wait <= most && wait >= left(), "the wait of another key");
-                    // The other key may be kept from now on.
+                    // From now on, the denial of the other key may be remembered.
                     clock.tick(Duration::from_millis(1));
                 }
             })

@@ -13,7 +13,7 @@ use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::{Clock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
-/// The number of executions of each model under each of the two schedulers: some 200,000 in all.
+/// The number of executions of each model under each of the two schedulers. In all, there are about 200,000.
 const EXECUTIONS: usize = 3_000;
 
 pub(crate) fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
@@ -23,7 +23,8 @@ pub(crate) fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send +
     Runner::new(scheduler, config).run(model);
 }
 
-/// Runs the model in many orders: at random, and with few preemptions, which finds what is rare at random.
+/// Runs the model in many orders. One scheduler is random. The other has few preemptions, which finds failures that are
+/// rare in random orders.
 #[track_caller]
 pub(crate) fn explore(model: impl Fn() + Clone + Send + Sync + 'static) {
     let line = Location::caller().line();
@@ -40,8 +41,8 @@ pub(crate) fn explore(model: impl Fn() + Clone + Send + Sync + 'static) {
     run(PctScheduler::new_from_seed(2, 3, executions), model);
 }
 
-/// Returns three keys: the second is in the shard of the first, the third is not. Under shuttle, all limiters
-/// have the same seed.
+/// Returns three keys. The second key is in the shard of the first, and the third is in another shard. Under shuttle,
+/// all limiters have the same hash seed.
 pub(crate) fn keys() -> [u64; 3] {
     static KEYS: OnceLock<[u64; 3]> = OnceLock::new();
     *KEYS.get_or_init(|| {
@@ -50,9 +51,10 @@ pub(crate) fn keys() -> [u64; 3] {
     })
 }
 
-/// Returns whether another thread must wait for a key while one is locked.
+/// Returns whether the two keys are in one shard. If they are, a thread must wait for one key while the other is
+/// locked.
 pub(crate) fn in_one_shard(one: u64, other: u64) -> bool {
-    /// A value that is read while a key is locked: what it does then, it does once.
+    /// A value that is read while a key is locked. It runs its function at the first read.
     struct Trap(std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
     impl std::fmt::Debug for Trap {

@@ -16,8 +16,8 @@ use tower_throttle::clock::Nanos;
 use super::clock::Time;
 use super::queue_model::{INTERVAL, Line};
 
-/// Counts the steps of the models, in the order in which they happen. It is no step itself: it never yields
-/// to the scheduler.
+/// Counts the steps of the models, in the order in which they happen. The counting itself is not a step, because it
+/// never yields to the scheduler.
 #[derive(Clone, Default)]
 pub(crate) struct Stamps(Arc<AtomicUsize>);
 
@@ -27,7 +27,7 @@ impl Stamps {
     }
 }
 
-/// An admitted call: when it arrived, as far as can be known from outside, and how long it waited.
+/// An admitted call. The fields say when it arrived, as far as this is known from outside, and how long it waited.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passed {
     key: u64,
@@ -46,14 +46,13 @@ impl Passed {
     }
 }
 
-/// Asserts that no call was released before the schedule allowed it, nor before one that had joined before it
-/// arrived.
+/// Asserts that no call was released before its slot, or before a call that was in the queue when it arrived.
 pub(crate) fn judge(passed: &[Passed]) {
     for one in passed {
         for other in passed.iter().filter(|other| other.key == one.key && other.joined.0 < one.joining.0) {
             assert!(other.earliest() <= one.latest(), "overtaken: {other:?} by {one:?}");
         }
-        // The slot at zero is taken.
+        // The slot at zero is already taken.
         let mut leave: Vec<_> =
             passed.iter().filter(|other| other.key == one.key).map(Passed::latest).collect();
         leave.sort();
@@ -63,7 +62,7 @@ pub(crate) fn judge(passed: &[Passed]) {
     }
 }
 
-/// A limiter and clock of a model, and the log to which its calls report.
+/// The limiter and the clock of a model, and the log of its calls.
 #[derive(Clone)]
 pub(crate) struct Stage<L, C> {
     pub(crate) line: L,
@@ -72,7 +71,7 @@ pub(crate) struct Stage<L, C> {
 }
 
 impl<L: Line, C: Time> Stage<L, C> {
-    /// Takes the slot at zero of each key.
+    /// Uses the slot at zero of each key.
     pub(crate) fn new(line: impl Fn(C) -> L, keys: &[u64]) -> Self {
         let clock = C::new();
         let line = line(clock.clone());
@@ -80,15 +79,15 @@ impl<L: Line, C: Time> Stage<L, C> {
         Self { line, clock, stamps: Stamps::default() }
     }
 
-    /// Starts a call in a thread that waits until it is admitted. It reports when it is queued, and when it
-    /// is released.
+    /// Starts a call, in a thread, that waits until it is admitted. The call reports when it is queued, and when it is
+    /// released.
     pub(crate) fn stays(&self, key: u64, tells: mpsc::Sender<Step>) -> thread::JoinHandle<Passed> {
         let Self { line, clock, stamps } = self.clone();
         thread::spawn(move || {
             let mut call = Box::pin(line.join(key));
             let now = clock.now();
             let joining = (stamps.next(), now);
-            // The task that polls it later is another one.
+            // A different task polls the call later.
             let first = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let stamp = stamps.next();
             let joined_at = (stamp, clock.now());
@@ -97,13 +96,13 @@ impl<L: Line, C: Time> Stage<L, C> {
                 Poll::Ready(delay) => delay,
                 Poll::Pending => block_on(call),
             };
-            // The receiver may be gone.
+            // The receiver may have been dropped.
             let _ = tells.send(Step::Left);
             Passed { key, joining, joined: joined_at, delay }
         })
     }
 
-    /// Starts a call that is dropped after some polls, or admitted.
+    /// Starts a call that is dropped after some polls, unless it is admitted before.
     pub(crate) fn quits(&self, key: u64) -> thread::JoinHandle<Option<Passed>> {
         let Self { line, clock, stamps } = self.clone();
         thread::spawn(move || {
@@ -123,7 +122,7 @@ impl<L: Line, C: Time> Stage<L, C> {
         })
     }
 
-    /// Advances the clock to the next slot of each key. Where no timer fires, it drives each queue.
+    /// Advances the clock to the next slot of each key. If no timer fires, releases the waiters of each queue.
     pub(crate) fn turn(&self, keys: &[u64]) {
         self.clock.tick(INTERVAL);
         if !C::RINGS {
@@ -131,7 +130,7 @@ impl<L: Line, C: Time> Stage<L, C> {
         }
     }
 
-    /// Asserts that all slots until now are taken, and that the next is available in an interval.
+    /// Asserts that all slots until now are used, and that the next slot is one interval from now.
     pub(crate) fn ends(&self, keys: &[u64]) {
         for key in keys {
             assert!(!self.line.check(*key), "a slot was not charged");
@@ -144,7 +143,7 @@ impl<L: Line, C: Time> Stage<L, C> {
     }
 }
 
-/// The fate of the calls that stay.
+/// The outcomes of the calls that are not cancelled.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Step {
     Joined,

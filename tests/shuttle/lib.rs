@@ -1,1 +1,1 @@
-//! The tests are in `tests/shuttle/main.rs`: see there how they are run.
+//! The tests are in `tests/shuttle/main.rs`, which says how to run them.

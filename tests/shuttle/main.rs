@@ -1,19 +1,20 @@
-//! Runs many orders of threads one by one: no deadlock, no lost wakeup, and every unit is counted once.
+//! Runs many orders of threads, one by one. There is no deadlock and no lost wakeup, and every unit is counted once.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p tower-throttle-shuttle
 //! ```
 //!
-//! It has a target directory of its own, so that the flag does not invalidate other builds. Set
-//! `SHUTTLE_RANDOM_SEED=7` to try other orders, and `EXECUTIONS=100000` to try more of them.
+//! The command has a target directory of its own, so that the flag does not invalidate other builds. Set
+//! `SHUTTLE_RANDOM_SEED=7` to try other orders, and `EXECUTIONS=100000` to try more orders.
 //!
-//! A failure prints the line of its model in this file, and its schedule. To replay it, set
-//! `REPLAY=<line>:<schedule>` before the command and append `-- <test>`; write the schedule without its line
-//! breaks. (Two limiters may need another try: their locks are taken in the order of their addresses.)
+//! A failure prints the line of its model in this file, and its schedule. To replay the failure, set
+//! `REPLAY=<line>:<schedule>` before the command, and append `-- <test>`. Write the schedule without its line breaks.
+//! (With two limiters, a replay may need several tries, because the locks of two limiters are taken in the order of
+//! their addresses.)
 //!
-//! Each model is checked against the real code, and some against *mutants*, small and broken on purpose,
-//! which the same checks must detect. Shuttle tries orders of steps. It does not know how processors reorder
-//! relaxed operations.
+//! Each model is checked against the real code. Some models are also checked against *mutants*, which are small and
+//! broken on purpose. The same checks must detect the mutants. Shuttle tries orders of steps. It does not know how
+//! processors reorder relaxed operations.
 #![cfg(shuttle)]
 
 #[path = "mod.rs"]

@@ -1,4 +1,4 @@
-//! Models of concurrent operations on a limiter, and all that they need.
+//! Models of concurrent operations on a limiter, and their helpers.
 
 pub(crate) mod clock;
 pub(crate) mod denials;

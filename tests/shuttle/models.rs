@@ -1,4 +1,4 @@
-//! Concurrent operations of threads, and what must hold afterwards.
+//! Concurrent operations of threads, and what must be true afterwards.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -20,8 +20,8 @@ use super::harness::{Progress, Stage, all, judge};
 use super::queue_model::{INTERVAL, Line, Real, one_per_interval};
 use super::two_limiters::{BUDGETS, Key, Keys, Pair, call};
 
-/// Some calls join and stay, others are cancelled. As many slots come as calls have stayed, and no more: then
-/// all have been released, and no slot is left over.
+/// Some calls join the queue and stay, and others are cancelled. Only as many slots come as there are calls that stay.
+/// In the end, all these calls have been released, and no slot is left.
 pub(crate) fn as_many_slots_as_waiters_that_stay<L: Line, C: Time, const KEYS: usize>(
     line: impl Fn(C) -> L,
     keys: [u64; KEYS],
@@ -39,7 +39,7 @@ pub(crate) fn as_many_slots_as_waiters_that_stay<L: Line, C: Time, const KEYS: u
     stage.ends(&keys);
 }
 
-/// Calls join and are cancelled while slots come.
+/// Calls join the queue and are cancelled while slots come.
 pub(crate) fn slots_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     line: impl Fn(C) -> L,
     keys: [u64; KEYS],
@@ -65,8 +65,8 @@ pub(crate) fn slots_come_meanwhile<L: Line, C: Time, const KEYS: usize>(
     }
 }
 
-/// A call is released and dropped before it observes that, while another joins and a third would be admitted
-/// at once: one of them has its slot, or the next one if that has come, and not both of them.
+/// A call is released, and dropped before it observes the release. At the same time, another call joins the queue, and
+/// a third call would be admitted at once. One of the other two calls gets the slot of the dropped call, and not both.
 pub(crate) fn unused_release<L: Line, C: Time>(line: impl Fn(C) -> L, late: bool) {
     let stage = Stage::new(line, &[0]);
     let mut untold = Box::pin(stage.line.join(0));
@@ -96,12 +96,12 @@ pub(crate) enum Act {
     Nothing,
     Refund,
     Reset,
-    /// A replacement by twice the rate.
+    /// The algorithm is replaced by one with twice the rate.
     Replace,
 }
 
-/// Two calls join, a third is admitted or not, and another thread interferes: units are counted exactly, and
-/// each call is released at its scheduled time without being driven.
+/// Two calls join the queue, a third call is admitted or denied, and another thread makes other operations. Units are
+/// counted exactly, and each call is woken at its scheduled time.
 pub(crate) fn another_thread_interferes<C: Time>(act: Act) {
     let stage = Stage::new(Real::new::<C>, &[0]);
     let (tells, reported) = mpsc::channel();
@@ -116,7 +116,7 @@ pub(crate) fn another_thread_interferes<C: Time>(act: Act) {
     let line = stage.line.clone();
     let passed = thread::spawn(move || line.check(0)).join().unwrap();
     acts.join().unwrap();
-    // One of the three received the refunded unit.
+    // One of the three calls got the refunded unit.
     let came_back = matches!(act, Act::Refund | Act::Reset);
     assert!(came_back || !passed, "there was nothing to pass by");
     let interval = if act == Act::Replace { INTERVAL / 2 } else { INTERVAL };
@@ -145,8 +145,8 @@ pub(crate) fn another_thread_interferes<C: Time>(act: Act) {
     assert!(!stage.line.check(0), "a slot was given twice");
 }
 
-/// Three threads take from both, in either order: as many are admitted as the smaller of the two allows, and
-/// both are charged for those.
+/// Three threads take units of both limiters, in either order. As many calls are admitted as the smaller limit allows,
+/// and both limiters are charged for these calls.
 pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
     let pair = pair();
     let threads: Vec<_> = [false, true, true]
@@ -162,8 +162,8 @@ pub(crate) fn all_or_none<P: Pair>(pair: impl Fn() -> P) {
     assert_eq!(passed, BUDGETS[1], "as many pass as the least allows");
 }
 
-/// Calls are queued in two queues at once, and in either order; one of them is cancelled, before slots come
-/// or meanwhile.
+/// Calls are queued in two queues at once, in either order. One of the calls is cancelled, before slots come or while
+/// they come.
 pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
     let clock = C::new();
     let build = || RateLimiter::builder(one_per_interval()).clock(clock.clone()).build();
@@ -197,7 +197,7 @@ pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
         .collect();
     let quits = thread::spawn(move || {
         let mut call = pin!(layers(true).call([0, 0]));
-        // It may be admitted at once; then that has to be reported, or it is not known here.
+        // The call may be admitted at once. Then this must be reported here, since it is not known otherwise.
         let polls = thread_rng().gen_range(u8::from(meanwhile)..3);
         block_on(poll_fn(|cx| Poll::Ready((0..polls).any(|_| call.as_mut().poll(cx).is_ready()))))
     });
@@ -223,7 +223,8 @@ pub(crate) fn two_queues<C: Time>(meanwhile: bool) {
     assert!(lines.iter().all(|line| !line.check(&0_u64).is_allowed()), "a slot was given twice");
 }
 
-/// New keys arrive at a table of two: one at a time, two at once in either order, queued, and one is reset.
+/// New keys are used with a table of two places: one key at a time, two keys at once in either order, and queued calls.
+/// One key is reset.
 pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let clock = Strict::new();
     let limiter = RateLimiter::builder(one_per_interval())
@@ -235,7 +236,7 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let together = [[alike, apart], [apart, alike]].map(|keys| {
         let limiter = limiter.clone();
         thread::spawn(move || {
-            // It is admitted, is denied, or is queued and cancelled.
+            // The call is admitted, denied, or queued and cancelled.
             let mut call = pin!(call(&limiter, &limiter, keys));
             bounded(&limiter);
             let passed = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) == Poll::Ready(true);
@@ -255,14 +256,14 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
         bounded(&limiter);
         passed
     });
-    // Of a new key, one call is admitted or queued at once, unless the bucket that it shares is empty.
+    // For a new key, one call is admitted or queued at once, unless the key shares a bucket that is empty.
     let other = block_on(limiter.acquire(&(one + 10_000)));
     bounded(&limiter);
     resets.join().unwrap();
     let passed = passed.into_iter().filter(|passed| *passed).count();
     let together = all(together.into()).into_iter().filter(|passed| *passed).count();
     assert!(passed <= 2 && together <= 1, "{passed} and {together} passed, and {other:?}");
-    // All is fresh after a while, and all slots are free again.
+    // After a while, all keys are fresh, and all places in the table are free.
     clock.tick(Duration::from_secs(100));
     for key in 20_000..20_006_u64 {
         let _ = limiter.check_n(&key, 0);

@@ -1,4 +1,4 @@
-//! A queue and two budgets, sound or broken on purpose.
+//! A queue and two budgets. They are correct, or broken on purpose.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -14,19 +14,19 @@ use super::clock::Time;
 use super::queue_model::{INTERVAL, Line};
 use super::two_limiters::{BUDGETS, Pair};
 
-/// A queue of one key, small and plain.
+/// A small and plain queue of one key.
 pub(crate) struct Mutant<C, const FLAW: u8> {
     clock: C,
     plain: Arc<Mutex<Plain>>,
 }
 
-/// The sound version: it shows that the checks do not fail on a mutant as such.
+/// The correct version. It shows that the checks accept a queue like this one.
 pub(crate) const SOUND: u8 = 0;
-/// It checks, releases the lock, and only then registers its waker.
+/// The queue checks whether the call can be admitted, releases the lock, and only then registers the waker.
 pub(crate) const LATE: u8 = 1;
 /// A cancelled call does not wake the next waiter.
 pub(crate) const FORGETFUL: u8 = 2;
-/// An unused release loses its slot.
+/// A release that is not used loses its slot.
 pub(crate) const GREEDY: u8 = 3;
 /// The last waiter is released first.
 pub(crate) const UNFAIR: u8 = 4;
@@ -84,7 +84,7 @@ impl<C: Time, const FLAW: u8> Mutant<C, FLAW> {
         Self { clock, plain: Arc::default() }
     }
 
-    /// Holds the lock of the queue; wakes the waiters after releasing it.
+    /// Runs a function while the queue is locked, and wakes the waiters after the lock is released.
     fn with<R>(&self, change: impl FnOnce(&mut Plain, Nanos) -> R) -> R {
         let mut plain = self.plain.lock().unwrap();
         let now = self.clock.now();
@@ -128,7 +128,7 @@ pub(crate) struct TwinCall<C: Time, const FLAW: u8> {
 }
 
 impl<C: Time, const FLAW: u8> TwinCall<C, FLAW> {
-    /// Admits the call, or returns when to ask again.
+    /// Admits the call, or returns the time of the next try.
     fn ask(&mut self, waker: &Waker) -> Result<Duration, Nanos> {
         let ticket = &mut self.ticket;
         let answer = self.line.with(|plain, now| {
@@ -212,7 +212,7 @@ impl<C: Time, const FLAW: u8> Drop for TwinCall<C, FLAW> {
             let (next, ahead) = (plain.next, at as u64 * Nanos::from(INTERVAL).0);
             let behind = plain.waiting.get_mut(at)?;
             if FLAW == FORGETFUL {
-                // It does not wake it later either.
+                // The waker is not woken later either.
                 behind.alarm = behind.alarm.min(next);
                 return None;
             }
@@ -226,11 +226,11 @@ impl<C: Time, const FLAW: u8> Drop for TwinCall<C, FLAW> {
 #[derive(Clone)]
 pub(crate) struct Budgets<const FLAW: u8>([Arc<Mutex<u64>>; 2]);
 
-/// The budgets are locked in the order in which they are named.
+/// The budgets are locked in the order of the call's arguments.
 pub(crate) const CROSSED: u8 = 1;
-/// The budgets are locked one at a time, and a charge of the first is kept if the second denies.
+/// The budgets are locked one after another. If the second budget denies the call, the charge of the first is kept.
 pub(crate) const HALF: u8 = 2;
-/// The budgets are checked, unlocked, and then charged.
+/// The budgets are checked, then unlocked, and only then charged.
 pub(crate) const TORN: u8 = 3;
 
 impl<const FLAW: u8> Budgets<FLAW> {

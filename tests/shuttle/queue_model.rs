@@ -1,4 +1,4 @@
-//! A queue of calls, as the models see it.
+//! A queue of calls, as the models use it.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,12 +9,12 @@ use tower_throttle::{Quota, RateLimiter};
 
 use super::clock::Time;
 
-/// Short, so that no slot is ever overdue for so long that the schedule moves.
+/// The interval is short, so that no slot is overdue for so long that the schedule moves.
 pub(crate) const INTERVAL: Duration = Duration::from_micros(1);
 
-/// Queues from which one call is released each [`INTERVAL`], as the models see them.
+/// A queue that releases one call each [`INTERVAL`].
 pub(crate) trait Line: Clone + Send + 'static {
-    /// Admits a call and returns its delay.
+    /// Admits a call. Returns the call's delay.
     type Call: Future<Output = Duration> + Send + 'static;
 
     fn join(&self, key: u64) -> Self::Call;

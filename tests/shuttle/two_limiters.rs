@@ -1,4 +1,4 @@
-//! Two limits that are decided together, as the models see them.
+//! Two limits that are decided together, as the models use them.
 
 use shuttle::future::block_on;
 use tower::{Layer, Service, service_fn};
@@ -8,16 +8,16 @@ use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::clock::{Mute, Time};
 
-/// Two budgets that are charged together: three units of the first, two of the second.
+/// Two budgets that are charged together. The first has three units, and the second has two.
 pub(crate) trait Pair: Clone + Send + 'static {
-    /// Takes one of each or none, in this order or the reverse one.
+    /// Takes one unit of each budget, or none. The budgets are used in this order or in the reverse order.
     fn take(&self, crossed: bool) -> bool;
     fn left(&self) -> [u64; 2];
 }
 
 pub(crate) const BUDGETS: [u64; 2] = [3, 2];
 
-/// Two limiters with a key each; the two may be the same one.
+/// Two limiters, each with a key. Both may be the same limiter.
 #[derive(Clone)]
 pub(crate) struct Joined<A: Algorithm, B: Algorithm> {
     first: (RateLimiter<A>, u64),
@@ -27,7 +27,7 @@ pub(crate) struct Joined<A: Algorithm, B: Algorithm> {
 pub(crate) type Keys = [u64; 2];
 pub(crate) type Key = fn(&Keys) -> Option<u64>;
 
-/// Starts a call of `first.and(second)` with a key each; it is decided or queued before the first poll.
+/// Starts a call of `first.and(second)`, with a key for each. The call is decided or queued before the first poll.
 pub(crate) fn call<A: Algorithm, B: Algorithm>(
     first: &RateLimiter<A>,
     second: &RateLimiter<B>,

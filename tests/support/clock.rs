@@ -1,4 +1,4 @@
-//! A clock that advances at each reading, as a real clock does.
+//! Clocks, one of which advances at each reading, as a real clock does.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +41,7 @@ impl TickingClock {
         self.manual.advance(by);
     }
 
-    /// Sets the clock. The nanoseconds by which readings have advanced it are added to the given time.
+    /// Sets the clock. The nanoseconds by which readings have advanced the clock are added to this time.
     pub(crate) fn set(&self, to: Duration) {
         self.manual.set(to);
     }

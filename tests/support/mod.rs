@@ -1,4 +1,4 @@
-//! Shared parts of the integration tests: a real server, a real client, a parser of header fields, futures that are
+//! The shared parts of the integration tests: a real server, a real client, a parser of header fields, futures that are
 //! polled by hand, and random numbers from a seed.
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
@@ -61,14 +61,14 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves an app as the documentation says: with the peer's address.
+    /// Serves an app with the peer's address, as the documentation says.
     pub(crate) async fn start(app: axum::Router) -> Self {
         let (listener, address) = listen().await;
         let serve = axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>());
         Self { address, _task: Task::spawn(async move { serve.await.unwrap() }) }
     }
 
-    /// Serves an app without the peer's address, which the documentation advises against.
+    /// Serves an app without the peer's address, which the documentation says not to do.
     pub(crate) async fn start_without_peers(app: axum::Router) -> Self {
         let (listener, address) = listen().await;
         Self { address, _task: Task::spawn(async move { axum::serve(listener, app).await.unwrap() }) }
@@ -118,7 +118,7 @@ where
     pub(crate) async fn http1(address: SocketAddr) -> Self {
         let (sender, connection) = http1::handshake(TokioIo::new(connect(address).await)).await.unwrap();
         let task = Task::spawn(async move {
-            // A server may close the connection during a denied upload. Only the response matters.
+            // A server may close the connection during an upload that it denies. Only the response matters.
             let _ = connection.await;
         });
         Self { address, sender, task: Arc::new(task) }
@@ -170,7 +170,7 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     }
 }
 
-/// Sends one request over a connection of its own.
+/// Sends one request, over a connection of its own.
 pub(crate) async fn send(address: SocketAddr, version: Version, request: Request<Full<Bytes>>) -> Answer {
     match version {
         Version::Http1 => Client1::http1(address).await.send(request).await,
@@ -182,8 +182,8 @@ pub(crate) async fn get(address: SocketAddr, version: Version, path: &str) -> An
     send(address, version, request(Method::GET, path)).await
 }
 
-/// Sends `count` requests at once: each over a connection of its own with HTTP/1.1, all over one connection with
-/// HTTP/2.
+/// Sends `count` requests at once. With HTTP/1.1, each request has a connection of its own. With HTTP/2, all requests
+/// have one connection.
 pub(crate) async fn at_once(address: SocketAddr, version: Version, path: &str, count: usize) -> Vec<Answer> {
     let start = Arc::new(Barrier::new(count));
     let mut tasks = JoinSet::new();
@@ -250,7 +250,7 @@ impl Answer {
         self.headers.contains_key(name)
     }
 
-    /// Returns the members of a list field, over all its lines.
+    /// Returns the members of a list field, from all lines of the field.
     pub(crate) fn items(&self, name: &str) -> Vec<Item> {
         let lines = self.headers.get_all(name).iter();
         lines.map(|line| Item::read(line.to_str().unwrap())).collect()
@@ -269,7 +269,7 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Returns the headers that a limiter adds to a response: their names in order, with their values.
+    /// Returns the headers that a limiter adds to a response, with their values, in the order of their names.
     pub(crate) fn reported(&self) -> Vec<(String, String)> {
         let ours = ["content-type", "ratelimit", "ratelimit-policy", "retry-after"];
         let mut reported: Vec<_> = self
@@ -290,7 +290,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A string of a structured field with integer parameters (RFC 9651), as the RateLimit fields have them.
+/// An item of a structured field, which is a string with integer parameters (RFC 9651), as in the RateLimit fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) name: String,
@@ -298,7 +298,7 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    /// Reads the canonical form of one item; panics on anything else.
+    /// Reads one item in canonical form. Panics if the text is anything else.
     pub(crate) fn read(text: &str) -> Self {
         let mut chars = text.strip_prefix('"').unwrap_or_else(|| panic!("not quoted: {text}")).chars();
         let mut name = String::new();
@@ -334,7 +334,7 @@ impl Item {
     }
 }
 
-/// A waker that counts its wakeups and knows whether it was woken since the last poll.
+/// A waker that counts how often it was woken, and knows whether it was woken since the last poll.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     woken: AtomicBool,
@@ -346,7 +346,7 @@ impl Alarm {
         Arc::default()
     }
 
-    /// Creates a waker that counts as woken: a new task is polled once.
+    /// Creates a waker that counts as woken, because a new task is polled once.
     pub(crate) fn ringing() -> Arc<Self> {
         let alarm = Self::new();
         alarm.woken.store(true, Ordering::SeqCst);
@@ -357,7 +357,7 @@ impl Alarm {
         self.woken.swap(false, Ordering::SeqCst)
     }
 
-    /// Returns whether it was woken, and does not clear the mark.
+    /// Returns whether the waker was woken since the last poll, and does not reset this state.
     pub(crate) fn is_set(&self) -> bool {
         self.woken.load(Ordering::SeqCst)
     }
@@ -378,7 +378,7 @@ impl Wake for Alarm {
     }
 }
 
-/// A future polled by hand, as an executor would: when its waker was woken.
+/// A future that is polled by hand, in the same way as by an executor: only if its waker was woken.
 pub(crate) struct PolledByHand<F: Future> {
     future: Option<Pin<Box<F>>>,
     pub(crate) alarm: Arc<Alarm>,
@@ -391,7 +391,7 @@ impl<F: Future> PolledByHand<F> {
         Self { future: Some(Box::pin(future)), alarm: Alarm::ringing(), output: None, polls: 0 }
     }
 
-    /// Polls it, woken or not. Returns whether it is ready.
+    /// Polls the future, even if it was not woken. Returns whether the future is ready.
     pub(crate) fn poll(&mut self) -> bool {
         let waker = Waker::from(self.alarm.clone());
         let Some(future) = &mut self.future else { return true };
@@ -404,7 +404,7 @@ impl<F: Future> PolledByHand<F> {
         self.future.is_none()
     }
 
-    /// Polls the future if it was woken. Returns whether it is ready.
+    /// Polls the future if it was woken. Returns whether the future is ready.
     pub(crate) fn run(&mut self) -> bool {
         while self.alarm.rang() {
             if self.poll() {
@@ -414,7 +414,7 @@ impl<F: Future> PolledByHand<F> {
         self.future.is_none()
     }
 
-    /// Moves it to another task.
+    /// Moves the future to another task, which has another waker.
     pub(crate) fn moves(&mut self) -> Arc<Alarm> {
         std::mem::replace(&mut self.alarm, Alarm::new())
     }
@@ -423,7 +423,7 @@ impl<F: Future> PolledByHand<F> {
         self.future = None;
     }
 
-    /// Returns whether an executor would poll it.
+    /// Returns whether an executor would poll the future now.
     pub(crate) fn is_woken(&self) -> bool {
         self.is_pending() && self.alarm.is_set()
     }

@@ -1,4 +1,5 @@
-//! A connection with which tests inspect a Redis server: one command at a time, and its reply as it was received.
+//! A connection for tests that inspect a Redis server. It sends one command at a time, and returns the reply as it was
+//! received.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -77,7 +78,7 @@ impl Connection {
 }
 
 impl Reply {
-    /// Returns the text. Panics if the reply is of another kind.
+    /// Returns the text of the reply. Panics if the reply is of another kind.
     pub(crate) fn text(self) -> String {
         match self {
             Self::Text(text) => String::from_utf8(text).unwrap(),

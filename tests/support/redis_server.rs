@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) use super::redis_connection::{Connection, Reply};
 
-/// The time limit for a server to answer, and for servers to find each other.
+/// The time limit for a server to reply, and for servers to find each other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server, ended with SIGKILL on drop.
 #[derive(Debug)]
 pub(crate) struct RedisServer {
-    /// The process; it is dropped before its directory, since it may write into that.
+    /// The process. It is dropped before its directory, since it may write to the directory.
     process: Process,
     port: u16,
     arguments: Vec<String>,
@@ -37,7 +37,7 @@ impl RedisServer {
         Self::with(&[])
     }
 
-    /// Starts a server with further arguments, such as `--maxmemory 3mb`, one word each.
+    /// Starts a server with further arguments, such as `--maxmemory 3mb`. Each word is an element.
     pub(crate) fn with(arguments: &[&str]) -> Self {
         let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         for _ in 0..5 {
@@ -51,14 +51,15 @@ impl RedisServer {
         panic!("redis-server does not start. This test needs it: `apt-get install redis-server`");
     }
 
-    /// Starts a replica of this server, and waits until it has its data.
+    /// Starts a replica of this server, and waits until the replica has all data.
     pub(crate) fn replica(&self) -> Self {
         let replica = Self::with(&["--replicaof", "127.0.0.1", &self.port.to_string()]);
         until("the replica is linked", || replica.info("replication").contains("master_link_status:up"));
         replica
     }
 
-    /// Starts a sentinel that watches `master` under the name `mymaster`. Two sentinels must agree that it has failed.
+    /// Starts a sentinel that watches `master` under the name `mymaster`. Two sentinels must agree that the master has
+    /// failed.
     pub(crate) fn sentinel(master: &Self) -> Self {
         let sentinel = Self::with(&["--sentinel"]);
         let port = master.port.to_string();
@@ -73,8 +74,8 @@ impl RedisServer {
         self.port
     }
 
-    /// Waits until the server is a master, or a replica that is linked to its master. Sentinels close the connections of
-    /// a server that becomes a replica, also that of the question.
+    /// Waits until the server is a master, or a replica that is linked to its master. A sentinel closes the connections
+    /// of a server that becomes a replica, including the connection of this function.
     pub(crate) fn until_role(&self, role: &str) {
         until(role, || {
             let asked = Connection::to(self.port, &self.arguments)
@@ -98,12 +99,13 @@ impl RedisServer {
         self.process.0.id()
     }
 
-    /// Ends the process with SIGKILL. The port is closed afterwards.
+    /// Ends the process with SIGKILL. Afterwards, the port is closed.
     pub(crate) fn kill(&mut self) {
         self.process.end();
     }
 
-    /// Starts the server again, empty, on the same port with the same arguments. If it runs, it is ended first.
+    /// Starts the server again, without data, on the same port and with the same arguments. If the server runs, it is
+    /// ended first.
     pub(crate) fn restart(&mut self) {
         self.kill();
         let started = || Process::start(&self.directory, self.port, &self.arguments);
@@ -116,7 +118,7 @@ impl RedisServer {
         };
     }
 
-    /// Suspends the process with SIGSTOP: the port accepts connections, but nothing is answered.
+    /// Suspends the process with SIGSTOP. The port still accepts connections, but nothing is answered.
     pub(crate) fn suspend(&self) {
         self.signal("STOP");
     }
@@ -158,12 +160,12 @@ impl RedisServer {
 }
 
 impl RedisCluster {
-    /// Starts three masters with a third of the slots each, and waits until all of them know the slots.
+    /// Starts three masters, each with a third of the slots, and waits until all of them know the slots.
     pub(crate) fn start() -> Self {
         Self::with(&[])
     }
 
-    /// Starts them with further arguments.
+    /// Starts three masters with further arguments.
     pub(crate) fn with(arguments: &[&str]) -> Self {
         let nodes = [(); 3].map(|()| cluster_node(arguments));
         for (index, (node, _)) in nodes.iter().enumerate() {
@@ -176,7 +178,8 @@ impl RedisCluster {
         }
         let is_ready = |node: &RedisServer| {
             let info = node.call(&["CLUSTER", "INFO"]).text();
-            // Without full coverage, the state is `ok` before the slots are known.
+            // If the nodes do not require full coverage, their state is `ok` before all slots are known. So the number
+            // of slots is checked, too.
             let parts = ["cluster_state:ok", "cluster_slots_ok:16384", "cluster_known_nodes:3"];
             parts.iter().all(|part| info.contains(part))
         };
@@ -184,9 +187,9 @@ impl RedisCluster {
         Self { nodes: nodes.map(|(node, _)| node) }
     }
 
-    /// Starts a replica of a master, and waits until it has the master's data and all masters know it.
+    /// Starts a replica of a master. Waits until the replica has the master's data, and all masters know the replica.
     pub(crate) fn replica_of(&self, index: usize) -> RedisServer {
-        // However long it was suspended, it may take over.
+        // With this setting, the replica may take over however long it was suspended.
         let (replica, bus) = cluster_node(&["--cluster-replica-validity-factor", "0"]);
         let (master, port) = (self.id(index), replica.port.to_string());
         self.nodes[index].call(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).ok();
@@ -218,7 +221,7 @@ impl RedisCluster {
         until("the node is back", || is_ready(&self.nodes[index]));
     }
 
-    /// Marks the slot of `key` as on its way from one node to another. Returns its number.
+    /// Marks the slot of `key` as moving from one node to another. Returns the number of the slot.
     pub(crate) fn begin_to_move(&self, key: &str, from: usize, to: usize) -> String {
         let Reply::Integer(slot) = self.nodes[0].call(&["CLUSTER", "KEYSLOT", key]) else {
             panic!("no slot")
@@ -229,13 +232,13 @@ impl RedisCluster {
         slot
     }
 
-    /// Moves a key whose slot is on its way.
+    /// Moves a key whose slot is moving.
     pub(crate) fn move_key(&self, key: &str, from: usize, to: usize) {
         let port = self.nodes[to].port.to_string();
         self.nodes[from].call(&["MIGRATE", "127.0.0.1", &port, key, "0", "30000"]).ok();
     }
 
-    /// Gives the slot to the other node; the third hears of it from that.
+    /// Gives the slot to the other node, which tells the third node.
     pub(crate) fn finish_moving(&self, slot: &str, from: usize, to: usize) {
         for node in [to, from] {
             self.nodes[node].call(&["CLUSTER", "SETSLOT", slot, "NODE", &self.id(to)]).ok();
@@ -255,9 +258,10 @@ impl RedisCluster {
 struct Process(Child);
 
 impl Process {
-    /// Starts a process, and waits until it answers. Returns `None` if it ends instead, as it does if the port is taken.
+    /// Starts a process, and waits until it replies. Returns `None` if the process ends instead, because its port is
+    /// taken.
     fn start(directory: &Directory, port: u16, arguments: &[String]) -> Option<Self> {
-        // A sentinel keeps its state in its configuration, which is a file.
+        // A sentinel keeps its state in its configuration file.
         let configuration = arguments.iter().any(|argument| argument == "--sentinel").then(|| {
             let path = directory.0.join("sentinel.conf");
             fs::write(&path, "").unwrap();
@@ -337,7 +341,7 @@ impl Drop for Directory {
     }
 }
 
-/// Starts a node of a cluster that has no slots yet. Returns also the port of its cluster bus.
+/// Starts a node of a cluster that has no slots yet. Returns the node and the port of its cluster bus.
 fn cluster_node(arguments: &[&str]) -> (RedisServer, String) {
     let bus = free_port().to_string();
     let mut options =

@@ -81,7 +81,8 @@ pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = 
 }
 
 impl RateLimitLayer<PeerIp, TokenBucket> {
-    /// Creates a layer with a token bucket for each IP address of a TCP peer.
+    /// Creates a layer with a token bucket for each IP address of a TCP peer. All IPv6 addresses of a /64 share a
+    /// bucket.
     #[must_use]
     pub fn per_ip(quota: Quota) -> Self {
         Self::new(PeerIp::new(), TokenBucket::new(quota))
@@ -141,7 +142,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
     /// [reject](MissingKey::Reject) them. The setting does not affect requests in which the client made the key
-    /// [invalid](crate::key::KeyError::invalid). They are rejected: HTTP 400, gRPC `INVALID_ARGUMENT`.
+    /// [invalid](crate::key::KeyError::invalid). These requests are always rejected, with HTTP 400 or gRPC
+    /// `INVALID_ARGUMENT`.
     ///
     /// ```
     /// use tower_throttle::key::MissingKey;
@@ -157,11 +159,12 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject)
     /// them.
     ///
-    /// With the feature `tracing`, the first such request is logged. When the store has then decided enough requests in
-    /// a row, its recovery is logged, and so is the next failure. The number that is enough doubles with each logged
-    /// failure, up to 1,024. So a store that fails again and again does not fill the log. The option has no effect with
-    /// state in memory, which never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot
-    /// decide is admitted only if each of the layers has `OnStoreError::Allow`.
+    /// With the feature `tracing`, the layer logs the first such request, and then none until the store has recovered.
+    /// The store has recovered when it has decided a certain number of requests in a row. The layer logs the recovery,
+    /// too. The number is 1 after the first logged failure, and doubles with each further logged failure, up to 1,024.
+    /// So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
+    /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot decide is
+    /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
         self.with_info(|info| info.on_store_error = treatment)

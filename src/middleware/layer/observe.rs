@@ -20,9 +20,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// [`ShadowDenied`](crate::middleware::ShadowDenied) to the request. Callers see nothing of this limit. When shadow
     /// mode is turned [off](Shadow::set), the limit is enforced, and the units that were charged in shadow mode count.
     ///
-    /// If the layer is joined with others, it decides only the calls that the other layers have admitted. Shadow mode
-    /// does not change how requests without a valid key and requests of forbidden callers are treated: by default, they
-    /// are rejected. If the store fails, the call is admitted.
+    /// If the layer is joined with others, this limit decides only the calls that the limits outside of shadow mode
+    /// admit. Shadow mode does not change how requests without a valid key and requests of forbidden callers are
+    /// treated: by default, they are rejected. If the store fails, this limit admits the call.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;
@@ -40,8 +40,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.with_info(|info| info.shadow = Some(shadow.clone()))
     }
 
-    /// Sets a timeline. For each of the last seconds, the timeline counts what this policy does, and records the
-    /// response times of the inner service. If several policies have the same timeline, their counts are added up.
+    /// Sets a timeline. For each of the last 60 seconds, by default, the timeline counts what this policy does, and
+    /// records the response times of the inner service. If several policies have the same timeline, their counts are
+    /// added up.
     ///
     /// ```
     /// use tower_throttle::stats::Timeline;
@@ -62,10 +63,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
 impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// Sets a function that is called with each rejection and the rejected request, before the response is made. The
-    /// function cannot change the response: use it for a counter, a log line or an alert of your own. The function is
-    /// called for HTTP, gRPC and all other services. Call `on_reject` after [`responder`](RateLimitLayer::responder).
+    /// function cannot change the response. Use the function for a counter, a log line or an alert of your own. The
+    /// function is called for HTTP, gRPC and all other services. Call `on_reject` after
+    /// [`responder`](RateLimitLayer::responder).
     ///
-    /// The function runs in the task that calls the service, so it must not block.
+    /// The function runs in the task that calls the service or polls its future, so the function must not block.
     ///
     /// ```
     /// use http::Request;
@@ -89,8 +91,9 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
         RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
     }
 
-    /// Returns the counts of this policy, to which all clones of this layer add: the requests by outcome, the requests
-    /// without a valid key, and the events of the store. Reading the counts blocks no request.
+    /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden
+    /// callers, and the events of the store. All clones of this layer share these counts. Reading the counts blocks no
+    /// request.
     ///
     /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
     /// policies. Clones of the layers that were joined share these counts.
@@ -113,10 +116,10 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// method before each scrape, or every few seconds. [In production](crate::guide::production) lists the names and
     /// the labels of the metrics.
     ///
-    /// The method sets the recorder's counters to the counts of the layer. The method does not add to the recorder's
-    /// counters. So call this method for one clone of a layer only, and give each policy a [name](RateLimitLayer::name)
-    /// of its own. When a queued request is admitted, the service records its wait in a histogram. For all other
-    /// requests, the service itself records nothing.
+    /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. So call
+    /// this method for one clone of a layer only, and give each policy a [name](RateLimitLayer::name) of its own. When
+    /// a queued request is admitted, the service records its wait in a histogram. For all other requests, the service
+    /// itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         metrics::record(&self.stats());

@@ -72,16 +72,17 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
 }
 
 impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
-    /// Sets the function that returns the actual cost of a call, in units of the quota. Its argument is the response to
-    /// the call. If the function returns `None`, the charge of the call stays as it is.
+    /// Sets the function that returns the actual cost of a call, in units of the quota. The argument of the function is
+    /// the response to the call. If the function returns `None`, the charge of the call stays as it is.
     ///
     /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
     /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
     /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
-    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged or, if
-    /// fewer units are available, these units are charged. So the remaining units never become negative. If the inner
-    /// service returns an error, or the client disconnects before there is a response, the charge stays as it is. Do
-    /// not use this method with limits of calls in progress, which release their units when calls end.
+    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged. If fewer
+    /// units than the difference are available, only these units are charged, so the remaining units never become
+    /// negative. If the inner service returns an error, or the client disconnects before there is a response, the
+    /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
+    /// calls end.
     ///
     /// If the store settles a call at once, as [`MemoryStore`](crate::store::MemoryStore) does, the header fields of
     /// the response describe the state after the settlement. In all other cases, for example if the function returned
@@ -119,8 +120,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
 
     /// Exempts requests that match `condition` from this limit.
     ///
-    /// The condition is a closure that states the type of its argument, or [`Paths`](crate::key::Paths),
-    /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) or
+    /// The condition is either a closure that states the type of its argument, or one of [`Paths`](crate::key::Paths),
+    /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) and
     /// [`GrpcReflection`](crate::key::GrpcReflection). If `unless` is called twice, requests that match either
     /// condition are exempt. Exempt requests need no key. But an exempt request is still rejected if its caller is [on
     /// a deny list](crate::key::PeerIp::deny). To switch a limit off by configuration, use
@@ -150,8 +151,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         })
     }
 
-    /// Sets a list of the keys that this policy denies most often: each denial is counted in `top`. The list shows a
-    /// hash of each key, with a random seed. See [`TopKeys`].
+    /// Sets `top` as the list of the keys that this policy denies most often. The list shows a hash of each key, with a
+    /// random seed. See [`TopKeys`].
     ///
     /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
     #[must_use]
@@ -159,10 +160,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.watched(top, HashLabel)
     }
 
-    /// Sets a list of the keys that this policy denies most often: each denial is counted in `top`. The list shows each
-    /// key by the string that the function `label` returns.
+    /// Sets `top` as the list of the keys that this policy denies most often. The list shows each key by the string
+    /// that the function `label` returns.
     ///
     /// The string is shown as it is. So it must not contain what readers of the list must not see, such as an API key.
+    /// Call `top_keys_by` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
     ///
     /// ```
     /// use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Several policies that decide together, each with its own key.
+//! Several policies that decide together. Each policy has its own key.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
-/// A request is admitted if both policies allow it. Then both policies charge the request. If one policy denies the
+/// If both policies allow a request, the request is admitted, and both policies charge it. If one policy denies the
 /// request, neither policy charges it.
 #[derive(Clone, Debug)]
 pub struct And<P, Q>(P, Q);
@@ -55,8 +55,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // The second policy runs even if the first has no key. If the second finds that the caller is forbidden, this
-        // error is returned instead of the error of the first.
+        // The second policy is asked even if the request has no key for the first. If the caller is forbidden by the
+        // second policy, this error is returned instead of the error of the first.
         match self.1.gather(others, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
@@ -85,8 +85,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
 }
 
 impl<P, Q> And<P, Q> {
-    /// Returns the verdict on a request for which the policies outside of shadow mode have decided. If they have admitted
-    /// the request, lets the policies in shadow mode decide it.
+    /// Returns the verdict on a request that the policies outside of shadow mode have decided. If these policies have
+    /// admitted the request, lets the policies in shadow mode decide it, unless they have already done so.
     fn verdict<Req>(
         &self,
         infos: &[PolicyInfo],

@@ -26,7 +26,8 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 
     /// Returns the key of the request, as [`key`](Self::key) does, but neither counts nor logs an error, because `key`
-    /// has already done so. For an error, returns `None`, unless the request is charged to the shared key.
+    /// has already done so. If the key cannot be extracted, returns the shared key if the request is charged to this
+    /// key, and otherwise `None`.
     pub(super) fn key_uncounted<Req>(&self, info: &PolicyInfo, request: &Req) -> Option<StoreKey<K::Key>>
     where
         K: KeyExtractor<Req>,

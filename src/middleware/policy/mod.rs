@@ -1,6 +1,6 @@
-//! The policies of a layer. Each policy has a key, a limiter and options, whose types are generic. It also has a
-//! [`PolicyInfo`](info), whose type is the same for all policies. The `PolicyInfo` contains the name, the settings and
-//! the counters of the policy.
+//! The policies of a layer. Each policy has a key extractor, a limiter and options, whose types are generic. Each
+//! policy also has a [`PolicyInfo`](info), whose type is the same for all policies. The `PolicyInfo` contains the name,
+//! the settings and the counters of the policy.
 
 pub(in crate::middleware) mod and;
 pub(in crate::middleware) mod info;
@@ -58,7 +58,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     }
 
     /// Returns the [`Attempt`] that is passed to the store for a request. If the algorithm queues the request, the
-    /// request waits at most `max_wait`.
+    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
     #[inline]
     fn attempt<'a>(
         &self,

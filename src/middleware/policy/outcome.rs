@@ -1,4 +1,5 @@
-//! The outcomes of a request: one for each policy that decided it. They are kept until the response is made.
+//! The outcomes of a request, one for each policy that decided the request. The outcomes are kept until the response is
+//! made.
 
 use std::mem;
 
@@ -15,7 +16,8 @@ pub struct Outcome {
     pub(in crate::middleware) decision: Decision,
     /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
     pub(in crate::middleware) is_shadow: bool,
-    /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is neither.
+    /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
+    /// neither a permit nor such a charge.
     pub(in crate::middleware) reservation: Reservation,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     pub(in crate::middleware) details: Option<Box<OutcomeDetails>>,
@@ -73,7 +75,8 @@ impl Outcome {
     }
 }
 
-/// Takes the permits of all policies that limit calls in progress. The permit is empty if there are none.
+/// Takes the permits of all policies out of the outcomes. Returns one permit that holds all of them, and that is empty
+/// if no policy limits calls in progress.
 #[inline]
 pub(in crate::middleware) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Permit {
     let has_permit = |outcome: &Outcome| outcome.reservation.is_permit();
@@ -107,8 +110,8 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
 }
 
 /// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether the request was
-/// admitted. Returns the clock reading from which the response time is measured: the first timeline's. Returns zero if
-/// no policy with an outcome has a timeline.
+/// admitted. Returns the clock reading from which the response time is measured. This is a reading of the clock of the
+/// first timeline. Returns zero if no policy with an outcome has a timeline.
 // This function is inlined, so that the loop over a single policy disappears.
 #[inline(always)]
 pub(in crate::middleware) fn record_decisions(
@@ -139,7 +142,7 @@ fn record_release(timeline: &Timeline, now: Nanos, borrowed: u64) {
 }
 
 /// Records the response to a request, or the error of the inner service, in the timelines of its policies. `started` is
-/// what [`record_decisions`] returned for the request.
+/// the reading that [`record_decisions`] returned for the request.
 #[inline(always)]
 pub(in crate::middleware) fn record_end(
     infos: &[PolicyInfo],
@@ -160,8 +163,8 @@ pub(in crate::middleware) fn record_end(
 }
 
 /// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial.
-/// Otherwise, the word says whether the request was denied in shadow mode, queued or admitted, in this order of
-/// precedence. Returns `None` if no policy has an outcome.
+/// Otherwise, the word is for the first of these that is true of the request: denied in shadow mode, queued, admitted.
+/// Returns `None` if no policy has an outcome.
 pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
     let word = |outcome: &Outcome| match &outcome.decision {
         decision if decision.is_allowed() && decision.is_delayed() => CallOutcome::Queued,

@@ -36,8 +36,7 @@ impl PolicyNames {
         names
     }
 
-    /// Gives the name `name` to all limits. A number is appended to the name of the second limit and of all further
-    /// limits.
+    /// Gives the name `name` to all limits. For each limit except the first, a number is appended to the name.
     pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), PolicyNameError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
@@ -90,7 +89,7 @@ pub(in crate::middleware) struct PolicyName {
     policy: QuotaPolicy,
     /// The item of `RateLimit-Policy`.
     pub(in crate::middleware) policy_field: HeaderValue,
-    /// The start of the item of `RateLimit`, up to the place of the remaining units.
+    /// The start of the item of `RateLimit`, up to the number of the remaining units.
     pub(in crate::middleware) item: String,
     /// The body of a rejection with status 429, if no other policy that is visible to callers denied the request.
     pub(in crate::middleware) exceeded: Bytes,

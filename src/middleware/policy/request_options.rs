@@ -16,7 +16,7 @@ pub trait RequestOptions<Req, Key, A> {
 pub struct Options<A> {
     /// The cost, in units of the quota.
     pub(super) cost: u64,
-    /// The algorithm, if it is not the limiter's own.
+    /// The algorithm for the request. `None` for the limiter's own algorithm.
     pub(super) algorithm: Option<A>,
     pub(super) has_priority: bool,
     /// `true` if the cost is settled when the response is known.
@@ -25,7 +25,8 @@ pub struct Options<A> {
 
 /// Options that can determine the actual cost of a request from its response.
 pub trait SettleResponse<Res> {
-    /// Returns the actual cost of the request, in units of the quota. With `None`, the charge stays as it is.
+    /// Returns the actual cost of the request, in units of the quota. If the method returns `None`, the charge stays as
+    /// it is.
     #[inline]
     fn actual(&self, _response: &Res) -> Option<u64> {
         None

@@ -53,7 +53,7 @@ impl<P> Policies<P> {
 pub trait PolicyCount {
     const COUNT: usize;
 
-    /// Returns whether a request can be queued. Only then is `max_wait` needed.
+    /// Returns whether a request can be queued. If not, [`PolicySet::decide`] does not use `max_wait`.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
     /// Appends, for each policy, the counts of its store.
@@ -64,8 +64,8 @@ pub trait PolicyCount {
 ///
 /// `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies.
 pub trait PolicySet<Req>: PolicyCount {
-    /// The outcome of each policy. `None` if the policy has not decided the request, for example because the request is
-    /// exempt. The default contains no outcome.
+    /// The outcome of each policy. It is `None` if the policy has not decided the request, for example because the
+    /// request is exempt. The default value contains no outcome.
     type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
 
     type Wait: Future;
@@ -116,8 +116,9 @@ pub trait JointPolicy<Req>: PolicyCount {
     type Kind: JointKind;
 
     /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
-    /// if the request is exempt from the policy, or if the policy is in shadow mode and its kind of store does not
-    /// decide it with the others.
+    /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
+    /// stores of this kind decide such policies together with the others. Returns the error of the extractor if a
+    /// policy rejects the request because of its key.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
@@ -129,8 +130,8 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
     fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
 
-    /// Lets each policy in shadow mode that has not decided yet decide a request that the policies outside of shadow
-    /// mode have admitted. These policies decide one after another, and not together. Also counts their denials.
+    /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
+    /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
 
     /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
@@ -150,10 +151,10 @@ pub enum Progress<W> {
     Pending(W),
 }
 
-/// The result of a decision about a request. `Ok` if all policies admitted the request.
+/// The result of the decisions on a request. `Ok` if the request is admitted.
 pub(in crate::middleware) type Verdict = Result<(), Rejected>;
 
-/// Why a request is not admitted.
+/// The reason why a request is not admitted.
 #[derive(Debug)]
 pub enum Rejected {
     /// A policy denied the request.

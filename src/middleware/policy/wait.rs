@@ -1,4 +1,4 @@
-//! The wait for a decision that is not made at once: the call is queued, or the store replies later.
+//! The wait for a decision that is not made at once, because the call is queued or the store replies later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,8 +17,8 @@ pub struct WaitResult<A> {
     pub(super) decision: Decision,
     pub(super) algorithm: Option<A>,
     pub(super) reservation: Reservation,
-    /// The units that the call has borrowed from the next window if it was delayed: its cost, or 0 if it has no
-    /// priority.
+    /// The number of units that the call has borrowed from the next window, if the call was delayed. This is the cost
+    /// of a call with priority, and 0 for any other call.
     pub(super) borrows: u64,
 }
 
@@ -42,8 +42,8 @@ impl<W, A> PolicyWait<W, A> {
     }
 }
 
-/// A call that is not decided yet. If this value is dropped before the decision, the call is counted as cancelled.
-/// `None` once the decision has been made.
+/// The counters of a call that is not decided yet. If this value is dropped before the decision, the call is counted as
+/// cancelled. `None` once the call has been decided.
 #[derive(Debug)]
 struct Undecided(Option<Arc<CallCounts>>);
 

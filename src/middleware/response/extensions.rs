@@ -16,7 +16,7 @@ use crate::decision::Decision;
 pub struct Decisions(SmallVec<[(Arc<str>, Decision); 2]>);
 
 impl Decisions {
-    /// Returns the decision of the first policy with the name `policy`.
+    /// Returns the decision of the first policy with the name `policy`, or `None` if there is no such policy.
     #[must_use]
     pub fn get(&self, policy: &str) -> Option<&Decision> {
         self.iter().find(|(name, _)| *name == policy).map(|(_, decision)| decision)
@@ -59,7 +59,7 @@ impl Rejected {
         &self.policy
     }
 
-    /// Returns the decision of the policy. It is a denial.
+    /// Returns the decision of the policy, which is a denial.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }

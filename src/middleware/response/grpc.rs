@@ -21,8 +21,8 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 const PLAIN: HeaderValue = HeaderValue::from_static("application/grpc");
 
-/// The maximum wait that is sent to clients as a pushback. A client that retries automatically waits for exactly this
-/// time (gRFC A6).
+/// The maximum wait that is sent to clients as a pushback. A client that retries automatically waits for exactly as
+/// long as the pushback says (gRFC A6).
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,8 @@ pub(in crate::middleware) fn response_content_type(
     }
 }
 
-/// Returns the `grpc-timeout` of a request: at most eight digits and a unit. Returns `None` if the value is invalid.
+/// Returns the `grpc-timeout` of a request. The value consists of one to eight digits and a unit. Returns `None` if the
+/// field is absent or its value is invalid.
 pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -83,7 +84,7 @@ pub(in crate::middleware) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Returns the response to a rejected call. If a policy denied the call, the response reports `wait`.
+/// Returns the response to a rejected call. If the code is `RESOURCE_EXHAUSTED`, the response reports `wait`.
 pub(in crate::middleware) fn rejection(
     content_type: HeaderValue,
     rejection: &Rejection<'_>,

@@ -66,8 +66,8 @@ pub trait Responder<Req, Res, Err> {
         response
     }
 
-    /// Converts the response of the inner service to an admitted call. `reports` is empty if all policies exempted the
-    /// call, were in shadow mode, or could not decide it.
+    /// Converts the response of the inner service to an admitted call. `reports` contains a report of each policy that
+    /// decided the call and is not in shadow mode. It may be empty.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
 
     /// Converts an error of the inner service.
@@ -80,10 +80,10 @@ pub trait Responder<Req, Res, Err> {
     /// Returns an error if this responder rejects calls with an error, as `ErrorResponder` does.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
-    /// Returns a future that reads the rest of a rejected request. The method is called after [`reject`](Self::reject).
-    /// When the future has completed, the response that `reject` returned is passed on. The default returns `None`: the
-    /// request is dropped, and the response is passed on at once. A responder that delegates to another responder must
-    /// delegate this method and [`drained`](Self::drained).
+    /// Returns a future that reads the body of a rejected request. The method is called after [`reject`](Self::reject).
+    /// When the future has completed, the response that `reject` returned is passed on. The default drops the request
+    /// and returns `None`, and the response is then passed on at once. A responder that delegates to another responder
+    /// must delegate this method and [`drained`](Self::drained).
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }
@@ -98,9 +98,9 @@ pub trait Responder<Req, Res, Err> {
 pub enum Rejection<'a> {
     /// A policy denied the call. There is a report of each policy that decided the call and is not in shadow mode.
     Limited(&'a [PolicyReport<'a>]),
-    /// One of three cases: the key is missing because of a configuration mistake; the [client](KeyError::is_invalid)
-    /// made the key invalid; the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the
-    /// log, and not for callers, because it names headers and types.
+    /// The key is missing because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
+    /// or the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the log, and not for
+    /// callers, because it names headers and types.
     Key(KeyError),
     /// The store could not decide the call.
     Store(StoreError<'a>),
@@ -126,8 +126,9 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns the exact time until each policy that denied the call would allow the same call. Returns `None` if
-    /// waiting does not help, or if the wait of one of these policies is unknown.
+    /// Returns the time until all policies that denied the call would allow the same call. This time is exact. Returns
+    /// `None` if no policy denied the call, if waiting does not help, or if the wait of one of these policies is
+    /// unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         let mut max = None;
@@ -149,14 +150,14 @@ impl<'a> Rejection<'a> {
         }
     }
 
-    /// Returns whether waiting does not help, because the call costs more than a limit that denied it can ever admit.
+    /// Returns whether the call costs more than one of the limits can ever admit, so that waiting does not help.
     #[must_use]
     pub fn unsatisfiable_cost(&self) -> bool {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
-    /// Returns the longest known wait of the policies that denied the call. If the wait of one of these policies is
-    /// unknown, the time until all of these policies would allow the call may be longer than the result.
+    /// Returns the longest known wait of the policies that denied the call. If another of these policies has an unknown
+    /// wait, the call may have to wait longer.
     pub(super) fn known_wait(&self) -> Option<Duration> {
         self.policies().iter().filter_map(|report| report.decision().retry_after()).max()
     }
@@ -171,7 +172,7 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// The error of a store that could not decide a call, and the policy of this store.
+/// The error of a store that could not decide a call, and the policy that uses the store.
 #[derive(Debug)]
 pub struct StoreError<'a> {
     pub(super) info: &'a PolicyInfo,
@@ -179,7 +180,7 @@ pub struct StoreError<'a> {
 }
 
 impl StoreError<'_> {
-    /// Returns the policy's name.
+    /// Returns the policy's name. If the layer is joined, this is the name of its first policy.
     #[must_use]
     pub fn name(&self) -> &str {
         self.info.name()

@@ -16,8 +16,8 @@ pub enum HeaderFormat {
     /// its name.
     Draft11,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most. If
-    /// policies denied the request, this is the policy that denied with the longest wait. Otherwise, it is the policy
-    /// with the fewest remaining units.
+    /// policies denied the request, this is the one with the longest wait. Otherwise, it is the policy with the fewest
+    /// remaining units.
     XRateLimit(ResetFormat),
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` of the same policy as in
     /// [`XRateLimit`](Self::XRateLimit), and `RateLimit-Policy`, as in draft 6. In this format, policies have no names,
@@ -30,13 +30,14 @@ pub enum HeaderFormat {
     Draft07,
     /// Three header fields with custom names and the values of [`XRateLimit`](Self::XRateLimit).
     Custom(FieldNames),
-    /// `retry-after-ms`: the wait of `Retry-After` in milliseconds, rounded up. It is added to each rejection whose
-    /// wait is reported. The SDKs of OpenAI, Anthropic and Azure read this field.
+    /// `retry-after-ms`, which has the wait of `Retry-After` in milliseconds, rounded up. This field is added to each
+    /// rejection that reports a wait. The SDKs of OpenAI, Anthropic and Azure read this field.
     RetryAfterMs,
 }
 
-/// The responses that have the header fields that report limits. Redirects (3xx except 304) never have these fields.
-/// Nor do rejections that are not denials by a limit, for example because of a missing key or a closed limiter.
+/// The responses that have the header fields that report limits. With any of these values, the fields are left out of
+/// redirects (3xx except 304), and out of rejections for another reason than a limit, such as a missing key or a closed
+/// limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
     /// Responses to admitted calls and to denied calls.
@@ -90,7 +91,7 @@ pub(in crate::middleware) struct Options {
     pub(in crate::middleware) retry_after_unknown: Option<Duration>,
     /// The maximum wait that is reported.
     pub(in crate::middleware) max_reported_wait: Duration,
-    /// The status of a rejection where waiting does not help. `never_fits_body` is the format of the body of such a
+    /// The status of a rejection if waiting does not help. `never_fits_body` is the format of the body of such a
     /// rejection.
     pub(in crate::middleware) never_fits_status: StatusCode,
     pub(in crate::middleware) never_fits_body: Option<BodyFormat>,
@@ -127,7 +128,7 @@ impl Options {
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub(in crate::middleware) status: StatusCode,
-    /// The format of the body. It is never `ByAccept`: the format that the client prefers has already replaced this
-    /// value.
+    /// The format of the body. It is never `ByAccept`, because this value has already been replaced by the format that
+    /// the client prefers.
     pub(in crate::middleware) format: BodyFormat,
 }

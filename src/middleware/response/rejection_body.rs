@@ -15,7 +15,7 @@ use crate::middleware::response::{PolicyReport, Rejection};
 
 /// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.
 pub trait RejectionResponse<B> {
-    /// `true` if the responses are the default ones.
+    /// `true` if the implementation makes the default responses.
     #[doc(hidden)]
     const IS_DEFAULT: bool;
 

@@ -1,4 +1,4 @@
-//! The reports of the policies: the decision of each policy, as it is reported to callers.
+//! The reports of the policies. A report has the decision of a policy as it is reported to callers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ impl<'a> PolicyReport<'a> {
         names.all().get(self.outcome.decision.limit_index()).unwrap_or(names.first())
     }
 
-    /// Returns the name of a policy that callers see, and that has one limit with the quota for which the name was
-    /// made. Returns `None` for any other policy.
+    /// Returns the name of the policy, if the policy is not hidden, has only one limit, and this limit still has the
+    /// quota for which the [`PolicyName`] was made. Otherwise, returns `None`.
     pub(in crate::middleware) fn sole_label(&self) -> Option<&'a PolicyName> {
         match self.info.names.all() {
             [label] if !self.is_hidden() && self.outcome.quotas().is_empty() => Some(label),
@@ -63,7 +63,7 @@ impl<'a> PolicyReport<'a> {
         self.label().shared_name()
     }
 
-    /// Returns the quota and the window that are reported to clients.
+    /// Returns the quota and the window of the reported limit.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
         let current = self.outcome.quotas().get(self.decision().limit_index());

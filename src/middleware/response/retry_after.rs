@@ -7,7 +7,8 @@ use http::HeaderValue;
 
 use super::structured_field::{number, seconds};
 
-/// The maximum wait that recipients must be able to parse (RFC 9111, section 1.2.2), in seconds.
+/// The maximum wait that is sent: 2^31 - 1 seconds. Recipients should be able to represent such a number of seconds
+/// (RFC 9111, section 1.2.2).
 pub(in crate::middleware) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
 
 /// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1.

@@ -40,7 +40,7 @@ pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderVa
     value(text.into_bytes())
 }
 
-/// Returns the start of an item of `RateLimit`, up to the place of the remaining units.
+/// Returns the start of an item of `RateLimit`, up to the number of the remaining units.
 pub(in crate::middleware) fn item_start(name: &str) -> String {
     format!("{};r=", name_item(name))
 }

@@ -1,4 +1,4 @@
-//! Each algorithm, and its model.
+//! Each algorithm with its model.
 
 use std::time::Duration;
 

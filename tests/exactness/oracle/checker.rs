@@ -1,4 +1,4 @@
-//! Drives an algorithm through a random sequence, beside its model.
+//! The checker, which makes random operations on an algorithm and on its model.
 
 use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
@@ -12,7 +12,7 @@ use crate::support::Random;
 
 pub(crate) const STEPS: usize = 64;
 
-/// A broken promise. The sequence that broke it follows.
+/// Returns an error about a broken promise, unless the condition is true. The caller adds the sequence of operations.
 macro_rules! ensure {
     ($condition:expr, $($text:tt)+) => {
         if !$condition {
@@ -29,7 +29,8 @@ pub(super) struct Sequence<'a, A: Algorithm, O> {
     pub(super) algorithm: A,
     pub(super) oracle: O,
     pub(super) state: A::State,
-    /// A copy that sees only the calls that change a key: no denials, no peeks, no calls of cost 0.
+    /// A copy of the state that gets only the calls that change a key. It gets no denials, no peeks and no calls of
+    /// cost 0.
     quiet: A::State,
     now: u64,
     pub(super) reported: Reported,
@@ -37,7 +38,7 @@ pub(super) struct Sequence<'a, A: Algorithm, O> {
     trail: Vec<(u64, Act, Decision)>,
 }
 
-/// Runs `sequences` of them. Returns the first that breaks a promise, and how.
+/// Runs `sequences` sequences. Returns the number of the first sequence that breaks a promise, and a description.
 pub(crate) fn first_broken<A: Algorithm, O: Oracle>(
     sequences: u64,
     setup: impl Fn(u64, &mut Random) -> Setup,
@@ -51,7 +52,7 @@ pub(crate) fn first_broken<A: Algorithm, O: Oracle>(
     })
 }
 
-/// Runs one sequence. Returns which promise was broken, and how.
+/// Runs one sequence. Returns an error that says which promise was broken, and how.
 pub(crate) fn run<A: Algorithm, O: Oracle>(
     setup: &Setup,
     build: &dyn Fn(&Rule) -> A,
@@ -82,7 +83,8 @@ pub(crate) fn run<A: Algorithm, O: Oracle>(
 impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     fn step(&mut self, at: u64, act: &Act) -> Result<(), String> {
         if at < self.now {
-            // It must know every reading of the clock, or it could not detect a step back.
+            // The copy must observe each reading of the clock before a step back. Otherwise it could not detect the
+            // step.
             let _ = self.algorithm.check(&mut self.quiet, Nanos(self.now), 0);
             let _ = self.algorithm.check(&mut self.quiet, Nanos(at), 0);
         }
@@ -103,7 +105,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
                 }
                 (self.algorithm, self.rule) = (algorithm, (**rule).clone());
                 self.oracle.replace(rule);
-                // With another period, the same reading may lie further behind than one of them.
+                // With the new period, the clock may be more than a period behind the latest reading.
                 self.oracle.observe(at);
                 let _ = self.algorithm.check(&mut self.quiet, Nanos(at), 0);
             }

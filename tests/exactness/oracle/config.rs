@@ -1,4 +1,4 @@
-//! The parameters of an algorithm, and others to replace them with.
+//! Random parameters of algorithms, and the parameters by which they are replaced.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::Random;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const DAY: u64 = 86_400 * SECOND;
 
-/// The parameters; each algorithm takes those that concern it.
+/// The parameters. Each algorithm uses some of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
     pub(crate) limit: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Rule {
     pub(crate) burst: u64,
     pub(crate) slices: u64,
     pub(crate) aligned: bool,
-    /// The warm-up; `None`: bursty.
+    /// The warm-up in nanoseconds. `None` for a bursty limiter.
     pub(crate) warm_up: Option<u64>,
     /// The cold factor, in 1/1024.
     pub(crate) cold_factor: u64,
@@ -49,7 +49,7 @@ impl Rule {
         }
     }
 
-    /// Returns the parameters that it may be replaced with.
+    /// Returns other parameters, by which these parameters are replaced.
     pub(crate) fn another(&self, random: &mut Random) -> Self {
         let mut rule = self.clone();
         let kind = random.below(16);

@@ -1,4 +1,4 @@
-//! Checks that a decision is true: by the model, and by trying it on copies of the state.
+//! Checks that what a decision reports is true, by the model, and by calls on copies of the state.
 
 use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
@@ -8,7 +8,7 @@ use super::checker::{Sequence, ensure, nanos};
 use super::model::{Oracle, Verdict};
 
 impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
-    /// Checks the state as it is after the decision.
+    /// Checks what `decision` reports against the state after the decision.
     pub(super) fn its_reports_are_true(
         &mut self,
         decision: &Decision,
@@ -24,7 +24,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         self.algorithm.check(state, Nanos(at), cost)
     }
 
-    /// Returns whether a copy would be admitted.
+    /// Returns whether a call on a copy of the state would be admitted.
     fn lets_in(&self, state: &A::State, at: u64, cost: u64) -> bool {
         self.check(&mut state.clone(), at, cost).is_allowed()
     }
@@ -42,7 +42,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             ensure!(!self.lets_in(&self.state, later, cost), "never fits, but was let in later");
             return Ok(());
         };
-        // At its last reading the clock cannot show a later one.
+        // If the clock shows its last reading, there is no later reading.
         ensure!(wait > 0 || at == u64::MAX, "denied, but to be retried at once");
         let end = self.setup.end;
         let too_early = self.lets_in(&self.state, end, cost) && self.oracle_denies(end, cost);
@@ -71,7 +71,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         Ok(())
     }
 
-    /// Returns when a reported span ends, unless it is reported as 584 years or lasts until the clock ends.
+    /// Returns when a reported time will have passed. Returns `None` if 584 years are reported, or if the clock ends
+    /// before.
     fn due(&self, at: u64, reported: u64) -> Option<u64> {
         let due = at.checked_add(reported)?;
         (reported < u64::MAX - 1 && due < u64::MAX && due <= self.setup.end).then_some(due)
@@ -143,7 +144,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         Ok(())
     }
 
-    /// Checks that a peek reports what a call would, charges nothing, and describes the state as it is.
+    /// Checks that a peek reports the same as a call, and charges nothing.
     pub(super) fn peeking_agrees_with_calling(
         &self,
         state: &A::State,

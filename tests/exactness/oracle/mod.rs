@@ -1,7 +1,7 @@
-//! Each algorithm against a naive and exact model, over random sequences of calls, peeks, refunds and
-//! replacements, at times that go on and step back.
+//! Each algorithm against a naive and exact model, over random sequences of calls, peeks, refunds and replacements. The
+//! clock advances and steps back.
 //!
-//! Every sequence comes from a number, which a failure prints with the whole sequence.
+//! Every sequence is made from a seed. A failure prints the seed and the whole sequence.
 
 pub(crate) mod cases;
 pub(crate) mod checker;
@@ -114,14 +114,14 @@ fn a_leaky_bucket_keeps_its_distance_at_the_end_of_time() {
     holds(last_days, leaky_bucket, leaky);
 }
 
-/// The price of the weights, and the bound on it: hits at the end of one window count for less at the end of
-/// the next.
+/// The worst case of a sliding counter. Units that were used at the end of one window have little weight at the end of
+/// the next window.
 #[test]
 fn around_an_edge_a_sliding_counter_admits_just_under_twice_the_limit() {
     let (second, limit) = (1_000_000_000, 1_000);
     let counter = SlidingCounter::new(Quota::per_second(limit));
     let mut state = counter.new_state(Nanos::ZERO, Nanos::ZERO);
-    // One call opens the window; the rest arrives at its last instant.
+    // One call opens the window. The rest of the limit is used at the last instant of the window.
     assert!(counter.check(&mut state, Nanos::ZERO, 1).is_allowed());
     assert!(counter.check(&mut state, Nanos(second - 1), limit - 1).is_allowed());
     let mut passed = limit - 1;
@@ -131,8 +131,8 @@ fn around_an_edge_a_sliding_counter_admits_just_under_twice_the_limit() {
     assert_eq!(passed, 2 * limit - 2, "within one period");
 }
 
-/// The limiter may evict keys, and several are called in turn; no decision may differ from a state that is
-/// never evicted.
+/// Tests that the limiter decides each key in the same way as the algorithm on a state that is never evicted, although
+/// the limiter removes keys and is called with several keys in turn.
 fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A) {
     for seed in 0..scaled(1_000) {
         let mut random = Random::new(seed);
@@ -142,14 +142,14 @@ fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A
         clock.set(Duration::from_nanos(setup.created_at));
         let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
         let mut states: HashMap<u64, A::State> = HashMap::new();
-        // A key that has not been called yet; its algorithm is replaced, too.
+        // The state of a key that has not been called yet. The algorithm of this state is replaced, too.
         let (mut unseen, mut taken): (Option<A::State>, _) = (None, HashSet::new());
         let (mut now, mut reported) = (setup.start, Reported::default());
         for step in 0..STEPS {
             now = setup.next_time(&mut random, &rule, now, reported);
             clock.set(Duration::from_nanos(now));
             let at = Nanos(now);
-            // A new key each time, so that keys are inspected and evicted.
+            // The call is for a new key each time, so that keys are examined and removed.
             let _ = limiter.check(&(1_000 + step));
             if setup.replaces && random.one_in(10) {
                 rule = rule.another(&mut random);
@@ -163,7 +163,7 @@ fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A
             let state = states.entry(key).or_insert_with(fresh);
             let what = format!("step {step} of {setup:?}, {rule:?} at {now}");
             assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, peek");
-            // A key without a charge is refunded nothing.
+            // A refund for a key without a charge does nothing.
             if setup.refunds && taken.contains(&key) && random.one_in(5) {
                 algorithm.refund(state, at, cost);
                 limiter.refund(&key, cost);
@@ -195,7 +195,7 @@ fn the_limiter_decides_as_every_algorithm() {
     the_limiter_decides_as_the_algorithm(smooth);
 }
 
-/// Calls every millisecond of a day (at full size), and compares each time.
+/// Makes a call at each millisecond of a day (at full size), and checks the time of each admission.
 fn does_not_drift(quota: Quota, per_period: u64, period_millis: u64) {
     let bucket = TokenBucket::new(quota);
     let mut state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);

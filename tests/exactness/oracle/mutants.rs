@@ -1,4 +1,4 @@
-//! Mutants, broken on purpose: the checker must detect each of them.
+//! Mutants, which are broken on purpose. The checker must detect each of them.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use super::config::Rule;
 /// The fault of a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// No fault, except perhaps in its numbers.
+    /// No fault in the operations. The parameters may still be wrong.
     None,
-    /// A denied call takes a unit as well, if there is one.
+    /// A denied call takes a unit, if one is left.
     DenialSpends,
     LookingTakes,
     RefundGivesMore,
@@ -22,15 +22,15 @@ pub(crate) enum Fault {
     RemainingIsOneMore,
     RetryIsShort,
     ResetIsLong,
-    /// A clock that steps back a little moves the key's time on as far.
+    /// A step back of the clock advances the key's time by the same distance.
     BackIsElapsed,
-    /// A replacement begins with new keys.
+    /// After a replacement, all keys are new.
     ReplacingResets,
-    /// The remaining units stay, instead of the used ones.
+    /// A replacement keeps the remaining units, instead of the used units.
     ReplacingKeepsWhatIsLeft,
 }
 
-/// An algorithm with one fault: in its numbers, or in its operations.
+/// An algorithm with one fault, either in its parameters or in its operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutant<A> {
     inner: A,
@@ -41,7 +41,7 @@ pub(crate) struct Mutant<A> {
 pub(crate) struct TwinState<S> {
     inner: S,
     seen: u64,
-    /// The distance by which its time is ahead.
+    /// The distance by which the mutant's time is ahead.
     ahead: u64,
 }
 
@@ -57,19 +57,19 @@ impl<A> Mutant<A> {
 }
 
 impl Mutant<TokenBucket> {
-    /// Releases a token every `period / limit` nanoseconds, rounded down: a little early each time.
+    /// Releases a token every `period / limit` nanoseconds, rounded down, so each token is a little early.
     pub(crate) fn rounded_down(rule: &Rule) -> Self {
         let interval = rule.period / rule.limit;
         Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
     }
 
-    /// Releases a token every `period / limit` nanoseconds, rounded up: it drifts.
+    /// Releases a token every `period / limit` nanoseconds, rounded up, so the schedule drifts.
     pub(crate) fn rounded_up(rule: &Rule) -> Self {
         let interval = rule.period.div_ceil(rule.limit);
         Self::new(Fault::None, TokenBucket::new(per(1, interval, rule.burst)))
     }
 
-    /// Believes a clock that steps back by less than a period, and is paid for the same time twice.
+    /// Follows a clock that steps back by less than a period, and so refills twice for the same time.
     pub(crate) fn paid_twice(rule: &Rule) -> Self {
         let shrunk = (1..=rule.limit.min(10))
             .rev()
@@ -81,19 +81,19 @@ impl Mutant<TokenBucket> {
 }
 
 impl Mutant<FixedWindow> {
-    /// Has `<` for `<=` at the end of the window, which thus lasts a nanosecond longer.
+    /// The window lasts a nanosecond too long.
     pub(crate) fn late_edge(rule: &Rule) -> Self {
         Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period + 1, rule.burst)))
     }
 
-    /// Has `<=` for `<`: the window ends a nanosecond early.
+    /// The window ends a nanosecond too early.
     pub(crate) fn early_edge(rule: &Rule) -> Self {
         Self::new(Fault::None, FixedWindow::new(per(rule.limit, rule.period - 1, rule.burst)))
     }
 }
 
 impl<A: Algorithm> Mutant<A> {
-    /// Returns the time that it takes for `now`.
+    /// Returns the time that the mutant takes for `now`.
     fn time(&self, state: &mut TwinState<A::State>, now: Nanos) -> Nanos {
         if self.fault == Fault::BackIsElapsed {
             let back = state.seen.saturating_sub(now.0);

@@ -1,5 +1,5 @@
-//! The exact window once more, written plainly, so that it can be broken in ways that an algorithm of the
-//! crate cannot.
+//! A plain second implementation of the exact window. It can have faults that cannot be given to an algorithm of the
+//! crate.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use super::config::Rule;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slip {
     None,
-    /// A lower limit leaves what was used above it.
+    /// A lower limit keeps more used units than the limit.
     ReplacingDoesNotClamp,
     /// A lower limit drops the newest units instead of the oldest.
     ReplacingDropsTheNewest,
-    /// A shorter period still counts what is older, until a new call arrives.
+    /// After a shorter period is set, older units still count until a new call arrives.
     ReplacingKeepsWhatIsOver,
     /// A refund gives back the newest units instead of the oldest.
     RefundsTheNewest,
@@ -44,7 +44,7 @@ impl Plain {
         Self { limit: rule.limit, period: rule.period, slip }
     }
 
-    /// Returns how far the clock is behind.
+    /// Advances the key's time to `now`. Returns by how much the clock is behind.
     fn advance(&self, state: &mut PlainState, now: u64) -> u64 {
         let behind = state.last.saturating_sub(now);
         state.time += u128::from(now.saturating_sub(state.last));

@@ -10,19 +10,19 @@ pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) rule: Rule,
     pub(crate) created_at: u64,
-    /// The time at which the key is first seen.
+    /// The time of the first call for the key.
     pub(crate) start: u64,
     /// The last reading the clock may show.
     pub(crate) end: u64,
     pub(crate) steps_back: bool,
     pub(crate) refunds: bool,
     pub(crate) replaces: bool,
-    /// Algorithms are replaced by extreme ones, and the clock jumps to its ends.
+    /// `true` if algorithms are replaced by extreme ones, and the clock jumps to the ends of its range.
     pub(crate) extreme: bool,
 }
 
 impl Setup {
-    /// Returns any quota, at any time, with every operation.
+    /// Returns a setup with any quota, at any time, with every operation.
     pub(crate) fn any(seed: u64, random: &mut Random) -> Self {
         let rule = Rule::any(random);
         let period = rule.period;
@@ -39,7 +39,7 @@ impl Setup {
         Self { seed, rule, created_at, start, end: u64::MAX, steps_back, refunds, replaces, extreme: false }
     }
 
-    /// Returns the longest distance from the end of time that a schedule can reach.
+    /// Returns a setup whose times are so far from the end of the clock that no schedule reaches the end.
     pub(crate) fn mid_life(seed: u64, random: &mut Random) -> Self {
         let mut setup = Self::any(seed, random);
         setup.end = u64::MAX >> 2;
@@ -49,7 +49,7 @@ impl Setup {
         setup
     }
 
-    /// Returns extreme quotas, often at the ends of time.
+    /// Returns a setup with extreme quotas, often at the ends of the clock's range.
     pub(crate) fn extreme(seed: u64, random: &mut Random) -> Self {
         let rule = Rule::extreme(random);
         let last = random.one_of(&[0, 1, 2, rule.period, rule.period * 2]);
@@ -69,7 +69,7 @@ impl Setup {
         }
     }
 
-    /// Returns any quota in mid-life, its key being first limited by a `Smooth` of that kind.
+    /// Returns a setup far from the end of the clock, for a `Smooth` that warms up or not.
     pub(crate) fn smooth(seed: u64, random: &mut Random, warms_up: bool) -> Self {
         let mut setup = Self::mid_life(seed, random);
         let warm_up = setup.rule.warm_up.unwrap_or(setup.rule.period);
@@ -82,7 +82,7 @@ impl Setup {
     }
 }
 
-/// The values of the latest decision, for steps that put them to the test.
+/// The values that the latest decision reported. Some later operations use these values.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reported {
     pub(crate) retry: u64,
@@ -141,7 +141,7 @@ impl Setup {
     }
 }
 
-/// Returns the next cost; `most` is what fits into an idle key.
+/// Returns the next cost. `most` is the highest cost that an unused key can admit.
 pub(crate) fn next_cost(random: &mut Random, most: u64, reported: Reported) -> u64 {
     match random.below(18) {
         0 => 0,

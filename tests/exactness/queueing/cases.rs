@@ -1,4 +1,4 @@
-//! Single cases of waiting, one promise at a time.
+//! Single cases of waiting. Each test is for one promise.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ fn use_up<A: Algorithm>(limiter: &RateLimiter<A>, key: &str) {
 }
 
 #[test]
-fn the_kth_of_a_backlog_leaves_a_bucket_of_burst_b_after_k_minus_b_intervals() {
+fn the_kth_of_many_calls_is_released_from_a_bucket_of_burst_b_after_k_minus_b_intervals() {
     for (limit, period, burst) in [
         (3, 10, 1),
         (3, 10, 4),
@@ -76,7 +76,7 @@ fn the_kth_of_a_backlog_leaves_a_bucket_of_burst_b_after_k_minus_b_intervals() {
 
 #[test]
 fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_at_once() {
-    // burst=20 delay=8 of 5 a second
+    // This is nginx's `burst=20 delay=8` at 5 requests a second.
     let (limiter, clock) = on(TokenBucket::new(Quota::per_second(5).burst(8)).queue(12));
     let passed = (0..8).map(|_| call(&limiter, "key", 1).output.unwrap());
     assert!(passed.into_iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
@@ -92,7 +92,7 @@ fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_
         clock.advance(ns(1));
         assert!(paced[nth].run(), "number {nth} is late");
         assert_eq!(paced[nth].output.unwrap().delay(), MS * 200 * (nth as u32 + 1));
-        // The slot is taken again.
+        // Another call takes the place of the released call.
         paced.push(waits(&limiter, "key", 1));
         refusal = Some(MS * 200);
     }
@@ -174,7 +174,7 @@ fn a_call_that_costs_more_than_is_available_delays_cheaper_ones_behind_it() {
         assert_eq!(limiter.peek("key").remaining(), 1);
         let mut heavy = waits(&limiter, "key", 3);
         let mut light = waits(&limiter, "key", 1);
-        // One token is there, and neither `acquire` nor `check` gets it.
+        // One token is available, but neither `acquire` nor `check` may take it.
         assert!(!limiter.check("key").is_allowed());
         assert!(!limiter.peek("key").is_allowed());
         for now in 1..100 {
@@ -203,7 +203,7 @@ fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
     let mut line: Vec<_> = (0..2).map(|_| waits(&limiter, "key", 1)).collect();
     clock.set(ns(4));
     for nth in 2..6 {
-        // No new call is denied while an older one waits.
+        // The oldest waiter is evicted, so no new call is denied.
         line.push(waits(&limiter, "key", 1));
         assert!(line[nth - 2].run());
         let reported = line[nth - 2].output.unwrap();
@@ -232,8 +232,9 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
     clock.set(ns(30));
     assert!(newest.run() && newest.output.unwrap().is_allowed());
-    // With costs: behind both at 50, replacing the oldest at 40. At 10 a slot is free, but 50 is too late
-    // until 20.
+    // The calls have different costs. A new call would be released after both waiters, at 50 ns. If it evicts the
+    // oldest waiter, it is released at 40 ns. At 10 ns a place is free, but until 20 ns, a release at 50 ns is too
+    // late.
     let (limiter, clock) = on(rule.queue(2));
     use_up(&limiter, "key");
     let mut line: Vec<_> = [1, 3].map(|cost| waits(&limiter, "key", cost)).into();
@@ -255,7 +256,7 @@ fn with_costs_calls_behind_the_oldest_are_released_when_it_is_evicted() {
     let mut line: Vec<_> = [4, 1, 4].map(|cost| waits(&limiter, "key", cost)).into();
     let mut newest = waits(&limiter, "key", 2);
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
-    // Two are there: the second takes one of them.
+    // Two tokens are available, and the second call takes one of them.
     assert!(line[1].run() && line[1].output.unwrap().is_allowed(), "asleep, or delayed by no call");
     assert!(!line[2].run() && !newest.run());
     clock.set(ns(30));
@@ -312,18 +313,18 @@ fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_lef
     use_up(&limiter, "b");
     let mut one = waits(&limiter, "a", 1);
     assert_eq!(limiter.queued(), 1);
-    // A slot of its own queue and of another's.
+    // A call finds no place, in the queue of the same key or of another key.
     assert!(refused(&limiter, "a", 1).retry_after().is_some());
     assert_eq!(refused(&limiter, "b", 1).retry_after(), Some(ns(10)), "when it would pass without waiting");
     assert_eq!(limiter.queued(), 1, "a refusal takes no place");
-    // Cancelled.
+    // The place is free again after the call was cancelled.
     one.abandon();
     let mut one = waits(&limiter, "b", 1);
-    // Released.
+    // The place is free again after the call was released.
     clock.set(ns(10));
     assert!(one.run());
     let mut one = waits(&limiter, "b", 1);
-    // Released, though not yet polled.
+    // The place is free again after the call was released, even if it has not been polled yet.
     clock.set(ns(20));
     use_up(&limiter, "b");
     let two = waits(&limiter, "b", 1);
@@ -331,7 +332,7 @@ fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_lef
     assert!(one.run());
     drop(two);
     assert_eq!(limiter.queued(), 0);
-    // A waiter of a queue that is reset.
+    // The place of a waiter is free again after a reset of the key.
     let mut one = waits(&limiter, "b", 1);
     limiter.reset("b");
     assert!(one.run());
@@ -348,7 +349,7 @@ fn an_evicted_call_leaves_its_slot_to_the_newest() {
     let mut line: Vec<_> = (0..6).map(|_| waits(&limiter, "a", 1)).collect();
     assert_eq!(limiter.queued(), 2);
     assert!(line[..4].iter_mut().all(|call| call.run() && !call.output.unwrap().is_allowed()));
-    // Another key's call finds none.
+    // There is no place for a call of another key.
     use_up(&limiter, "b");
     assert!(refused(&limiter, "b", 1).retry_after().is_some());
     clock.set(ns(10));
@@ -416,7 +417,7 @@ async fn with_two_queueing_layers_a_request_passes_when_both_admit_it() {
     }
     assert!(at[9] <= 2_300, "{at:?}");
     assert_eq!((bucket.queued(), window.queued()), (0, 0));
-    // Both were charged for ten, once.
+    // Both limits have been charged once, for ten units.
     assert_eq!(window.peek("key").remaining(), 2);
 }
 

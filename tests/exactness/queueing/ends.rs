@@ -1,4 +1,4 @@
-//! Queues of a `TokenBucket` at the ends of its range, against numbers that cannot overflow.
+//! Queues of a `TokenBucket` at the ends of the number range, against numbers that cannot overflow.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::support::{PolledByHand, Random};
 
 const HALF: u64 = 1 << 63;
 
-/// A bucket in grains: a nanosecond brings `limit`, a token is `period`.
+/// A bucket in grains. A nanosecond brings `limit` grains, and a token has `period` grains.
 #[derive(Clone)]
 struct Exact {
     limit: BigInt,

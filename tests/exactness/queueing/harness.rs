@@ -1,4 +1,4 @@
-//! A limiter and, beside it, a naive queue in front of a naive algorithm. Every operation is applied to both.
+//! A limiter, with a naive queue and a naive algorithm as its model. Every operation is made on both.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use tower_throttle::{Decision, RateLimiter};
 use super::naive_queue::Naive;
 use crate::support::{PolledByHand, Random};
 
-/// The fault of the model, which must be detected.
+/// The fault of the model. The tests must detect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slip {
     None,
-    /// A call that fits is released before an earlier one that does not.
+    /// A call that fits is released before an earlier call that does not fit.
     LighterOvertake,
     /// The scheduled time of a new call is computed as if the queue were empty.
     TurnsForgetTheLine,
-    /// A released call leaves its slot taken.
+    /// The place of a released call stays taken.
     PlacesStayTaken,
     /// Every scheduled time is a nanosecond too late.
     ANanosecondLate,
 }
 
-/// The limits of a queue.
+/// The settings of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueConfig {
     pub(crate) places: u64,
@@ -40,9 +40,9 @@ pub(crate) struct Line {
     /// The cost and arrival of each waiter.
     pub(crate) waiting: VecDeque<(u64, u64)>,
     pub(crate) slip: Slip,
-    /// The slots that were not given back.
+    /// The number of places that were not given back.
     lost: usize,
-    /// The maximum number of waiters of all keys together: here, there is one key.
+    /// The maximum number of waiters of all keys together. There is only one key.
     total: usize,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Line {
 pub(crate) enum Fate {
     Passes,
     Waits,
-    /// The call replaces the oldest.
+    /// The call evicts the oldest waiter.
     Drops,
     Refused,
 }
@@ -60,7 +60,7 @@ impl Line {
         Self { rule, patience, waiting: VecDeque::new(), slip, lost: 0, total }
     }
 
-    /// Returns when a call would be released that arrives after the waiters.
+    /// Returns when a call would be released that arrives after the waiters in `before`.
     fn turn(&self, before: impl Iterator<Item = (u64, u64)>, cost: u64, now: u64) -> u64 {
         let (mut rule, mut at) = (self.rule.clone(), now);
         for (cost, arrived) in before {
@@ -95,7 +95,7 @@ impl Line {
         }
     }
 
-    /// Releases the first, if its scheduled time has come.
+    /// Releases the first waiter, if its scheduled time has come.
     fn release(&mut self, now: u64) -> Option<usize> {
         if self.slip == Slip::LighterOvertake {
             self.rule.observe(now);
@@ -112,7 +112,7 @@ impl Line {
         })
     }
 
-    /// Releases every waiter whose time comes until `to`, with no other arrivals.
+    /// Releases all waiters whose scheduled times are at most `to`, if no other calls arrive.
     pub(crate) fn go(&mut self, now: u64, to: u64) {
         let mut at = now;
         while let Some((cost, _)) = self.waiting.front() {
@@ -125,7 +125,7 @@ impl Line {
         while self.release(to).is_some() {}
     }
 
-    /// Returns when the next event happens.
+    /// Returns when the first waiter can be released.
     fn next(&self, now: u64) -> Option<u64> {
         self.waiting.front().map(|(cost, _)| self.rule.turn(*cost, now))
     }
@@ -133,7 +133,7 @@ impl Line {
     /// Returns how many calls of cost 1 would be admitted, one after another.
     fn remaining(&self, now: u64) -> u64 {
         let mut line = self.clone();
-        // A call that replaces another does not count.
+        // A call that would evict a waiter does not count.
         line.patience.drops_oldest = false;
         (0..100)
             .take_while(|_| match line.fate(1, now) {
@@ -151,12 +151,12 @@ impl Line {
     }
 }
 
-/// The method that is tried after a denial.
+/// The method by which a denied call is tried again.
 #[derive(Clone, Copy, Debug)]
 enum Method {
     Check,
     Acquire,
-    /// An evicted call: it tries until there is a slot for which no other call is evicted.
+    /// The call was evicted. It can be queued again when it would evict no other call.
     Dropped,
 }
 
@@ -169,17 +169,18 @@ pub(crate) struct World<A: Algorithm> {
     calls: VecDeque<PolledByHand<Acquire<A>>>,
     /// The step of the clock, in nanoseconds.
     unit: u64,
-    /// Time advances by leaps: no call is polled at its scheduled time.
+    /// `true` if time advances by large steps, so that no call is polled at its scheduled time.
     late: bool,
     pub(crate) passed: Vec<(u64, u64)>,
     pub(crate) refunded: bool,
-    /// The charges, without what was missing from the start, which no call has taken.
+    /// `true` if refunds are made. They are made only if the algorithm starts full. Otherwise, a refund could give back
+    /// units that no call has taken.
     refunds: bool,
     pub(crate) seen: Seen,
     pub(crate) log: Vec<String>,
 }
 
-/// The events that came up, so that an empty test is noticed.
+/// The numbers of events that occurred, so that a test that tests nothing is noticed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) waited: u64,
@@ -228,7 +229,7 @@ impl<A: Algorithm> World<A> {
                 self.refunded = true;
                 self.settle();
             }
-            // To the nanosecond of a scheduled time, and to the one before it.
+            // Advances to the nanosecond of a scheduled time, or to the nanosecond before it.
             13 | 14 => self.advance(self.line.next(self.now).map_or(self.now, |at| at.max(self.now))),
             15 => self.advance(self.line.next(self.now).map_or(self.now, |at| (at - 1).max(self.now))),
             _ => self.advance(self.now + random.below(12) * self.unit + random.below(2)),
@@ -236,7 +237,7 @@ impl<A: Algorithm> World<A> {
         assert_eq!(self.limiter.queued(), self.calls.len());
     }
 
-    /// Releases all waiters, and checks that none is forgotten.
+    /// Releases all waiters, and checks that all of them are woken.
     pub(crate) fn end(&mut self) {
         while let Some(next) = self.line.next(self.now) {
             self.advance(next);
@@ -261,9 +262,9 @@ impl<A: Algorithm> World<A> {
         self.settle();
     }
 
-    /// Releases the waiters whose scheduled time has come, and no other.
+    /// Releases the waiters whose scheduled times have come, and checks that no other call is ready.
     fn settle(&mut self) {
-        // In any order, as long as any is woken.
+        // The calls are polled in any order, as long as any of them is woken.
         while self.calls.iter().any(PolledByHand::is_woken) {
             self.calls.iter_mut().for_each(|call| {
                 call.run();
@@ -282,8 +283,8 @@ impl<A: Algorithm> World<A> {
             reported.push(decision.remaining());
             self.seen.waited += 1;
         }
-        // Of several at one instant, each reports the state after all of them; where waiters count, the state
-        // with those behind it.
+        // If several calls are released at one instant, each reports the state after all of them. If the reported
+        // number includes calls that would be queued, only the last call is checked.
         let checked = if self.line.rule.has_units() { reported.len() } else { reported.len().min(1) };
         for remaining in reported.into_iter().rev().take(checked) {
             assert_eq!(remaining, self.remaining(), "after having waited");
@@ -327,7 +328,7 @@ impl<A: Algorithm> World<A> {
                 assert!(!reported.is_allowed());
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
                 self.seen.dropped += 1;
-                // The calls that the oldest delayed may be released, and the new call with them.
+                // The calls behind the evicted waiter may be released now, and so may the new call.
                 self.line.waiting.push_back((cost, self.now));
                 self.calls.push_back(call);
                 self.settle();
@@ -370,7 +371,8 @@ impl<A: Algorithm> World<A> {
         assert_eq!(peek.remaining(), if nobody { self.line.rule.units(self.now) } else { 0 });
     }
 
-    /// Asserts that the call is denied at every instant before it, and not at it, with no other arrivals.
+    /// Asserts that the call is denied at every instant before its `retry_after`, and not at this instant, if no other
+    /// calls arrive.
     fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
         if cost > self.line.rule.capacity() {
             assert_eq!(decision.retry_after(), None, "never fits");

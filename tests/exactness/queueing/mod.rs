@@ -1,5 +1,5 @@
-//! Waiting for each algorithm: when calls are released, which are denied, and what each reports; all of it
-//! checked against a naive queue.
+//! Queues of each algorithm, checked against a naive queue: when calls are released, which calls are denied, and what
+//! each decision reports.
 
 mod cases;
 mod ends;
@@ -44,20 +44,20 @@ impl Wish {
         Self { places, max_wait, drops_oldest: random.one_in(3) }
     }
 
-    /// Returns the limits for an algorithm whose queue has `default` slots unless it is set.
+    /// Returns the settings for an algorithm whose queue has `default` places, unless another number is set.
     fn of_queue(self, default: u64) -> QueueConfig {
         let Self { places, max_wait, drops_oldest } = self;
         QueueConfig { places: places.unwrap_or(default), max_wait, drops_oldest }
     }
 
-    /// Returns the limits for any other: any number of calls waits unless the queue is bounded.
+    /// Returns the settings for all other algorithms. Any number of calls can wait, unless the queue is bounded.
     fn of(self, default: u64) -> QueueConfig {
         let is_set = self.max_wait.is_some() || self.drops_oldest;
         self.of_queue(if is_set { default } else { u64::MAX })
     }
 }
 
-/// Returns the limits of two at once: the shorter queue, and the shorter `max_wait`.
+/// Returns the settings of a tuple: the shorter queue, and the shorter `max_wait`.
 fn both(one: QueueConfig, other: QueueConfig) -> QueueConfig {
     let max_wait = match (one.max_wait, other.max_wait) {
         (Some(one), Some(other)) => Some(one.min(other)),
@@ -98,7 +98,7 @@ impl Numbers {
         Self { limit, period, burst, wish: Wish::any(random, period) }
     }
 
-    /// Returns parameters with a whole number of nanoseconds to each unit.
+    /// Returns parameters with which each unit takes a whole number of nanoseconds.
     fn whole(random: &mut Random) -> Self {
         let mut numbers = Self::any(random);
         numbers.period = numbers.period.next_multiple_of(numbers.limit);
@@ -146,7 +146,8 @@ impl Numbers {
         (rule, Naive::Counter(naive), self.wish.of(self.limit))
     }
 
-    /// Every interval is a whole number of nanoseconds; periods of a second, for that is what is stored.
+    /// The interval is a whole number of nanoseconds, and the period is one second, because the limiter stores one
+    /// second.
     fn bursty(&self, random: &mut Random) -> (Smooth, Naive, QueueConfig, u64) {
         let limit = random.one_of(&[1, 2, 4, 5, 8]);
         let wish = Wish::any(random, SECOND);
@@ -180,7 +181,7 @@ fn live<A: Algorithm>(
     world
 }
 
-/// Asserts that no span of a period holds more than the limit.
+/// Asserts that no span of the length of a period has more units than the limit.
 fn is_strict<A: Algorithm>(world: &World<A>, limit: u64, period: u64) {
     for (nth, (at, _)) in world.passed.iter().enumerate() {
         let units: u64 = world.passed[nth..]
@@ -192,7 +193,7 @@ fn is_strict<A: Algorithm>(world: &World<A>, limit: u64, period: u64) {
     }
 }
 
-/// Asserts that no span holds more than the burst and the refill, which is counted by whole nanoseconds.
+/// Asserts that no span has more units than the burst and the refill. The refill is counted in whole nanoseconds.
 fn is_within<A: Algorithm>(world: &World<A>, numbers: &Numbers) {
     for (nth, (at, _)) in world.passed.iter().enumerate() {
         let mut units = 0;
@@ -210,7 +211,7 @@ fn kind(kind: u64, manner: Manner) -> Seen {
     let random = &mut Random::new(manner.seed);
     let mut numbers = Numbers::any(random);
     if manner.late && manner.seed.is_multiple_of(2) {
-        // Then a leap of the clock is a stall: slots are overdue by more than five milliseconds.
+        // With this period, a step of the clock is a stall, after which slots are overdue by more than 5 ms.
         numbers.period *= 1_000_000;
         numbers.wish.max_wait = numbers.wish.max_wait.map(|wait| wait * 1_000_000);
     }

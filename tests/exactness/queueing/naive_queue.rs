@@ -1,10 +1,9 @@
-//! The algorithms once more, as plainly as possible: when a call of some cost may be released, and what it
-//! takes.
+//! The algorithms, written as plainly as possible. They compute when a call may be released, and what the call takes.
 
 use crate::oracle::config::Rule;
 use crate::oracle::model::{Counter, Fixed, Oracle, Sliding, Verdict};
 
-/// An algorithm that calls wait for.
+/// An algorithm with a queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Naive {
     Bucket(Bucket),
@@ -16,8 +15,8 @@ pub(crate) enum Naive {
     All(Vec<Naive>),
 }
 
-/// Tokens, in grains: a nanosecond brings `limit`, a token is `period`. So is its time: a token is there
-/// between two nanoseconds.
+/// Tokens, in grains. A nanosecond brings `limit` grains, and a token has `period` grains. The time is also in grains,
+/// because a token can become available between two nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     limit: u128,
@@ -27,7 +26,7 @@ pub(crate) struct Bucket {
     missing: u128,
 }
 
-/// A schedule: when the next may be released, in grains.
+/// A schedule. `next` is the time at which the next call may be released, in grains.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaky {
     limit: u128,
@@ -36,7 +35,7 @@ pub(crate) struct Leaky {
     next: u128,
 }
 
-/// Guava's, of an interval that is a whole number of nanoseconds: what is stored is time, at most a second.
+/// Guava's bursty limiter, with an interval of a whole number of nanoseconds. The stored time is at most a second.
 #[derive(Clone, Debug)]
 pub(crate) struct Bursty {
     interval: u128,
@@ -109,7 +108,7 @@ impl Naive {
         }
     }
 
-    /// Returns whether the remaining units are reported, and not calls.
+    /// Returns whether decisions report remaining units, and not the number of calls that can be queued.
     pub(crate) fn has_units(&self) -> bool {
         !matches!(self, Self::Leaky(_) | Self::Bursty(_))
     }
@@ -168,7 +167,7 @@ impl Naive {
                 if fits(now) {
                     return now;
                 }
-                // Denied at the one, admitted at the other.
+                // The call is denied at `early`, and admitted at `late`.
                 let (mut early, mut step) = (now, 1);
                 while !fits(early + step) {
                     (early, step) = (early + step, step * 2);
@@ -187,7 +186,7 @@ impl Naive {
         turn.max(now)
     }
 
-    /// Releases a call that arrived at `arrived`, at its scheduled time.
+    /// Charges a call that arrived at `arrived`, at its scheduled time.
     pub(crate) fn take(&mut self, cost: u64, arrived: u64) {
         let (units, arrived) = (u128::from(cost), u128::from(arrived));
         match self {
@@ -209,7 +208,7 @@ impl Naive {
         }
     }
 
-    /// Releases the first of a queue, if it may be released by `now`; otherwise time goes on.
+    /// Releases the first waiter of a queue, if it may be released by `now`. Otherwise, only advances the time.
     pub(crate) fn release(&mut self, first: Option<(u64, u64)>, now: u64) -> bool {
         if let Some((cost, arrived)) = first {
             if let Self::Bucket(bucket) = self {
@@ -230,7 +229,8 @@ impl Naive {
                         }
                         _ => {}
                     }
-                    // Of several algorithms, those with a schedule go by the scheduled time of all.
+                    // In a tuple, the members with a schedule charge the call at the time at which all members admit
+                    // it.
                     let at = if matches!(self, Self::All(_)) { now } else { arrived };
                     self.take(cost, at);
                     return true;
@@ -260,7 +260,7 @@ impl Naive {
     }
 }
 
-/// Moves a slot that is overdue by more than five milliseconds.
+/// Returns the earliest slot that can be used at `now`: a slot that is overdue by more than 5 ms moves.
 fn earliest(now: u64) -> u128 {
     now.saturating_sub(5_000_000).into()
 }

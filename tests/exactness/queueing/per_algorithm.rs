@@ -1,4 +1,4 @@
-//! Properties of each algorithm under interference while calls wait for it.
+//! Properties of each algorithm when the calls that wait for it are disturbed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::oracle::config::Rule;
 use crate::support::PolledByHand;
 use crate::support::Random;
 
-/// The period of all algorithms here, with scheduled times at multiples of the step.
+/// The period of all algorithms of this file. All scheduled times are multiples of `STEP`.
 const PERIOD: u64 = 100;
 const STEP: u64 = 5;
 
@@ -32,7 +32,7 @@ impl<A: Algorithm> Scene<A> {
         Self { limiter, clock, now }
     }
 
-    /// Uses up everything.
+    /// Creates a scene in which the limit of the key is used up.
     fn busy(rule: A, now: u64) -> Self {
         let scene = Self::at(rule, now);
         while scene.limiter.check("key").is_allowed() {}
@@ -58,7 +58,7 @@ impl<A: Algorithm> Scene<A> {
         self.clock.set(Duration::from_nanos(to));
     }
 
-    /// Returns when each is released, on time; in order, and all of them.
+    /// Polls the calls until all are released, in order. Returns the time of each release.
     fn leave(&mut self, mut line: Vec<Call<A>>) -> Vec<u64> {
         let mut left = vec![u64::MAX; line.len()];
         let start = self.now;
@@ -85,7 +85,7 @@ impl<A: Algorithm> Scene<A> {
     }
 }
 
-/// The limit of about two at once, with a queue for ten.
+/// Calls a function with each algorithm, with a limit of two and a queue for ten calls.
 macro_rules! of_each {
     ($look:ident) => {{
         let two = quota(2, PERIOD);
@@ -112,7 +112,8 @@ macro_rules! of_each {
 #[test]
 fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_move_up() {
     fn look<A: Algorithm>(name: &str, rule: A) {
-        // The calls behind it are released then, with it before them and without.
+        // The times at which the calls behind the first call are released, if the first call is there, and if it is
+        // not.
         let (turn, with) = {
             let mut scene = Scene::busy(rule.clone(), 0);
             let line = scene.line(3);
@@ -142,7 +143,8 @@ fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_mo
                     }
                     first.poll();
                 }
-                // It would be polled now; or others are, and it is released, but never polled.
+                // At the scheduled time, either the first call is polled, or only the other calls are polled, so that
+                // the first call is released, but never polled.
                 if first.is_pending() {
                     scene.set(scene.now + STEP);
                 }
@@ -153,8 +155,8 @@ fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_mo
                 }
                 let ready = first.output.is_some();
                 first.abandon();
-                // Released at one instant with the next, so that another was admitted after it: charged, as
-                // the docs say.
+                // If the call behind it was admitted at the same instant, the dropped call stays charged, as the docs
+                // say.
                 let charged = !ready && scene.now >= turn && with[0] == turn;
                 let expected = if ready || charged { &with } else { &without };
                 assert_eq!(scene.leave(behind), *expected, "{name}, dropped after {polls} polls");
@@ -182,7 +184,7 @@ fn after_a_reset_the_queue_is_released_as_on_an_idle_key() {
     of_each!(look);
 }
 
-/// Returns the waiters, the algorithm being replaced after 30 ns; and those that wait for the old one.
+/// Returns the times of the releases if the algorithm is replaced after 30 ns, and if it is not replaced.
 fn replaced<A: Algorithm>(old: &A, new: &A, cost: u64) -> (Vec<u64>, Vec<u64>) {
     let mut scene = Scene::busy(old.clone(), 0);
     let line = (0..5).map(|_| scene.costing(cost)).collect();
@@ -208,7 +210,7 @@ fn a_faster_algorithm_delays_no_waiter_and_a_slower_one_blocks_none() {
             after.iter().zip(&before).all(|(after, before)| after >= before),
             "{name}: {after:?} {before:?}"
         );
-        // A call that no longer fits is released nevertheless.
+        // A call that costs more than the new limit is released nevertheless.
         let (_, after) = replaced(&fast, &slow, 4);
         assert!(after.iter().all(|after| *after < 20 * PERIOD), "{name}");
     }
@@ -273,11 +275,11 @@ fn a_clock_set_back_admits_no_waiter_early_and_adds_at_most_a_period() {
             let left: Vec<_> = scene.leave(line).into_iter().map(|at| at - from).collect();
             for (left, wait) in left.iter().zip(&waits) {
                 assert!(*left <= wait + PERIOD, "{name}, {back} back: {left}, not {wait}");
-                // There are other edges around it.
+                // A window of the clock's grid begins at another time.
                 let aligned = name.contains("aligned");
                 assert!(left >= wait || aligned, "{name}, {back} back: {left}, not {wait}");
             }
-            // A new call then is not later either.
+            // A call that arrives then is not later either.
             let line = scene.line(2);
             scene.leave(line);
         }
@@ -348,7 +350,7 @@ fn no_quota_no_cost_and_no_clock_makes_waiting_panic_or_overtake() {
             2 => look(random, any!(FixedWindow::new(quota).aligned())),
             3 => look(random, any!(SlidingWindow::new(quota).slices(slices))),
             4 => look(random, any!(SlidingCounter::new(quota))),
-            // It keeps a record of each call, not of each unit.
+            // A sliding log keeps a record of each call, not of each unit.
             5 => look(random, any!(SlidingLog::new(quota))),
             6 => look(random, any!(LeakyBucket::new(quota))),
             7 => look(random, any!(Smooth::bursty(quota))),

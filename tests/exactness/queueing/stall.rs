@@ -1,4 +1,4 @@
-//! Departures after a stall: slots that are overdue by more than five milliseconds are not made up for.
+//! Releases after a stall of the runtime. Slots that are overdue by more than 5 ms are lost.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ struct Stalled<A: Algorithm> {
 }
 
 impl<A: Algorithm> Stalled<A> {
-    /// Creates one whose calls all arrive at zero.
+    /// Creates a limiter and `calls` calls, all of which arrive at zero.
     fn with(algorithm: A, calls: usize) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
@@ -37,7 +37,7 @@ impl<A: Algorithm> Stalled<A> {
         stalled
     }
 
-    /// Polls nothing between now and `to`.
+    /// Advances to `to` without polling any call, and then polls all calls.
     fn stall_until(&mut self, to: u64) -> usize {
         self.now = to;
         self.clock.set(Duration::from_nanos(to));
@@ -62,14 +62,15 @@ impl<A: Algorithm> Stalled<A> {
         self.left.len() - before
     }
 
-    /// Polls at each multiple of `tick` until all are released.
+    /// Polls all calls at each multiple of `tick`, until all are released.
     fn finish(&mut self, tick: u64) {
         while !self.waiting.is_empty() {
             self.stall_until((self.now / tick + 1) * tick);
         }
     }
 
-    /// Asserts that any span has no more than `burst` and what the rate brings in it and in the tolerance.
+    /// Asserts that no span has more releases than `burst`, and the number that the rate brings in the span and the
+    /// tolerance.
     fn keeps_the_rate(&self, burst: u64, limit: u64, period: u64) {
         let allowed = |span: u64| {
             u128::from(burst) + u128::from(span + TOLERANCE) * u128::from(limit) / u128::from(period)
@@ -113,14 +114,14 @@ fn slots_that_are_overdue_by_a_few_ticks_of_the_timer_are_made_up_for() {
 
 #[test]
 fn after_a_stall_a_token_bucket_releases_no_more_than_it_holds() {
-    // Burst 3: at most three are released for the fifteen tokens that have come.
+    // With a burst of 3, at most three calls are released, although fifteen tokens have come.
     let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(3)).queue(30), 33);
     assert_eq!(queue.left.len(), 3);
     assert_eq!(queue.stall_until(1_500 * MS), 3);
     assert_eq!(queue.stall_until(1_595 * MS), 1);
     queue.finish(MS);
     queue.keeps_the_rate(3, 10, SECOND);
-    // Burst 20, used up, fifteen tokens back: all of them may be released together.
+    // With a burst of 20, which is used up, all fifteen tokens that have come may be used at once.
     let mut queue = Stalled::with(TokenBucket::new(quota(10, SECOND).burst(20)).queue(30), 50);
     assert_eq!(queue.left.len(), 20);
     assert_eq!(queue.stall_until(1_500 * MS), 15);
@@ -146,7 +147,7 @@ fn a_peek_and_the_times_of_later_waiters_follow_the_moved_schedule() {
     let mut queue = Stalled::with(LeakyBucket::new(quota(10, SECOND)).queue(20), 6);
     queue.clock.set(Duration::from_nanos(1_500 * MS));
     let limiter = queue._limiter.clone();
-    // Five wait: they are released at 1,500, 1,595, .. 1,895 ms, and the next may at 1,995.
+    // Five calls wait. They are released at 1,500, 1,595, .. 1,895 ms, so the next call can be released at 1,995 ms.
     assert_eq!(limiter.peek("key").retry_after(), Some(ns(495 * MS)));
     queue.now = 1_500 * MS;
     assert_eq!(queue.poll(), 1);

@@ -1,4 +1,4 @@
-//! Single cases.
+//! Single cases of limits of calls in progress.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn queued_calls_follow_the_current_limit() {
     assert!(!line[0].run(), "another is in progress");
     drop(second);
     assert!(line[0].run() && !line[1].run());
-    // The larger limit releases more at once.
+    // With a larger limit, a waiter is released at once.
     limiter.replace(Concurrency::per_key(2).queue(9));
     assert!(line[1].run());
 }
@@ -48,7 +48,7 @@ fn a_charge_of_a_check_is_held_until_it_is_released() {
     assert!(limiter.check_n("b", 0).is_allowed() && !limiter.check_n("b", 2).is_allowed());
     limiter.release("a", 2);
     assert_eq!(limiter.peek("a").remaining(), 2);
-    // Never more than was taken.
+    // A release gives back no more than the key holds.
     limiter.release("a", u64::MAX);
     limiter.release("b", 5);
     assert_eq!((limiter.peek("a").remaining(), limiter.peek("b").remaining()), (3, 3));
@@ -86,7 +86,7 @@ fn evicting_the_oldest_makes_room_in_the_total_as_well() {
     assert!(newest.run() && newest.output.unwrap().is_ok());
 }
 
-/// A custom algorithm that cannot be relied on.
+/// An algorithm that panics.
 #[derive(Clone, Debug)]
 struct Panics;
 
@@ -135,7 +135,7 @@ fn an_algorithm_that_panics_beside_others_leaves_their_permits_free() {
     assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(true));
 }
 
-/// A permit may be dropped anywhere.
+/// A permit may be dropped at any place.
 #[test]
 fn a_permit_ends_on_another_thread_in_a_panic_and_after_its_limiter() {
     let limiter = limiter(Concurrency::per_key(1), &ManualClock::new());
@@ -153,7 +153,7 @@ fn a_permit_ends_on_another_thread_in_a_panic_and_after_its_limiter() {
     drop(limiter);
     drop(permit);
     assert!(waits.run() && waits.output.unwrap().is_ok());
-    // Algorithms that hold nothing give permits that hold nothing.
+    // If an algorithm does not limit calls in progress, its permits hold nothing.
     assert!(
         RateLimiter::new(FixedWindow::new(Quota::per_hour(1))).try_acquire_permit("a").unwrap().is_empty()
     );
@@ -167,13 +167,13 @@ fn no_call_overtakes_a_queued_one() {
     line.iter_mut().for_each(|call| assert!(!call.poll()));
     assert!(limiter.try_acquire_permit("a").is_err() && limiter.try_acquire_permit("b").is_ok());
     drop(second);
-    // The slot is free but reserved, though the first waiter has not been polled yet.
+    // The permit is reserved for the first waiter, although this waiter has not been polled yet.
     assert!(limiter.try_acquire_permit("a").is_err() && !limiter.check("a").is_allowed());
     assert!(!line[1].run() && line[0].run());
     line[1].abandon();
     drop(first);
     assert!(line[2].run());
-    // The second was cancelled, so the third has the first one's slot.
+    // The second waiter was cancelled, so the third waiter gets the permit of the first call.
     assert!(limiter.try_acquire_permit("a").is_err());
     drop(line);
     assert!(limiter.try_acquire_permit("a").is_ok());
@@ -201,7 +201,7 @@ fn a_wait_that_is_too_long_ends_with_a_denial_without_retry_after() {
     assert!(second.run() && second.output.unwrap().is_ok());
 }
 
-/// Inside a lockout, or around one: calls in progress are released.
+/// The units of calls in progress are released, whether the limit is inside of a lockout or around one.
 #[test]
 fn a_lockout_around_a_tuple_of_them_gives_permits_back() {
     let clock = ManualClock::new();
@@ -223,7 +223,8 @@ fn a_lockout_around_a_tuple_of_them_gives_permits_back() {
     assert!(limiter.try_acquire_permit("b").is_ok());
 }
 
-/// Two joined layers count the same key's calls: one call counts twice, and both counts end with it.
+/// Two joined layers have the same limiter and the same key. One call counts twice, and both units are released at its
+/// end.
 #[test]
 fn a_call_that_counts_twice_in_one_limiter_is_released_twice() {
     let limiter = RateLimiter::new(Concurrency::per_key(4).total(5));
@@ -290,7 +291,7 @@ fn a_service_that_panics_when_it_is_called_gives_the_permit_back() {
     assert!(limiter.try_acquire_permit(&()).is_ok());
 }
 
-/// A body may be moved, and end elsewhere; a frame that is an error ends it as well.
+/// A body may be moved and end in another place. A frame that is an error also ends the body.
 #[test]
 fn a_body_that_is_moved_or_fails_gives_the_permit_back_at_its_end() {
     use http_body_util::BodyExt;
@@ -334,7 +335,7 @@ fn a_body_that_is_moved_or_fails_gives_the_permit_back_at_its_end() {
     .unwrap();
     assert!(gone.load(Ordering::SeqCst) && limiter.try_acquire_permit(&()).is_ok());
 
-    // Never polled, never read.
+    // The body is never polled.
     drop(call(vec![]));
     assert!(limiter.try_acquire_permit(&()).is_ok());
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs a service that takes a given number of polls.
+/// Runs a service that becomes ready after a given number of polls.
 fn slow(polls: usize) -> impl Future<Output = ()> {
     let mut left = polls;
     poll_fn(move |cx| {
@@ -15,16 +15,17 @@ fn slow(polls: usize) -> impl Future<Output = ()> {
     })
 }
 
-/// Calls of one kind, and the limiters that they are charged to.
+/// The calls of one kind, and the limiters that they are charged to.
 struct Kind {
     name: &'static str,
     clock: ManualClock,
     call: Box<dyn Fn() -> Call>,
-    /// The number of units that were charged, where that can be determined.
+    /// Returns the number of units that were charged, if this number can be determined.
     charged: Box<dyn Fn() -> u64>,
     /// Returns whether nothing is in progress.
     is_free: Box<dyn Fn() -> bool>,
-    /// The units stay charged once the service is called, though there is no response yet.
+    /// `true` if the call is made to a service. Then the units stay charged once the service has been called, even
+    /// before there is a response.
     has_service: bool,
 }
 
@@ -91,7 +92,7 @@ fn kinds() -> Vec<Kind> {
                     true => Box::new(service!(RateLimitLayer::with_limiter(by_key, limiter.clone()))),
                     false => Box::new(move || acquired(&limiter, 0)),
                 };
-                // Long after: the queue no longer has an effect.
+                // So much later, the queue has no effect any more.
                 let later = clock.clone();
                 let is_free = Box::new(move || {
                     later.advance(Duration::from_secs(36_000));
@@ -108,7 +109,7 @@ fn kinds() -> Vec<Kind> {
         TokenBucket,
         Concurrency
     )>| {
-        // The concurrency limit of one is idle when this is asked.
+        // No call is in progress when this function is called.
         let rule = counted.algorithm().into_owned();
         counted.replace((tokens(), Concurrency::per_key(1_000)));
         let left = counted.peek(&0_u64).remaining();
@@ -161,16 +162,16 @@ fn kinds() -> Vec<Kind> {
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// One call is admitted and ends at 45 ms; a second arrives, and is dropped after `polls` polls, 10 ms apart,
-/// with what it got; a third is queued behind it. Returns when the third is admitted, whether the second was
-/// admitted, and whether it got its response.
+/// One call is admitted, and ends at 45 ms. A second call arrives, and is dropped after `polls` polls, which are 10 ms
+/// apart. A third call is queued behind the second. Returns when the third call is admitted, whether the second call
+/// was admitted, whether it got its response, and the number of units that were charged.
 fn dropped_after(kind: &Kind, polls: Option<usize>) -> (usize, bool, bool, u64) {
     let mut first = PolledByHand::new((kind.call)());
     while !first.poll() {}
     let mut first = Some(first.output.take().unwrap().unwrap());
     let mut second = polls.map(|_| PolledByHand::new((kind.call)()));
     let mut third = PolledByHand::new((kind.call)());
-    // An `acquire` is queued from its first poll on.
+    // An `acquire` joins the queue at its first poll.
     if let (Some(second), false) = (&mut second, kind.has_service) {
         second.poll();
     }
@@ -187,7 +188,7 @@ fn dropped_after(kind: &Kind, polls: Option<usize>) -> (usize, bool, bool, u64) 
                 second = None;
             } else {
                 call.poll();
-                // Some polls after it is admitted, it is ready.
+                // The call is ready some polls after it was admitted.
                 passed |= call.polls > 0 && call.output.is_some();
             }
         }
@@ -219,12 +220,12 @@ fn a_call_dropped_at_any_poll_leaks_no_permit() {
             let (name, queued) = (kind.name, kind.name.contains("line"));
             let (tick, _, ended, charged) = dropped_after(&kind, Some(polls));
             assert!((kind.is_free)(), "{name} after {polls} polls: not all is free");
-            // Its scheduled time is 50 ms, or 100 ms where there is a queue.
+            // The scheduled time of the second call is 50 ms or, with a queue, 100 ms.
             let turn = if queued { 10 } else { 5 };
             if polls <= turn {
                 assert!(!ended, "{name} after {polls} polls");
-                // It is as if it had never arrived; but a call that waits for a slot is woken when the slot
-                // is free.
+                // It is as if the second call had never arrived. But if the third call waits for a permit, it is
+                // admitted only when it is woken.
                 assert_eq!(tick, alone.max(polls), "{name} after {polls} polls");
                 lost += 1;
             } else {
@@ -233,7 +234,7 @@ fn a_call_dropped_at_any_poll_leaks_no_permit() {
                 assert!(tick <= last.max(polls), "{name} after {polls} polls: at {tick}");
             }
             if name.contains("tokens") {
-                // The first and the third, and the second if it was admitted.
+                // The first and the third call were charged, and so was the second if it was admitted.
                 let all = if polls <= turn { 2 } else { 3 };
                 assert_eq!(charged, all, "{name} after {polls} polls");
             }

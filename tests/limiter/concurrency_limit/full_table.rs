@@ -1,4 +1,4 @@
-//! A full table: permits of a shared bucket.
+//! Permits of a shared bucket, when the key table is full.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Reports to callers: header fields, deadlines, and the decision in the request.
+//! Reports to callers: header fields, deadlines, and the decision in the extensions of the request.
 
 use super::*;
 
@@ -19,9 +19,10 @@ fn fields_name_the_unit_and_no_time() {
     assert_eq!(refused.status(), 429);
     assert_eq!(refused.headers()["ratelimit-policy"], r#""downloads";q=5;qu="concurrent-requests""#);
     assert_eq!(refused.headers()["ratelimit"], r#""downloads";r=0"#);
-    // A hint and no promise: when a call ends is not known.
+    // This `Retry-After` is only a hint, because it is not known when a call ends.
     assert_eq!(refused.headers()["retry-after"], "1");
-    // Beside a rate with a known wait, the hint is that wait: before it, the call is denied in any case.
+    // If a rate limit denies the call, too, the hint is the known wait of that limit. Before this time has passed, the
+    // call would be denied in any case.
     let rate = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
     assert!(rate.check(&()).is_allowed());
     let mut both = RateLimitLayer::with_limiter(Global, rate)
@@ -55,7 +56,7 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
         assert!(call.is_pending());
         call
     });
-    // Its scheduled time would be 300 ms.
+    // The scheduled time of the call would be 300 ms.
     for (timeout, content_type) in
         [("250m", "application/grpc"), ("299999u", "application/grpc+proto"), ("0S", "application/grpc-web")]
     {
@@ -65,12 +66,12 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
         assert_eq!(headers["retry-after"], "1");
     }
     assert_eq!(queue.queued(), 2);
-    // It is true: at 50 ms the same call waits, and a nanosecond earlier it does not.
+    // The reported time is exact. At 50 ms, the same call is queued, and a nanosecond earlier it is denied.
     clock.advance(MS * 50 - Duration::from_nanos(1));
     assert!(!call(grpc("250m", "application/grpc")).is_pending());
     clock.advance(Duration::from_nanos(1));
     assert!(call(grpc("250m", "application/grpc")).is_pending());
-    // A value that is no timeout, or not gRPC's, bounds no call.
+    // A value that is not a gRPC timeout does not bound the wait of a call.
     for (timeout, content_type) in [
         ("1m", "application/json"),
         ("1m", "application/grpcx"),
@@ -85,7 +86,7 @@ fn a_grpc_call_waits_no_longer_than_its_timeout() {
     }
 }
 
-/// The wait is unknown: so it waits as long as its timeout allows.
+/// The length of the wait is unknown, so the call waits as long as its timeout allows.
 #[test]
 fn a_grpc_call_that_waits_for_a_permit_is_denied_at_its_timeout() {
     let clock = ManualClock::new();
@@ -150,7 +151,7 @@ fn the_decision_in_a_requests_extensions_is_the_one_that_held_it_longest() {
     let mut service = layer.layer(service_fn(reported));
     let first = service.call(Request::new((0, 1))).now().unwrap();
     let decision = first.extensions().get::<Decision>().unwrap();
-    // None was held: the nearest to exhaustion.
+    // No policy delayed the call, so the decision is that of the policy with the fewest remaining units.
     assert_eq!((decision.delay(), decision.limit(), decision.remaining()), (Duration::ZERO, 3, 2));
     let mut second = PolledByHand::new(service.call(Request::new((0, 1))));
     assert!(!second.poll());

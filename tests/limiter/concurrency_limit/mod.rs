@@ -1,4 +1,5 @@
-//! Calls in progress: never more than the limit, and each releases what it held, however it ends.
+//! Limits of calls in progress. There are never more calls in progress than the limit, and each call releases what it
+//! held, however it ends.
 
 mod basic;
 mod cancel_safety;
@@ -35,7 +36,7 @@ use crate::support::{PolledByHand, Random, scaled};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Anything that a call holds.
+/// A value that a call holds until it ends.
 type Holder = Box<dyn Any>;
 type Call = Pin<Box<dyn Future<Output = Result<Holder, ()>>>>;
 
@@ -55,7 +56,7 @@ fn kept<B: 'static>(answer: Result<Response<B>, Infallible>) -> Result<Holder, (
     if response.status() == 200 { Ok(Box::new(response)) } else { Err(()) }
 }
 
-/// Starts a call through the layer; it holds its response.
+/// Starts a call through the layer. The call holds its response.
 fn layered(limiter: &RateLimiter<Concurrency>, key: u64, cost: u64) -> Call {
     let layer =
         RateLimitLayer::with_limiter(from_fn(|request: &Asks| Some(request.body().0)), limiter.clone())
@@ -70,7 +71,7 @@ fn acquired<A: Algorithm>(limiter: &RateLimiter<A>, key: u64) -> Call {
 }
 
 trait Now: Future + Sized {
-    /// Polls it once and returns its output.
+    /// Polls the future once, and returns its output.
     fn now(self) -> Self::Output {
         let mut hand = PolledByHand::new(self);
         assert!(hand.poll());

@@ -1,4 +1,4 @@
-//! Random operations, against a model of the permits.
+//! Random operations, compared with a model of the permits.
 
 use super::*;
 
@@ -19,11 +19,11 @@ struct Waiter {
     until: u64,
 }
 
-/// The algorithm in a few lines: the permits held, and the waiters.
+/// The algorithm in a few lines. It has the permits that are held, and the waiters.
 #[derive(Debug, Default)]
 struct Model {
     limit: u64,
-    /// The total in which new calls count, and its limit.
+    /// The total in which new calls count, and the limit of this total.
     total: Option<(usize, u64)>,
     counts: Vec<u64>,
     places: usize,
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// Admits the waiters at the front that fit.
+    /// Admits waiters from the front of the queue, as long as they fit.
     fn settle(&mut self, key: usize) {
         while let Some(first) = self.lines[key].front().copied() {
             if self.held[key] > 0 && !self.fits(key, first.item.cost) {
@@ -117,7 +117,7 @@ impl Model {
         self.lines.iter().flatten().find(|waiter| waiter.id == id).copied()
     }
 
-    /// Cancels a call, or lets its `max_wait` end.
+    /// Removes a waiter that was cancelled, or whose `max_wait` has ended.
     fn remove(&mut self, waiter: Waiter) {
         self.lines[waiter.item.key].retain(|other| other.id != waiter.id);
         self.leave(waiter.item);
@@ -140,7 +140,7 @@ struct Pending {
     stands: Stands,
 }
 
-/// A limiter and its model, side by side.
+/// A limiter and its model. Every operation is made on both.
 struct Bench {
     seed: u64,
     random: Random,
@@ -151,9 +151,9 @@ struct Bench {
     max_wait: Option<u64>,
     futures: Vec<Pending>,
     holders: Vec<(Holder, Item)>,
-    /// Calls by checks: held until released.
+    /// The calls by `check`, which are in progress until they are released.
     checked: Vec<Item>,
-    /// Replaces the algorithm by a new one, total included.
+    /// `true` if the algorithm is replaced by new ones, each with a total of its own.
     renewed: bool,
     served: u64,
     waited: u64,
@@ -238,7 +238,7 @@ impl Bench {
             3 | 4 => {
                 let cost = self.random.below(4);
                 let hand = PolledByHand::new(layered(&self.limiter, key as u64, cost));
-                // No call waits in a layer whose algorithm has no queue.
+                // The algorithm of this layer has no queue, so no call waits.
                 let stands = self.enter(key, cost);
                 self.futures.push(Pending { hand, key, stands });
             }
@@ -276,7 +276,7 @@ impl Bench {
         let most = self.random.within(1..=6);
         let old = self.limiter.algorithm().into_owned();
         let new = match (self.model.total, self.renewed) {
-            // Calls go on to count in the total that they entered.
+            // A call counts in the total that it was counted in when it arrived.
             (Some((total_index, _)), false) => {
                 self.model.total = Some((total_index, most));
                 old.total(most)
@@ -398,7 +398,7 @@ impl Bench {
         }
     }
 
-    /// Ends everything, in whatever order; then all is free.
+    /// Ends all calls, in random order. Then nothing is in use.
     fn finish(mut self) -> (u64, u64) {
         let seed = self.seed;
         loop {
@@ -457,7 +457,7 @@ fn calls_are_admitted_queued_and_released_as_in_the_model() {
     agrees_with_the_model(0, 15_000, false);
 }
 
-/// Each call counts in the total that there was when it arrived.
+/// Each call counts in the total that existed when the call arrived.
 #[test]
 fn calls_count_in_the_total_that_they_have_entered() {
     agrees_with_the_model(15_000, 10_000, true);

@@ -1,4 +1,4 @@
-//! The bounds are exact among threads.
+//! The limits are exact on many threads.
 
 use super::*;
 use tower_throttle::store::Denied;
@@ -94,7 +94,7 @@ fn waiting_threads_all_get_a_permit_within_the_limit() {
                     let key = random.below(3) as usize;
                     let wait = limiter.acquire_permit(&key);
                     let permit = match random.below(4) {
-                        // It is cancelled, maybe just when it is released.
+                        // The call is cancelled, possibly at the instant at which it is released.
                         0 => match tokio::time::timeout(Duration::ZERO, wait).await {
                             Ok(permit) => permit.unwrap(),
                             Err(_) => continue,
@@ -141,7 +141,7 @@ fn joined_limits_report_a_denial_as_one() {
 #[test]
 fn of_joined_limits_neither_is_charged_for_what_the_other_denies() {
     for total_first in [true, false] {
-        // However long it takes, nothing is refilled.
+        // However long the test takes, no unit is refilled.
         let clock = ManualClock::new();
         let one = limiter(Concurrency::per_key(2).total(3), &clock);
         let bucket = limiter(TokenBucket::new(Quota::per_day(20_000)), &clock);
@@ -195,7 +195,8 @@ fn of_joined_limits_neither_is_charged_for_what_the_other_denies() {
     }
 }
 
-/// The total belongs to no key: another key may take its last slot between a peek and a charge.
+/// The total belongs to no single key, so a call for another key may take the last unit of the total between a peek and
+/// a charge.
 #[test]
 fn a_tuple_is_charged_only_for_calls_that_its_total_admits() {
     for total_last in [true, false].repeat(5) {
@@ -208,7 +209,7 @@ fn a_tuple_is_charged_only_for_calls_that_its_total_admits() {
             }
         };
         let wide = || Concurrency::per_key(u64::MAX);
-        // The units that are charged to a key, and how many of three are free.
+        // Returns the number of units that are charged to the key, and the number of free permits, of three.
         let reported: Vec<(u64, usize)> = match total_last {
             true => {
                 let limiter = limiter((tokens(), Concurrency::per_key(3), one()), &ManualClock::new());

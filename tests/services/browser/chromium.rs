@@ -1,4 +1,4 @@
-//! A page in a Chromium of its own: fresh profile, removed on drop.
+//! A page in a Chromium with a new profile. The browser ends, and its files are removed, when the page is dropped.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::support::Server;
 /// The time limit for the page's report.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A script that makes requests one after the other, and sends the page's server what it can read of the responses.
+/// A script that makes requests one after another, and sends to the page's server what it can read of the responses.
 const SCRIPT: &str = r#"
     const answers = [];
     for (const { url, times, init } of FETCHES) {
@@ -60,7 +60,7 @@ impl Page {
         Self { origin: format!("http://{}", server.address), html, answers, _server: server }
     }
 
-    /// Opens the page, whose script makes these requests, and returns what the script could read.
+    /// Opens the page, whose script makes the requests `fetches`. Returns what the script could read.
     pub(crate) async fn fetches(mut self, fetches: &[Value]) -> Vec<Value> {
         // The JSON must not contain `</script>`.
         let fetches = serde_json::to_string(fetches).unwrap().replace('<', "\\u003c");
@@ -76,7 +76,7 @@ impl Page {
     }
 }
 
-/// Returns the HTML that a browser shows at that address.
+/// Returns the HTML that a browser shows at this address.
 pub(crate) async fn shown(url: &str) -> String {
     let mut browser = Chromium::run(url, &["--dump-dom"]);
     let ended = timeout(PATIENCE, browser.ends()).await;
@@ -103,14 +103,14 @@ impl Chromium {
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).unwrap();
         let process = Command::new("chromium")
-            // It opens only pages of the test, and as root it does not start otherwise.
+            // The browser opens only pages of the test. As root, it does not start with its sandbox.
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"])
             .args(["--no-first-run", "--disable-sync", "--disable-background-networking"])
             .args(["--disable-component-update", "--disable-quic", "--no-proxy-server"])
             .arg(format!("--user-data-dir={}", directory.join("profile").display()))
             .args(arguments)
             .arg(url)
-            // Any other files that it writes are written there.
+            // The browser writes all other files to this directory.
             .env("HOME", &directory)
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_CACHE_HOME")
@@ -127,7 +127,7 @@ impl Chromium {
         }
     }
 
-    /// Waits for the process to end, which it does only on failure.
+    /// Waits until the process ends, which it does only if it fails.
     async fn ends(&mut self) -> String {
         loop {
             if let Some(status) = self.process.try_wait().unwrap() {
@@ -148,10 +148,10 @@ impl Chromium {
 
 impl Drop for Chromium {
     fn drop(&mut self) {
-        // The processes that it has started end with it.
+        // The processes that the browser has started end with it.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        // One of them may still be writing.
+        // One of these processes may still be writing.
         for _ in 0..100 {
             if fs::remove_dir_all(&self.directory).is_ok() {
                 break;

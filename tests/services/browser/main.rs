@@ -1,5 +1,5 @@
-//! The parts of a limit's responses that a page's script can read, in a real browser: headless Chromium, on a page of
-//! one origin that calls another.
+//! Tests of what the script of a page can read of a limit's responses, in headless Chromium. The page has one origin,
+//! and calls a server with another origin.
 #![cfg(feature = "axum")]
 
 mod cached;
@@ -44,7 +44,7 @@ fn cors(origin: &str) -> CorsLayer {
         .expose_headers(["ratelimit", "ratelimit-policy", "retry-after"].map(HeaderName::from_static))
 }
 
-/// The number of preflights that arrived, and of other requests.
+/// The number of preflights that arrived, and the number of all other requests.
 #[derive(Clone, Debug, Default)]
 struct Came {
     preflights: Arc<AtomicUsize>,
@@ -57,7 +57,7 @@ impl Came {
     }
 }
 
-/// Starts a service for pages, with its limit and CORS in some order.
+/// Starts a service for pages, with a limit and CORS in the given order.
 async fn service(layered: impl FnOnce(Router) -> Router) -> (Server, Came) {
     let came = Came::default();
     let count = {
@@ -147,7 +147,8 @@ async fn with_cors_inside_a_page_sees_a_network_error() {
     let (unless, unless_came) =
         service(|routes| routes.layer(forgotten()).layer(limit().unless(Preflight))).await;
     let answers = page.fetches(&[preflighted(&server, 2), simple(&other, 3), preflighted(&unless, 3)]).await;
-    // The first preflight and the call after it have used up the limit: the second call was not even sent.
+    // The first preflight and the request after it have used up the limit, so the second preflight was rejected, and
+    // the second request was not sent.
     assert_eq!(read(&answers[0]), (200, [reported(0), POLICY, None]));
     assert_opaque(&answers[1]);
     assert_eq!(came.counts(), (2, 1));
@@ -155,7 +156,7 @@ async fn with_cors_inside_a_page_sees_a_network_error() {
     assert_eq!([read(&answers[2]).0, read(&answers[3]).0], [200, 200]);
     assert_opaque(&answers[4]);
 
-    // Uncounted preflights do not make the rejections readable.
+    // If preflights are exempt, scripts still cannot read the rejections.
     assert_eq!([read(&answers[5]).0, read(&answers[6]).0], [200, 200]);
     assert_opaque(&answers[7]);
     assert_eq!(unless_came.counts(), (3, 3));

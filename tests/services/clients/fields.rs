@@ -31,8 +31,8 @@ fn url(server: &Server) -> String {
     format!("http://{}/", server.address)
 }
 
-/// Returns what the parsers for Node and Python read from the responses to a call that is admitted with four left, and to one that
-/// is rejected.
+/// Makes a call that is admitted with four units left, and a call that is rejected. Returns what the parsers for Node
+/// and Python read from both responses.
 async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
     let responder = HttpResponder::new().headers(fields.iter().copied());
     let mut read = Vec::new();
@@ -46,7 +46,8 @@ async fn read(fields: &[HeaderFormat]) -> [[Value; 2]; 2] {
     read.try_into().unwrap()
 }
 
-/// Returns whether `seconds` are the whole seconds left until a date that was `expected` seconds ahead some time ago.
+/// Returns whether `seconds` is the number of whole seconds until a date that was `expected` seconds ahead some time
+/// ago.
 fn is_about(seconds: &Value, expected: i64) -> bool {
     let seconds = seconds.as_i64().unwrap_or(-1);
     (expected - 10..=expected + 1).contains(&seconds)
@@ -54,7 +55,8 @@ fn is_about(seconds: &Value, expected: i64) -> bool {
 
 #[track_caller]
 fn assert_read([node, python]: &[[Value; 2]; 2]) {
-    // A rejection reports when to retry: 25.5 seconds, rounded up. An admission reports when the bucket is full again.
+    // A rejection reports the time of the retry, in 25.5 seconds, rounded up. An admission reports the time at which
+    // the bucket is full again.
     for (at, remaining, delay) in [(0, 4, Value::Null), (1, 0, json!(26.0))] {
         let (node, python) = (&node[at], &python[at]);
         assert_eq!((&node["limit"], &node["remaining"]), (&json!(5), &json!(remaining)), "{node}");
@@ -70,7 +72,8 @@ async fn octokit_waits_until_the_next_unit() {
     let server =
         app(HttpResponder::new().headers([HeaderFormat::XRateLimit(ResetFormat::default())]), 0).await;
     let [seconds] = script("octokit.mjs", &[&url(&server)]).await.try_into().unwrap();
-    // 25.5 seconds, rounded up, and the one that it adds; not 127.5, when all five are available.
+    // The client waits 25.5 seconds, rounded up, and one second that it adds. It does not wait 127.5 seconds, until all
+    // five units are available.
     let seconds = seconds.as_u64().expect("a number of seconds");
     assert!((10..=28).contains(&seconds), "{seconds}");
 }
@@ -106,7 +109,7 @@ async fn draft_11_is_read() {
 
 #[tokio::test]
 async fn custom_names_are_read() {
-    // The names of Twitter, which both parsers know.
+    // These names are those of Twitter's API, which both parsers know.
     const NAMES: FieldNames = FieldNames::new(
         "x-rate-limit-limit",
         "x-rate-limit-remaining",

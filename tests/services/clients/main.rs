@@ -1,4 +1,4 @@
-//! Widely used clients against a real server: all of them get the responses that the limit makes.
+//! Widely used clients and a real server. All these clients understand the responses of the limit.
 #![cfg(feature = "axum")]
 
 mod fields;

@@ -1,4 +1,4 @@
-//! Clients that retry by themselves: they are admitted at the first retry, with every algorithm.
+//! Clients that retry automatically. They are admitted at the first retry, with every algorithm.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn router() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// An app whose limit another caller has used up: the wait begins when the clients arrive.
+/// Returns an app whose limit is used up, so that the wait begins before the clients arrive.
 async fn used_up<A: Algorithm>(algorithm: A) -> Server {
     let limiter = RateLimiter::new(algorithm);
     while limiter.check(&()).is_allowed() {}
@@ -45,7 +45,7 @@ async fn servers() -> Vec<Server> {
         used_up(TokenBucket::new(quota)).await,
         used_up(LeakyBucket::new(quota).queue(0)).await,
         used_up(Smooth::bursty(quota).queue(0)).await,
-        // Cold, it takes three times as long.
+        // A limiter that is cold takes three times as long.
         used_up(
             Smooth::warming_up(Quota::per(1, Duration::from_millis(600)).unwrap(), Duration::from_secs(1))
                 .queue(0),
@@ -84,13 +84,13 @@ async fn curl_is_admitted_at_its_first_retry() {
         });
     }
     for written in curls.join_all().await {
-        // The bodies of both answers, and the status of the last one.
+        // `written` contains the bodies of both responses, and the status of the last one.
         let refusals = written.matches("\"status\":429").count();
         assert!(refusals == 1 && written.ends_with("}hello\n200"), "{written}");
     }
 }
 
-/// An app in which another call is in progress, until half a second after the first rejection.
+/// Returns an app in which another call is in progress until half a second after the first rejection.
 async fn occupied(responder: HttpResponder) -> Server {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
     let permit = Arc::new(Mutex::new(Some(limiter.try_acquire_permit(&()).unwrap())));

@@ -12,14 +12,14 @@ use tokio::time::timeout;
 /// The Python that `tests/install-deps` installs.
 const PYTHON: &str = "target/python/bin/python";
 
-/// The time limit for a client; one that exceeds it hangs.
+/// The time limit for a client. A client that exceeds it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn home() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Runs a script of this directory: with Python, or with node if its name says so.
+/// Runs a script of this directory with Python or, if the name of the script says so, with node.
 pub(crate) async fn script(name: &str, arguments: &[&str]) -> Vec<Value> {
     let program = if name.ends_with(".py") { home().join(PYTHON) } else { "node".into() };
     let script = home().join("tests/services/clients").join(name);
@@ -29,11 +29,11 @@ pub(crate) async fn script(name: &str, arguments: &[&str]) -> Vec<Value> {
     output.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the output of a program, which must exit successfully.
+/// Runs a program that must exit successfully. Returns its output.
 pub(crate) async fn run(program: impl AsRef<OsStr>, arguments: &[&str]) -> String {
     let program = program.as_ref();
     let mut command = Command::new(program);
-    // Environment variables for these programs must not influence the test.
+    // Environment variables for these programs must not affect the test.
     for (name, _) in std::env::vars_os() {
         let upper = name.to_string_lossy().to_ascii_uppercase();
         if ["PYTHON", "NODE_", "CURL_"].iter().any(|start| upper.starts_with(start))

@@ -1,4 +1,4 @@
-//! Rejected uploads over pooled connections: each one gets its 429.
+//! Rejected uploads over pooled connections. Each upload gets its own 429.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::support::{Server, Version, get};
 
 const KIB: usize = 1024;
 
-/// Sizes that fit into the kernel's buffers while the server does not read.
+/// Sizes of bodies that fit into the kernel's buffers while the server does not read.
 const SMALL: [usize; 3] = [10, 16 * KIB, 60 * KIB];
 
-/// Sizes that do not fit.
+/// Sizes of bodies that do not fit.
 const LARGE: [usize; 2] = [100 * KIB, 1024 * KIB];
 
 const COUNT: usize = 200;
@@ -45,7 +45,7 @@ where
     server
 }
 
-/// Returns the statuses and errors that a client got for bodies of each size.
+/// Returns the statuses and the errors that a client got for bodies of all sizes.
 async fn upload(client: &str, server: SocketAddr, sizes: &[usize]) -> Vec<Value> {
     let (host, port, count) = (server.ip().to_string(), server.port().to_string(), COUNT.to_string());
     let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();

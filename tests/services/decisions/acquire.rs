@@ -1,4 +1,4 @@
-//! The number of calls that wait in `acquire`, how long they wait, and what denied ones report.
+//! Calls of `acquire`: how many of them wait, how long they wait, and what denied calls report.
 
 use std::future::Future;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn ten_tasks_wait_for_a_bucket_with_a_burst_of_one() {
     assert_eq!(ended, expected);
 }
 
-/// Returns how many of 50 calls wait once the algorithm admits none at once.
+/// Returns how many of 50 calls are queued if the algorithm admits none of them at once.
 fn waiting_of_fifty<A: Algorithm>(algorithm: A) -> usize {
     let (limiter, _clock) = limiter(algorithm);
     use_up(&limiter, "key");
@@ -125,7 +125,8 @@ fn one_key_may_take_every_slot_of_the_total() {
     use_up(&limiter, "a");
     use_up(&limiter, "b");
     let mut calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire("a"))).collect();
-    // Its own next call finds a slot as soon as its first one has left, and another key's is admitted then.
+    // `max_queued` calls are queued. The next call of the same key can be queued when the first waiter is released. A
+    // call of another key is admitted at that time.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
     assert_eq!(denied(limiter.acquire("b")).retry_after(), Some(MS * 500));
     clock.set(MS * 500 - Duration::from_nanos(1));
@@ -135,7 +136,7 @@ fn one_key_may_take_every_slot_of_the_total() {
     calls.push(queued(limiter.acquire("a")));
     let decision = denied(limiter.acquire("a"));
     assert_eq!((decision.retry_after(), decision.remaining()), (Some(MS * 500), 0));
-    // Where other keys take all slots, a call must be admitted at once.
+    // If the calls of other keys take all places, a call must wait until it can be admitted at once.
     use_up(&limiter, "b");
     assert_eq!(denied(limiter.acquire("b")).retry_after(), Some(MS * 500));
     assert_eq!(denied(limiter.acquire_n("c", 2)).retry_after(), None, "never fits");
@@ -146,22 +147,23 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(5).max_wait(MS * 150);
     let (limiter, clock) = limiter_of(rule, 2);
     assert!(start(limiter.acquire("a")).output.unwrap().is_allowed());
-    // Departures at 100 ms; the next, at 200 ms, waits no longer than 150 ms from 50 ms on.
+    // The first waiter is released at 100 ms. The next call would be released at 200 ms, so from 50 ms on, its wait is
+    // at most 150 ms.
     let mut first = queued(limiter.acquire("a"));
     let decision = denied(limiter.acquire("a"));
     assert_eq!((decision.retry_after(), decision.remaining()), (Some(MS * 50), 0));
     clock.set(MS * 50);
     let _second = queued(limiter.acquire("a"));
-    // The total is full: a slot is free at 100 ms, and the wait short enough at 150 ms.
+    // `max_queued` calls are queued. A place is free from 100 ms on, and the wait is short enough from 150 ms on.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 100));
-    // It is released on time: a slot that is long overdue would move the schedule.
+    // The first call must be released on time, because a slot that is long overdue moves the schedule.
     clock.set(MS * 100);
     assert!(first.run());
     clock.set(MS * 150 - Duration::from_nanos(1));
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(Duration::from_nanos(1)));
     clock.set(MS * 150);
     let _third = queued(limiter.acquire("a"));
-    // The oldest is evicted only where its own queue is full.
+    // The oldest waiter is evicted only if the queue of its own key is full.
     let rule = TokenBucket::new(two_a_second().burst(1)).queue(5).overflow(QueueOverflow::DropOldest);
     let (limiter, _clock) = limiter_of(rule, 2);
     use_up(&limiter, "a");
@@ -169,8 +171,8 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
 }
 
-/// Asserts that a call that waits at most `patience` is denied at every instant before `retry_after`, and
-/// queued at it.
+/// Asserts that a call that waits at most `patience` is denied at every instant before its `retry_after`, and queued at
+/// this instant.
 fn is_kept<A: Algorithm>(name: &str, algorithm: A) {
     let (limiter, clock) = limiter(algorithm);
     use_up(&limiter, "key");
@@ -225,7 +227,7 @@ fn an_algorithm_with_a_shorter_max_wait_keeps_it() {
 #[test]
 fn the_report_of_acquire_within_counts_calls_with_the_same_max_wait() {
     let (limiter, _clock) = limiter(LeakyBucket::new(Quota::per_second(10)).queue(9));
-    // One at once, and those that are released at 100, 200 and 300 ms.
+    // One call is admitted at once, and the others are released at 100, 200 and 300 ms.
     let decision = start(limiter.acquire_within("key", MS * 300)).output.unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining()), (true, 3));
     let _calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire_within("key", MS * 300))).collect();

@@ -17,8 +17,8 @@ fn plenty() -> RateLimiter<TokenBucket> {
     RateLimiter::builder(TokenBucket::new(Quota::per_day(u64::MAX))).clock(ManualClock::new()).build()
 }
 
-/// Returns after how many calls of two tasks that loop over them a sleep of 10 ms has ended; `None`: not
-/// after `MOST`.
+/// Two tasks make calls in a loop. Returns the number of calls that were made until a sleep of 10 ms ended, or `None`
+/// if it did not end before `MOST` calls.
 fn calls_until_a_sleep_ends<A: Algorithm>(limiter: &RateLimiter<A>) -> Option<u64> {
     const MOST: u64 = 1_000_000;
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
@@ -65,7 +65,8 @@ fn a_call_without_budget_has_charged_nothing_and_is_polled_again() {
                 charged += 1;
                 assert!(charged < 100_000, "no budget is consumed");
             }
-            // Without budget: dropped, it has charged nothing, and no slot in a queue is taken.
+            // The task has no budget left. The call that was dropped was not charged, and a further call takes no place
+            // in the queue.
             assert_eq!(limiter.peek("key").remaining(), u64::MAX - charged);
             let held = RateLimiter::new(Concurrency::per_key(1));
             let _permit = held.try_acquire_permit("key").unwrap();
@@ -75,7 +76,7 @@ fn a_call_without_budget_has_charged_nothing_and_is_polled_again() {
         })
         .await;
         tokio::task::yield_now().await;
-        // The waker is called: the task is polled again, with a new budget.
+        // The waker is called, so the task is polled again, with a new budget.
         let (mut polls, mut calls) = (0, 0);
         let mut acquire = pin!(limiter.acquire("key"));
         let decision = std::future::poll_fn(|cx| {

@@ -1,4 +1,4 @@
-//! Each algorithm as a table to read: the time, the cost of a call, and its decision.
+//! A table for each algorithm. A row has the time, the cost of a call, and the decision.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ const MAX: u64 = u64::MAX;
 enum Outcome {
     /// Admitted, with this many units remaining.
     Yes(u64),
-    /// Denied, with this many units remaining; it fits after this many nanoseconds.
+    /// Denied, with this many units remaining. The call is admitted after this many nanoseconds.
     No(u64, u64),
-    /// Denied for ever, with this many units remaining.
+    /// Denied, with this many units remaining. The call can never be admitted.
     Never(u64),
 }
 
@@ -34,7 +34,7 @@ fn reported(decision: Decision) -> Outcome {
     }
 }
 
-/// Checks one key, row by row: time, cost, expected decision.
+/// Makes calls for one key, row by row: the time, the cost, and the expected decision.
 fn table<A: Algorithm>(algorithm: A, rows: &[(u64, u64, Outcome)]) {
     let start = Nanos(rows[0].0);
     let mut state = algorithm.new_state(start, start);
@@ -72,7 +72,7 @@ fn token_bucket_over_time() {
         (100 * MS, 1, Yes(0)),
         (100 * MS, 1, No(0, 100 * MS)),
         (250 * MS, 1, Yes(0)),
-        // Half a token was there and is not lost.
+        // Half a token was available before the last call, and is not lost.
         (300 * MS - NS, 1, No(0, NS)),
         (300 * MS, 1, Yes(0)),
         (800 * MS - NS, 5, No(4, NS)),
@@ -118,7 +118,8 @@ fn token_bucket_at_its_extremes() {
 fn token_bucket_when_the_clock_steps_back() {
     let within = [
         (10 * S, 10, Yes(0)),
-        // Up to a period behind, time stands still, and a wait ends when time has come to the same point.
+        // If the clock is at most a period behind, the key's time stands still. A wait ends when the clock has come to
+        // the same point again.
         (9 * S, 1, No(0, S + 100 * MS)),
         (10 * S, 1, No(0, 100 * MS)),
         (10 * S + 100 * MS - NS, 1, No(0, NS)),
@@ -127,7 +128,8 @@ fn token_bucket_when_the_clock_steps_back() {
     table(TokenBucket::new(per(10, S)), &within);
     let beyond = [
         (10 * S, 8, Yes(2)),
-        // Further behind, the level stays and time goes on from there.
+        // If the clock is further behind, the bucket keeps its level, and the key's time continues from the new
+        // reading.
         (9 * S - NS, 3, No(2, 100 * MS)),
         (9 * S + 100 * MS - NS, 3, Yes(0)),
         (0, 1, No(0, 100 * MS)),
@@ -151,14 +153,14 @@ fn fixed_window_and_its_edge() {
         (200 * MS, 1, Yes(3)),
         (200 * MS, 4, No(3, S)),
         (S, 4, No(3, 200 * MS)),
-        // The boundary problem: up to twice the limit within much less than a period.
+        // Around the boundary of two windows, up to twice the limit is admitted in much less than a period.
         (1_200 * MS - NS, 3, Yes(0)),
         (1_200 * MS - NS, 0, Yes(0)),
         (1_200 * MS - NS, 1, No(0, NS)),
         (1_200 * MS - NS, MAX, Never(0)),
         (1_200 * MS, 4, Yes(0)),
         (1_200 * MS, 1, No(0, S)),
-        // The next window begins with the next call, not where the last one ended.
+        // The next window begins with the next call, and not at the end of the previous window.
         (2_700 * MS, 1, Yes(3)),
         (3_700 * MS - NS, 4, No(3, NS)),
         (3_700 * MS, 4, Yes(0)),
@@ -177,7 +179,7 @@ fn fixed_window_aligned() {
         (2_500 * MS, 1, No(0, 500 * MS)),
         (9_999 * MS, 1, Yes(3)),
         (10_000 * MS, 4, Yes(0)),
-        // Set back, it counts in the window that the clock now shows, and keeps its count.
+        // After the clock was set back, the call counts in the window of the new reading, and the count stays.
         (5_300 * MS, 1, No(0, 700 * MS)),
         (6_000 * MS, 1, Yes(3)),
     ];
@@ -207,7 +209,7 @@ fn fixed_window_when_the_clock_steps_back() {
         (9 * S, 1, Yes(0)),
         (11 * S - NS, 1, No(0, NS)),
         (10 * S - NS, 1, No(0, S + NS)),
-        // A nanosecond of the window is left, wherever the clock is set.
+        // One nanosecond of the window is left, however far the clock is set back.
         (10 * S - 2 * NS, 1, No(0, NS)),
         (S, 1, No(0, NS)),
         (S + NS, 1, Yes(3)),
@@ -226,7 +228,7 @@ fn sliding_window_at_one_instant() {
         (0, 3, Yes(0)),
         (0, 1, No(0, S)),
         (S - NS, 1, No(0, NS)),
-        // A lone burst is free again after exactly one period.
+        // After a single burst, all units are available again after exactly one period.
         (S, 5, Yes(0)),
     ];
     table(SlidingWindow::new(per(5, S).burst(9)), &rows);
@@ -234,7 +236,8 @@ fn sliding_window_at_one_instant() {
 
 #[test]
 fn sliding_window_over_time() {
-    // Four slices of 250 ms. The first call is the last instant of its slice: they end at 0, 250, 500 ... ms.
+    // There are four slices of 250 ms. The first call is at the last instant of its slice, so slices end at 0, 250, 500
+    // ... ms.
     let rows = [
         (0, 1, Yes(4)),
         (100 * MS, 1, Yes(3)),
@@ -243,11 +246,12 @@ fn sliding_window_over_time() {
         (300 * MS, 1, No(0, 700 * MS)),
         (S - NS, 1, No(0, NS)),
         (S, 1, Yes(0)),
-        // Units charged at 100 and at 250 ms are in one slice.
+        // The units that were charged at 100 ms and at 250 ms are in one slice.
         (S, 2, No(0, 250 * MS)),
         (1_250 * MS - NS, 1, No(0, NS)),
         (1_250 * MS, 2, Yes(0)),
-        // A unit charged at 300 ms is back at 1,500 ms: within a slice of its period.
+        // A unit that was charged at 300 ms is available again at 1,500 ms, which is less than a slice after the end of
+        // its period.
         (1_300 * MS, 1, No(0, 200 * MS)),
         (1_500 * MS - NS, 1, No(0, NS)),
         (1_500 * MS, 3, No(2, 500 * MS)),
@@ -267,7 +271,7 @@ fn sliding_window_has_no_boundary_problem() {
         (2 * S - NS, 1, No(0, NS)),
         (2 * S, 4, Yes(0)),
     ];
-    // One slice is the coarsest: a unit charged at S - 1 ns is back at 2 S, not at 2 S - 1 ns.
+    // With one slice, a unit that was charged at S - 1 ns is available again at 2 S, and not at 2 S - 1 ns.
     table(SlidingWindow::new(per(4, S)).slices(1), &rows);
     let fine = [(0, 1, Yes(3)), (S - NS, 3, Yes(0)), (S, 1, Yes(0)), (S, 1, No(0, S)), (2 * S, 4, Yes(0))];
     table(SlidingWindow::new(per(4, S)).slices(1_000), &fine);
@@ -275,7 +279,7 @@ fn sliding_window_has_no_boundary_problem() {
 
 #[test]
 fn sliding_window_of_slices_that_do_not_divide_the_period() {
-    // Slices of 4 ns; three of them cover the ten.
+    // The slices have 4 ns, and three of them cover the period of 10 ns.
     let rows = [
         (0, 1, Yes(1)),
         (1, 1, Yes(0)),
@@ -324,14 +328,14 @@ fn leaky_bucket_that_is_checked() {
         (0, 1, Yes(0)),
         (0, 0, Yes(0)),
         (0, 1, No(0, 100 * MS)),
-        // Any cost fits, and delays the next call.
+        // A call of any cost is admitted, and delays the next call.
         (0, MAX, No(0, 100 * MS)),
         (100 * MS - NS, 1, No(0, NS)),
         (100 * MS, 3, Yes(0)),
         (100 * MS, 1, No(0, 300 * MS)),
         (400 * MS - NS, 5, No(0, NS)),
         (400 * MS, 1, Yes(0)),
-        // Idle time is not saved up.
+        // Idle time is not stored.
         (9 * S, 1, Yes(0)),
         (9 * S, 1, No(0, 100 * MS)),
     ];
@@ -376,7 +380,7 @@ fn leaky_bucket_near_the_end_of_time() {
     table(LeakyBucket::new(per(2, S)), &rows);
 }
 
-/// The next slot lies beyond the last reading of a clock. It never comes; so no call may be admitted.
+/// The next slot is after the last reading of the clock, so no further call may be admitted.
 #[test]
 fn leaky_bucket_at_the_end_of_time() {
     let bucket = LeakyBucket::new(per(1, S));
@@ -393,7 +397,7 @@ fn leaky_bucket_when_the_clock_steps_back() {
         (9 * S, 1, No(0, S + 100 * MS)),
         (10 * S + 100 * MS - NS, 1, No(0, NS)),
         (10 * S + 100 * MS, 5, Yes(0)),
-        // Set back, the schedule moves along.
+        // When the clock is set back, the schedule moves with it.
         (2 * S, 1, No(0, 500 * MS)),
         (2 * S + 500 * MS - NS, 1, No(0, NS)),
         (2 * S + 500 * MS, 1, Yes(0)),

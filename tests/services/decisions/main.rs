@@ -1,4 +1,4 @@
-//! Single decisions of a limiter: admissions, waits, refunds and tiers, in short runs.
+//! Single decisions of a limiter, in short runs: admissions, waits, refunds and tiers.
 
 mod acquire;
 mod cooperative;

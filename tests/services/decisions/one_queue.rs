@@ -1,5 +1,5 @@
-//! What is hard about a queue that asks any algorithm: several clocks, late waiters, the end of time, calls that
-//! are cancelled, denials that count, totals, and tiers.
+//! The difficult cases of a queue for any algorithm: several clocks, late waiters, the end of the clock, cancelled
+//! calls, denials that count, totals, and tiers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,8 +41,8 @@ fn per(limit: u64, period: Duration) -> Quota {
     Quota::per(limit, period).unwrap()
 }
 
-/// The clock is set back by less than one period and more than the other: the members of a tuple, and a lockout and
-/// its algorithm, have different times from then on.
+/// The clock is set back by less than one of the periods, and by more than the other. So from then on, the members of a
+/// tuple have different times, and so have a lockout and its algorithm.
 #[test]
 fn a_wait_is_exact_though_the_members_have_different_times() {
     fn is_exact<A: Algorithm>(algorithm: A) {
@@ -55,7 +55,7 @@ fn a_wait_is_exact_though_the_members_have_different_times() {
             let mut call = waits(limiter.acquire("key"));
             let refused = limiter.check("key");
             assert_eq!(refused, limiter.peek("key"), "{algorithm:?}");
-            // A waiter that leaves late would delay the others.
+            // The waiter must be released on time, since a late release would delay the others.
             clock.advance(of_first - NANOSECOND);
             assert_eq!(poll(&mut call), None, "{algorithm:?}, {back:?}: too late by a nanosecond");
             clock.advance(NANOSECOND);
@@ -76,8 +76,8 @@ fn a_wait_is_exact_though_the_members_have_different_times() {
     is_exact((FixedWindow::new(short), FixedWindow::new(long)).block_for(3_600_000 * MS).after(1_000));
 }
 
-/// A waiter of a window that leaves late takes its unit from the window in which it leaves: the next ones wait
-/// longer, and so is reported.
+/// If a waiter of a window is released late, it is charged to the window in which it is released. So the next waiters
+/// wait longer, as their decisions report.
 #[test]
 fn a_waiter_that_leaves_late_delays_those_behind_it() {
     let (clock, limiter) = on(FixedWindow::new(per(1, 100 * MS)));
@@ -94,7 +94,7 @@ fn a_waiter_that_leaves_late_delays_those_behind_it() {
     assert!(poll(&mut calls[1]).is_some());
 }
 
-/// Slots beyond the end of the clock: as many calls wait as were reported to have room.
+/// Some slots are after the end of the clock. As many calls are queued as the decision reports.
 #[test]
 fn at_the_end_of_the_clock_as_many_calls_wait_as_was_reported() {
     let hour = Duration::from_secs(3_600);
@@ -120,7 +120,7 @@ fn at_the_end_of_the_clock_as_many_calls_wait_as_was_reported() {
     }
 }
 
-/// Counts how often it is asked anything.
+/// An algorithm that counts how often its methods are called.
 #[derive(Clone, Debug)]
 struct Counted<A> {
     inner: A,
@@ -181,8 +181,8 @@ impl<A: Algorithm> Algorithm for Counted<A> {
     }
 }
 
-/// Returns how often the algorithm is asked while one more call comes and is cancelled, behind `length` others, and
-/// checks that those behind a cancelled call move up.
+/// Makes one more call behind `length` waiters, cancels it, and checks that the waiters behind a cancelled call move
+/// up. Returns how often the methods of the algorithm were called.
 fn asked_for_one_that_is_cancelled<A: Algorithm>(inner: A, length: usize) -> u64 {
     let asked = Arc::new(AtomicU64::new(0));
     let (clock, limiter) = on(Counted { inner, asked: Arc::clone(&asked) });
@@ -212,7 +212,7 @@ fn a_cancelled_call_of_a_bucket_costs_the_same_behind_ten_thousand() {
     }
 }
 
-/// The projection of a window is computed once for each cancelled call, not more.
+/// The projection of a window is computed only once for each cancelled call.
 #[test]
 fn a_cancelled_call_of_a_window_recomputes_the_projection_once() {
     let length = 1_000;
@@ -220,7 +220,7 @@ fn a_cancelled_call_of_a_window_recomputes_the_projection_once() {
     assert!(asked <= 2 * length as u64, "{asked} for {length} waiters");
 }
 
-/// A release that is undone leaves no trace, though it moved a store of permits.
+/// If a release is undone, the state is as before, even if the release has taken permits from a store.
 #[test]
 fn those_behind_a_dropped_release_leave_as_if_it_had_never_come() {
     fn leave<A: Algorithm>(algorithm: A, first: u32) {
@@ -253,7 +253,7 @@ fn the_builder_and_the_trait_agree_on_the_queue() {
     assert_eq!(bucket.queue_config().map(|queue| queue.places()), Some(3));
 }
 
-/// The queue itself refuses the second call; the lockout counts it, and a peek does not.
+/// The queue denies the second call. The lockout counts this denial, but does not count a denied peek.
 #[test]
 fn a_refusal_of_the_queue_counts_for_a_lockout() {
     let algorithm = LeakyBucket::new(per(1, 100 * MS)).queue(1).block_for(1_000 * MS).after(2);
@@ -273,7 +273,7 @@ fn a_refusal_of_the_queue_counts_for_a_lockout() {
     assert_eq!(barred.retry_after(), Some(900 * MS), "it may not wait");
 }
 
-/// A waiter holds a place in the total of all keys, and how long it waits is not known.
+/// A waiter takes a place in the total of all keys, and the length of its wait is unknown.
 #[test]
 fn waiters_for_a_permit_count_in_the_total() {
     let (_clock, limiter) = on(Concurrency::per_key(1).total(2).queue(5));
@@ -288,7 +288,7 @@ fn waiters_for_a_permit_count_in_the_total() {
     assert!(limiter.check("b").is_allowed());
 }
 
-/// Each queued call leaves by the tier that it chose, in the order of arrival.
+/// Each queued call is released by the tier that it has chosen, in the order of arrival.
 #[test]
 fn a_queued_call_leaves_by_its_own_tier() {
     let free = TokenBucket::new(per(1, 100 * MS));
@@ -303,14 +303,14 @@ fn a_queued_call_leaves_by_its_own_tier() {
     assert!(poll(&mut of_paid).is_some());
     assert!(poll(&mut of_free).is_none());
     assert!(poll(&mut last).is_none(), "no call overtakes another");
-    // The free tier has owed the paid call since, no more than its burst.
+    // The bucket of the free tier was charged for the paid call, but by no more than its burst.
     clock.advance(100 * MS);
     assert!(poll(&mut of_free).is_some());
     clock.advance(10 * MS);
     assert!(poll(&mut last).is_some());
 }
 
-/// A tier that is new to the key is kept from the time at which its first call waits.
+/// If a call is the first call of the key in a tier, the state of this tier begins when the call joins the queue.
 #[test]
 fn a_call_that_waits_in_a_new_tier_waits_by_its_rate() {
     let (free, paid) = (TokenBucket::new(per(1, 100 * MS)), TokenBucket::new(per(1, 10 * MS)));
@@ -323,7 +323,7 @@ fn a_call_that_waits_in_a_new_tier_waits_by_its_rate() {
     assert!(poll(&mut of_paid).unwrap().is_allowed());
 }
 
-/// A queue that is longer than a period of the quota is no step back of the clock.
+/// A call whose slot is more than a period ahead must not look like a step back of the clock.
 #[test]
 fn a_tier_lets_no_call_wait_longer_than_its_maximum() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(20).max_wait(1_500 * MS);

@@ -1,4 +1,4 @@
-//! An algorithm that panics once affects no other call.
+//! If an algorithm panics once, no other call is affected.
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// A Concurrency whose peeks panic while `BROKEN`.
+/// A `Concurrency` whose peeks panic while `BROKEN` is `true`.
 #[derive(Clone, Debug)]
 struct Fragile(Concurrency);
 type S = ConcurrencyState;
@@ -81,7 +81,7 @@ impl Wake for Broken {
 
 type Queued<A> = Pin<Box<Acquire<A>>>;
 
-/// Starts five calls that wait; the wakers of those at `broken` panic.
+/// Starts five calls that wait. The wakers of the calls at the indices `broken` panic.
 fn five_waiting<A: Algorithm>(limiter: &RateLimiter<A>, broken: &[usize]) -> (Vec<Queued<A>>, Arc<Count>) {
     let woken = Arc::new(Count::default());
     let calls = (0..5).map(|nth| {
@@ -141,7 +141,7 @@ fn a_released_waiter_is_woken_though_the_algorithm_panics() {
     let limiter = RateLimiter::builder(Fragile(Concurrency::per_key(1).max_wait(Duration::from_secs(60))))
         .clock(ManualClock::new())
         .build();
-    // A waker that panics then as well does not end the process.
+    // If a waker panics as well, the process does not end.
     let permit = limiter.try_acquire_permit("b").unwrap();
     let mut waiting = Box::pin(limiter.acquire_permit("b"));
     let waker = Waker::from(Arc::new(Broken));

@@ -1,4 +1,4 @@
-//! Refunds: never more than was charged, and nothing that has come back by itself.
+//! Refunds. A refund gives back no more than was charged, and nothing that is already available again.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ fn a_refund_after_the_window_has_ended_changes_nothing() {
     holds(TokenBucket::new(quota));
 }
 
-/// With the oldest given back first, the remaining units still count until their own time.
+/// The oldest units are given back first. The remaining units count until their own time.
 #[test]
 fn the_newest_units_remain_charged() {
     for (limiter, clock) in limiters(&SlidingLog::new(Quota::per_second(4))) {
@@ -97,7 +97,7 @@ fn the_newest_units_remain_charged() {
         }
         limiter.refund("key", 2);
         assert_eq!(limiter.peek("key").remaining(), 2);
-        // Those of 200 and 300 ms count until 1,200 and 1,300.
+        // The units that were charged at 200 and 300 ms count until 1,200 and 1,300 ms.
         clock.set(Duration::from_millis(1_000_000 + 1_199));
         assert_eq!(limiter.peek("key").remaining(), 2);
         clock.advance(Duration::from_millis(1));
@@ -107,7 +107,7 @@ fn the_newest_units_remain_charged() {
     }
 }
 
-/// No window of one period ever holds more than the limit, of units that were charged and not given back.
+/// No span of one period has more than the limit, of the units that were charged and not given back.
 #[test]
 fn sliding_windows_stay_strict_with_any_refund() {
     fn holds(algorithm: impl Algorithm) {
@@ -115,7 +115,7 @@ fn sliding_windows_stay_strict_with_any_refund() {
         for _ in 0..500 {
             let mut now = 1_000_000;
             let mut state = algorithm.new_state(Nanos(now), Nanos(now));
-            // The units admitted and not given back: any of them may be what the refund was meant for.
+            // The units that were admitted and not given back. The refund may be for any of them.
             let mut kept: Vec<u64> = Vec::new();
             for _ in 0..64 {
                 now += random.below(400);
@@ -160,19 +160,19 @@ async fn a_refund_releases_waiters_sooner() {
 fn a_bucket_that_starts_empty_and_was_filled_early_by_a_refund_is_not_evicted() {
     let bucket = TokenBucket::new(Quota::per_second(1).burst(60)).start_empty();
     let clock = ManualClock::new();
-    // A table of one shard: the new keys of a shard clean that shard.
+    // The table has one shard. New keys sweep the shard.
     let limiter = RateLimiter::builder(bucket).clock(clock.clone()).max_keys(100).build();
     clock.advance(Duration::from_secs(10));
     assert!(limiter.check_n("key", 10).is_allowed());
     limiter.refund("key", 60);
     assert_eq!(limiter.peek("key").remaining(), 60);
-    // Other keys arrive, which cleans the table of keys that are full and have not been used for a while.
+    // Calls for other keys sweep the table. They remove keys that are full and have not been used for a while.
     clock.advance(Duration::from_secs(15));
     for other in 0..20 {
         assert!(limiter.check(&other).is_allowed());
     }
     assert_eq!(limiter.peek("key").remaining(), 60, "one never seen has 25");
-    // When a fresh one is full as well, it is.
+    // When the bucket of a fresh key would be full as well, the key is removed.
     clock.advance(Duration::from_secs(60));
     for other in 20..60 {
         assert!(limiter.check(&other).is_allowed());

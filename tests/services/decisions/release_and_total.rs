@@ -1,4 +1,4 @@
-//! Releases by hand, and cancelled or evicted calls: totals stay exact.
+//! Explicit releases, and calls that are cancelled or evicted. The totals stay exact.
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -12,7 +12,7 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Ending a call that was never begun must not make room for others.
+/// A release of a call that was never admitted must not make room for other calls.
 #[test]
 fn a_release_of_a_key_that_holds_nothing_leaves_the_total_alone() {
     let limiter = RateLimiter::new(Concurrency::per_key(2).total(2));
@@ -32,7 +32,7 @@ fn over_release_does_not_affect_total() {
     assert!(limiter.try_acquire_permit("d").is_err(), "two are in progress, and no more may be");
 }
 
-/// The oldest is evicted for a new call, or keeps its slot.
+/// The oldest waiter is evicted for a new call, unless the total has no room for the new call.
 #[test]
 fn the_oldest_keeps_its_slot_if_the_total_has_no_room_for_the_new_call() {
     let rule = Concurrency::per_key(10).total(12).queue(1).overflow(QueueOverflow::DropOldest);
@@ -59,7 +59,7 @@ fn a_call_that_may_not_wait_evicts_no_waiter() {
     assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
 }
 
-/// A call leaves the total of the tier that it was made with.
+/// A call is released from the total of the tier with which it was made.
 #[test]
 fn a_call_with_a_tier_of_its_own_leaves_the_total_of_that_tier() {
     let paid = Concurrency::per_key(5).total(1);
@@ -83,7 +83,8 @@ fn a_permit_leaves_the_total_that_it_was_counted_in_though_the_algorithm_was_rep
     assert!(limiter.try_acquire_permit("c").is_err(), "one is in progress that counts in the new total");
 }
 
-/// A clock that steps back adds at most one period to a wait; for this algorithm, which has none, nothing.
+/// If the clock steps back, a wait becomes longer by at most one period. This algorithm has no period, so the wait does
+/// not become longer.
 #[test]
 fn a_clock_that_steps_back_does_not_prolong_max_wait() {
     let clock = ManualClock::new();

@@ -1,4 +1,4 @@
-//! A tier for each call: used units stay used, whichever key moves to whichever tier.
+//! A tier for each call. Whatever keys move to whatever tiers, used units stay used.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -104,7 +104,7 @@ async fn a_user_gets_the_tier_of_the_request_and_its_quota_in_the_headers() {
     assert_eq!(reported(&service, ann).await, api(200, 3, 60, 1));
     assert_eq!(reported(&service, ann).await, api(200, 3, 60, 0));
     assert_eq!(reported(&service, ann).await, api(429, 3, 60, 0));
-    // Ann pays: the three that are used stay used.
+    // Ann has become a paying user. The three units that she has used stay used.
     let ann = User { pays: true, ..ann };
     assert_eq!(reported(&service, ann).await, api(200, 50, 3_600, 46));
     assert_eq!(reported(&service, bob).await, api(200, 50, 3_600, 48));
@@ -146,9 +146,9 @@ fn moves<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
         let left = to - used.min(to);
         let case = format!("seed {seed}: {used} of {from}, then {to}: {new:?}");
         assert_eq!(limiter.tier(&new).peek("key").remaining(), left, "{case}");
-        // A peek moves no key.
+        // A peek does not move the key to another tier.
         assert_eq!(limiter.tier(&old).peek("key").remaining(), from - used, "{case}");
-        // Neither reset nor locked out.
+        // The key is neither reset nor locked out.
         assert_eq!(takes(&limiter, &new, "key"), left, "{case}");
         let wait = limiter.tier(&new).peek("key").retry_after().unwrap();
         assert!(wait <= 3_600 * 2 * SECOND, "{case}: {wait:?}");
@@ -187,7 +187,7 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
                 false => assert_eq!(called, looked, "{case}"),
             }
             if let Some(wait) = called.retry_after() {
-                // As long as no call arrives, it is true to the nanosecond.
+                // As long as no call is made, the reported wait is exact to the nanosecond.
                 clock.advance(wait - Duration::from_nanos(1));
                 assert!(!limiter.tier(tier).peek("key").is_allowed(), "{case}");
                 clock.advance(Duration::from_nanos(1));
@@ -202,7 +202,8 @@ fn a_peek_with_a_tier_reports_what_a_call_with_it_would() {
     with_each_kind!(looks);
 }
 
-/// While no more is used than the smaller tier can hold, a thousand moves change nothing at all.
+/// As long as the key has used no more units than the smaller tier can hold, a thousand moves between the tiers change
+/// nothing.
 fn to_and_fro_below<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
@@ -219,7 +220,8 @@ fn a_key_that_moves_to_and_fro_keeps_a_small_usage() {
     with_each_kind!(to_and_fro_below);
 }
 
-/// A client that may choose (a login, a search) must not get more out of both tiers than of the larger one.
+/// A client may be able to choose the tier, for example by a login or a search. Both tiers together must not admit more
+/// than the larger tier.
 fn to_and_fro<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
@@ -236,7 +238,7 @@ fn a_key_that_moves_to_and_fro_a_thousand_times_gets_no_more_than_the_larger_tie
     with_each_kind!(to_and_fro);
 }
 
-/// An app has as many tiers as routes: none of them loses what the key has used because others were called.
+/// An app has as many tiers as routes. Calls with one tier do not make another tier forget what the key has used.
 fn many_tiers<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (large, small) = (rule(Quota::per_hour(1_000)), rule(Quota::per_hour(10)));
     let (limiter, _clock) = tiered(small.clone());
@@ -255,8 +257,8 @@ fn a_key_with_twenty_tiers_gets_no_more_than_the_largest_allows() {
     with_each_kind!(many_tiers);
 }
 
-/// A call with the large tier is queued and then cancelled, after the small one was called: the small one's
-/// units are not its own.
+/// A call with the large tier is queued, then the small tier is called, and then the queued call is cancelled. Its
+/// refund must not give back units of the small tier.
 #[test]
 fn a_cancelled_call_of_one_tier_refunds_nothing_to_another() {
     let (small, large) = (FixedWindow::new(Quota::per_hour(3)), FixedWindow::new(Quota::per_hour(1_000)));
@@ -295,7 +297,8 @@ fn a_denial_by_a_smaller_tier_gives_nothing_back_to_the_larger() {
     with_each_kind!(denied_by_another);
 }
 
-/// Moves at any time: over any span, never more than the larger tier's burst and what its rate brings.
+/// A key moves between tiers at any time. Over any span, no more is admitted than the larger burst and what the faster
+/// rate brings.
 #[test]
 fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
     for seed in 0..200 {
@@ -320,7 +323,7 @@ fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
     }
 }
 
-/// The same by a caller that does so on purpose: whenever one tier has nothing left, it calls the other.
+/// A caller moves between tiers on purpose. Whenever one tier has nothing left, the caller calls the other tier.
 #[test]
 fn calling_the_other_tier_whenever_one_is_spent_gets_no_more_than_the_faster_allows() {
     let slow = TokenBucket::new(Quota::per_second(9).burst(10));
@@ -349,7 +352,7 @@ fn a_charge_of_a_tier_comes_back_in_that_tier_and_a_reset_clears_it() {
     assert!(limiter.is_empty());
 }
 
-/// Two layers on one limiter and one key, each with a tier of its own: both must allow.
+/// Two layers have one limiter and one key, but different tiers. Both tiers must allow a call.
 #[tokio::test]
 async fn two_tiers_on_one_key_must_both_allow() {
     let (small, large) = (FixedWindow::new(Quota::per_minute(4)), FixedWindow::new(Quota::per_minute(1_000)));
@@ -399,12 +402,12 @@ async fn a_chosen_tier_joins_other_layers() {
         assert_eq!(fields(bob).await, (200, vec![5, 6]));
     }
     assert_eq!(fields(bob).await, (429, vec![5, 6]));
-    // All is spent, and bob's last unit is still his.
+    // All other units are used, and Bob's last unit is still there.
     clock.advance(Duration::from_secs(60));
     assert_eq!(fields(bob).await, (200, vec![5, 6]));
 }
 
-/// Fails if it is polled over and over: with paused time nothing else would ever run.
+/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
 async fn patient<F: Future>(future: F) -> F::Output {
     let (mut future, mut polls) = (pin!(future), 0);
     poll_fn(|cx| {
@@ -438,7 +441,7 @@ async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
         calls.spawn(async move { (n, patient(call).await.is_allowed(), start.elapsed()) });
         tokio::task::yield_now().await;
     }
-    // The slower tier has three slots, and they are taken.
+    // The queue of the slower tier has three places, and all of them are taken.
     assert!(!limiter.tier(&slow()).acquire("key").await.is_allowed());
     let mut left = calls.join_all().await;
     left.sort_unstable();
@@ -447,7 +450,7 @@ async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
     assert!(limiter.tier(&fast()).peek("key").retry_after().is_some_and(|wait| wait <= 500 * MS));
 }
 
-/// A call that waits and one that does not both report the limit of their own tier.
+/// A queued call and a call that is admitted at once both report the limit of their own tier.
 #[tokio::test(start_paused = true)]
 async fn a_queued_call_reports_the_limit_of_its_tier() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
@@ -470,8 +473,8 @@ fn a_peek_with_a_tier_is_true_while_others_wait() {
     }
 }
 
-/// A slower tier is called while others wait: they are released later, and are not polled over and over until
-/// then.
+/// If a slower tier is called while calls are queued, these calls are released later, and are not polled again and
+/// again until then.
 #[test]
 fn waiters_sleep_on_when_a_slower_tier_is_called() {
     let (limiter, clock) = tiered(fast());
@@ -522,7 +525,7 @@ fn a_call_of_cost_0_leaves_the_stored_permits_of_other_tiers() {
     assert_eq!(takes(&limiter, &stored, "key"), 9);
 }
 
-/// Due waiters are released once, in the simulation as in the queue.
+/// Waiters whose time has come are released only once, in the projection as in the queue.
 #[test]
 fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
     let log = |limit| SlidingLog::new(Quota::per(limit, Duration::from_nanos(10)).unwrap()).queue(5);
@@ -540,7 +543,7 @@ fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
                 call
             })
             .collect();
-        // Some might have been released, and have not been polled since.
+        // Some waiters might have been released, but not polled since.
         clock.advance(Duration::from_nanos(random.below(30)));
         let seen = limiter.tier(&other).peek("key");
         let reported = limiter.tier(&other).check("key");

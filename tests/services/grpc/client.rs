@@ -1,4 +1,4 @@
-//! A tonic client, written as a generator would write it, that calls a limited tonic server.
+//! A tonic client that calls a limited tonic server. The client is written like a generated client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl<T: Transport> Caller<T> {
         Self(Grpc::with_origin(transport, format!("http://{address}").parse().unwrap()))
     }
 
-    /// Calls a method with a text, and returns all messages of the response.
+    /// Calls a method with a text. Returns all messages of the response.
     pub(crate) async fn call(&mut self, method: &'static str, text: &str) -> Result<Vec<String>, Status> {
         assert!(self.0.ready().await.is_ok());
         let (grpc, path) = (&mut self.0, path(method));
@@ -105,7 +105,7 @@ pub(crate) fn answer(method: &str, text: &str) -> Vec<String> {
 
 const THIRD: Duration = Duration::from_nanos(333_333_334);
 
-/// One call, and one more each third of a second.
+/// Allows one call, and one more every third of a second.
 fn thirds() -> TokenBucket {
     TokenBucket::new(Quota::per(1, THIRD).unwrap())
 }
@@ -183,7 +183,7 @@ async fn a_client_that_still_sends_gets_the_status_and_keeps_its_connection() {
     let mut caller = Caller::connect(server.address).await;
     caller.call(SAY, "abc").await.unwrap();
     for method in [JOIN, CHAT] {
-        // More messages may follow at any time.
+        // The request stream is open, so more messages may follow at any time.
         let (saying, words) = mpsc::channel::<Words>(1);
         saying.send(Words::new("a")).await.unwrap();
         let words = Request::new(ReceiverStream::new(words));
@@ -195,6 +195,6 @@ async fn a_client_that_still_sends_gets_the_status_and_keeps_its_connection() {
         assert_eq!(read(&status).wait, Some(THIRD));
         saying.closed().await;
     }
-    // The connection still works.
+    // The connection can still be used.
     assert_eq!(caller.call(SAY, "abc").await.unwrap_err().code(), Code::ResourceExhausted);
 }

@@ -1,4 +1,4 @@
-//! The details of a rejection, read by `prost` and `tonic-types`, and compared with each other.
+//! The details of a rejection, as `prost` and `tonic-types` read them. The results are compared with each other.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const TYPES: &str = "type.googleapis.com/google.rpc.";
 pub(crate) struct Details {
     pub(crate) wait: Option<Duration>,
     pub(crate) names: Vec<String>,
-    /// The pushback in milliseconds; a negative one forbids a retry.
+    /// The pushback in milliseconds. A negative pushback forbids a retry.
     pub(crate) pushback: Option<i32>,
 }
 
@@ -28,10 +28,10 @@ impl Details {
     }
 }
 
-/// Reads a rejection that is `RESOURCE_EXHAUSTED`, from its headers: each of its parts must say the same.
+/// Reads the headers of a rejection with the code `RESOURCE_EXHAUSTED`. All parts of the rejection must agree.
 #[track_caller]
 pub(crate) fn reported(headers: &HeaderMap) -> Details {
-    // As the protocol demands: decimal, and base64 without padding.
+    // The protocol requires a decimal status, and base64 without padding.
     assert_eq!(one(headers, "grpc-status"), Some("8"), "{headers:?}");
     let encoded = one(headers, "grpc-status-details-bin").unwrap_or_else(|| panic!("{headers:?}"));
     assert!(!encoded.ends_with('='), "{headers:?}");
@@ -50,7 +50,7 @@ pub(crate) fn read(status: &Status) -> Details {
     let details = pb::Status::decode(Bytes::copy_from_slice(status.details())).unwrap();
     assert_eq!((details.code, details.message.as_str()), (8, status.message()));
 
-    // Only a delay and names, in this order, and never the caller's key.
+    // The details are only a delay and names, in this order, and never the caller's key.
     let mut rest = details.details.as_slice();
     let mut wait = None;
     if let [first, others @ ..] = rest
@@ -93,7 +93,7 @@ pub(crate) fn read(status: &Status) -> Details {
         if let Some(reported) = one(&headers, "retry-after") {
             assert_eq!(reported, seconds.clamp(1, i32::MAX as u64).to_string(), "{wait:?}");
         }
-        // Waits of up to a minute, in milliseconds, rounded up.
+        // The pushback has waits of up to a minute, in milliseconds, rounded up.
         let is_short = wait <= Duration::from_secs(60);
         let millis = if is_short { wait.as_nanos().div_ceil(1_000_000) as i32 } else { -1 };
         assert_eq!(pushback, Some(millis), "{wait:?}");

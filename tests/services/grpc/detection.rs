@@ -1,4 +1,4 @@
-//! Detection of the calls that get gRPC responses.
+//! The requests that get gRPC responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -109,7 +109,8 @@ async fn grpc_responses_can_be_off() {
     for kind in GRPC.into_iter().chain(WEB).map(Some).chain(NEITHER) {
         assert_is_http(&send(server.address, call(SAY, kind), Says::Once).await);
     }
-    // The reason for gRPC responses: clients take a 429 for a server that is down, and many retry immediately.
+    // This is why gRPC requests need gRPC responses: clients treat a 429 as a server that is down, and many clients
+    // then retry immediately.
     let server = refusing!(HttpResponder::new().grpc(GrpcMode::Never).body(BodyFormat::Empty));
     let mut caller = Caller::connect(server.address).await;
     for method in METHODS {
@@ -137,7 +138,8 @@ async fn a_custom_response_is_not_used_for_grpc_callers() {
     }
 }
 
-/// A call that would be released after its `grpc-timeout` is rejected immediately, if that header applies to it.
+/// A call that would be released after its `grpc-timeout` is rejected immediately, if its response would be a gRPC
+/// response.
 #[tokio::test]
 async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
     let grpc = Some("application/grpc");

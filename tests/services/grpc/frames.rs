@@ -39,7 +39,8 @@ impl Heard {
         self.headers.contains_key(name)
     }
 
-    /// Asserts that one frame carries the whole response; the server may reset the stream without an error after it.
+    /// Asserts that one frame has the whole response. After this frame, the server may reset the stream without an
+    /// error.
     #[track_caller]
     pub(crate) fn assert_is_trailers_only(&self) {
         assert_eq!(self.status, StatusCode::OK, "{self:?}");
@@ -75,7 +76,8 @@ impl Frame {
         Some(Self { kind, flags, stream: u32::from_be_bytes(stream), payload: payload.to_vec() })
     }
 
-    /// Returns whether this is `RST_STREAM` with `NO_ERROR`: the response is complete, and the request need not be.
+    /// Returns whether this is `RST_STREAM` with `NO_ERROR`, which says that the response is complete and the rest of
+    /// the request is not needed.
     pub(crate) fn asks_for_no_more(&self) -> bool {
         self.kind == RST_STREAM && self.payload == [0; 4]
     }
@@ -117,9 +119,9 @@ impl AsyncWrite for Tap {
 /// The messages that a caller sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
-    /// One message, the last one.
+    /// One message, which is the last one.
     Once,
-    /// One message, with more to come.
+    /// One message, after which the stream stays open.
     AndGoesOn,
 }
 
@@ -153,7 +155,7 @@ pub(crate) async fn send(address: SocketAddr, mut request: Request<()>, says: Sa
         data.unwrap();
     }
     body.trailers().await.unwrap();
-    // All frames that the server sent before it answers this have arrived with the answer.
+    // The server replies to this ping after all frames that it has sent before.
     ping.ping(h2::Ping::opaque()).await.unwrap();
     let heard = heard.lock().unwrap();
     let mut bytes = heard.as_slice();

@@ -30,25 +30,25 @@ const KINDS: [(&str, bool); 4] = [
     ("application/grpc-web-text+proto", true),
 ];
 
-/// Returns the content type of the response: tonic-web adds the codec if it is outermost.
+/// Returns the content type of a response. If tonic-web is the outermost layer, it adds the codec to the content type.
 fn renamed(kind: &str) -> &str {
     if kind.contains("-text") { "application/grpc-web-text+proto" } else { "application/grpc-web+proto" }
 }
 
-/// One call each two seconds.
+/// Allows one call every two seconds.
 fn slow(clock: &ManualClock) -> RateLimitLayer<Global, TokenBucket> {
     limit(TokenBucket::new(Quota::per_minute(30).burst(1)), clock).name("slow")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Between the limiter and the services.
+    /// tonic-web is between the limiter and the services.
     Inside,
-    /// Around the limiter.
+    /// tonic-web is around the limiter.
     Outside,
 }
 
-/// Starts a server with tonic-web and a limiter, around all services or around the one.
+/// Starts a server with tonic-web and a limiter, either around all services or around one service.
 async fn server(place: Place, around_one: bool, clock: &ManualClock, echo: Echo) -> Server {
     let (web, layer) = (GrpcWebLayer::new(), slow(clock));
     let builder = builder().accept_http1(true);
@@ -86,7 +86,7 @@ fn padded(bytes: &[u8]) -> String {
     text
 }
 
-/// Decodes base64 in one piece or in several, each padded.
+/// Decodes base64 that consists of one part or several parts, each with padding.
 fn unpadded(text: &[u8]) -> Vec<u8> {
     let value = |letter: u8| (0..64_u8).find(|&bits| base64(&[bits << 2]).as_bytes()[0] == letter);
     let mut bytes = Vec::new();
@@ -116,7 +116,7 @@ fn frames(answer: &Answer, is_text: bool) -> (Vec<String>, String) {
     (messages, trailers)
 }
 
-/// Asserts that the whole rejection is in its headers.
+/// Asserts that the headers have the whole rejection.
 #[track_caller]
 fn assert_is_refused(answer: &Answer, content_type: &str) {
     assert_eq!(answer.status, 200, "{answer:?}");

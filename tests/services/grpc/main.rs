@@ -1,4 +1,5 @@
-//! Responses to gRPC callers: every byte of a rejection, and clients of other implementations that retry after the reported wait.
+//! Responses to gRPC callers: every byte of a rejection, and clients of other implementations that retry after the
+//! reported wait.
 #![cfg(feature = "tonic")]
 
 mod client;

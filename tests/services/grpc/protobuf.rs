@@ -1,8 +1,8 @@
-//! `google.rpc.Status` written by hand (the encoding of protocol buffers), and base64 as in gRPC's metadata.
+//! `google.rpc.Status`, encoded by hand with the encoding of protocol buffers, and base64 as in the metadata of gRPC.
 
 use std::time::Duration;
 
-/// Returns the tag of a field: its number, and 2 for bytes or 0 for an integer.
+/// Returns the tag of a field. The tag has the field's number, and 2 for bytes or 0 for an integer.
 fn tag(number: u64, kind: u64) -> Vec<u8> {
     varint(number << 3 | kind)
 }
@@ -22,7 +22,7 @@ fn bytes(number: u64, bytes: impl AsRef<[u8]>) -> Vec<u8> {
     [tag(number, 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
 }
 
-/// Encodes a scalar, which is omitted if it has its default, as in proto3.
+/// Encodes a scalar. A scalar with its default value is omitted, as in proto3.
 fn text(number: u64, text: &str) -> Vec<u8> {
     if text.is_empty() { Vec::new() } else { bytes(number, text) }
 }

@@ -1,4 +1,4 @@
-//! `grpcio`, an independent client: it reads the details with its own library, and retries when the server says.
+//! `grpcio`, an independent client. It reads the details with its own library, and retries when the server says.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,7 +24,7 @@ use tower_throttle::{Quota, RateLimitLayer};
 use crate::client::answer;
 use crate::service::{Echo, METHODS, SAY, SPELL, builder, limit, serve};
 
-/// A backoff so long that no client retries in time, unless the server reports when.
+/// A backoff that is so long that no client retries in time, unless the server reports a pushback.
 const NEVER: &str = "600";
 
 /// The Python that `tests/install-deps` installs.
@@ -110,7 +110,7 @@ async fn it_reads_that_a_limiter_is_closed() {
     assert_eq!((&reported["wait"], &reported["names"]), (&Value::Null, &Value::Null));
 }
 
-/// The attempts that a server receives from its clients; one call may take several.
+/// The attempts that a server receives. A client may make several attempts for one call.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Attempt>>>);
 
@@ -147,7 +147,8 @@ impl Log {
     }
 }
 
-/// Serves all methods, and keeps a log; with `steals`, another caller takes all units before each call's first attempt.
+/// Serves all methods, and keeps a log. If `steals` is `true`, another caller takes all units before the first attempt
+/// of each call.
 macro_rules! logging {
     ($log:expr, $layer:expr, $steals:expr) => {{
         let layer = $layer;
@@ -155,7 +156,7 @@ macro_rules! logging {
         let (log, answers) = ($log.clone(), $log.clone());
         let asked = MapRequestLayer::new(move |request: Request<Body>| {
             if log.asked(&request) == 0 && $steals {
-                // After it, nothing is left.
+                // After this, no unit is left.
                 while limiter.check(&()).is_allowed() {}
             }
             request
@@ -179,7 +180,8 @@ async fn it_retries_after_the_reported_wait_and_its_first_retry_is_served() {
             let answers: Vec<String> = serde_json::from_value(reported["answers"].clone()).unwrap();
             match method {
                 SAY | SPELL => assert_eq!(answers, answer(method, "abc")),
-                // In a stream that it sends again, grpcio sometimes loses the end, whichever server rejected it.
+                // When grpcio sends a stream again, it sometimes loses the end of the stream, whichever server rejected
+                // the first attempt.
                 _ => assert!("abc".starts_with(&answers.concat()), "{answers:?}"),
             }
         }
@@ -195,7 +197,7 @@ async fn it_retries_after_the_reported_wait_and_its_first_retry_is_served() {
     }
 }
 
-/// Makes one call to each server, which arrives when nothing is left.
+/// Makes one call to a server with each algorithm. The call arrives when no unit is left.
 macro_rules! assert_first_retries_are_served {
     ($($algorithm:expr),+ $(,)?) => {$({
         let log = Log::default();
@@ -245,7 +247,7 @@ async fn it_does_not_use_up_its_attempts_where_the_wait_is_long() {
     let log = Log::default();
     let server = logging!(log, layer, false);
     let [reported] = python(server.address, SAY, 1, 2, "0.01").await.try_into().unwrap();
-    // It receives the wait, and does not retry by itself.
+    // The client receives the wait, and does not retry automatically.
     assert_is_refused(&reported, json!([60, 1]), json!(["default"]), Some("-1"));
     let previous: Vec<_> = log.calls()[0].iter().map(|attempt| attempt.previous).collect();
     assert_eq!(previous, [0]);
@@ -255,7 +257,8 @@ async fn it_does_not_use_up_its_attempts_where_the_wait_is_long() {
 async fn the_reported_wait_holds_for_a_limit_around_one_service() {
     let layer = RateLimitLayer::new(Global, per(1, Duration::from_millis(500)));
     let server = serve!(builder().add_service(layer.layer(Echo::default())));
-    // The second comes too early, the third after it was admitted, and all are served.
+    // The second call comes too early, and so does the third, which comes after the second was admitted. All calls are
+    // served in the end.
     for reported in python(server.address, SPELL, 4, 3, NEVER).await {
         assert_eq!(reported["answers"], json!(["a", "b", "c"]), "{reported}");
     }

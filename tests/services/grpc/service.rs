@@ -1,4 +1,5 @@
-//! A gRPC service, written as a generator would write it, with a method of each kind, and servers for it.
+//! A gRPC service with a method of each kind, and servers for the service. The service is written like a generated
+//! service.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -33,13 +34,13 @@ impl Words {
     }
 }
 
-/// Takes one message, returns one.
+/// Takes one message, and returns it.
 pub(crate) const SAY: &str = "/test.Echo/Say";
-/// Takes one message, returns each of its letters.
+/// Takes one message, and returns each of its letters.
 pub(crate) const SPELL: &str = "/test.Echo/Spell";
-/// Takes many messages, returns one: all of them concatenated.
+/// Takes many messages, and returns one message that contains all of them.
 pub(crate) const JOIN: &str = "/test.Echo/Join";
-/// Takes many messages, returns each.
+/// Takes many messages, and returns each of them.
 pub(crate) const CHAT: &str = "/test.Echo/Chat";
 
 pub(crate) const METHODS: [&str; 4] = [SAY, SPELL, JOIN, CHAT];
@@ -48,7 +49,7 @@ type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type Answers = Pin<Box<dyn Stream<Item = Result<Words, Status>> + Send>>;
 type Answered<T> = Result<tonic::Response<T>, Status>;
 
-/// The service; it counts its calls.
+/// The service, which counts its calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Echo {
     calls: Arc<AtomicUsize>,
@@ -114,7 +115,7 @@ async fn chat(request: tonic::Request<Streaming<Words>>) -> Answered<Answers> {
     Ok(tonic::Response::new(Box::pin(request.into_inner().map(|word| word))))
 }
 
-/// A limit with one budget for all callers, on that clock.
+/// A limit with one budget for all callers, on this clock.
 pub(crate) fn limit<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimitLayer<Global, A> {
     RateLimitLayer::with_limiter(Global, RateLimiter::builder(rule).clock(clock.clone()).build())
 }

@@ -1,4 +1,4 @@
-//! Rejections byte by byte: in process, and as one frame over a connection.
+//! Rejections byte by byte, in process and as one frame of a connection.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -38,7 +38,7 @@ fn request() -> Request<Full<Bytes>> {
 
 type App = Response<Empty<Bytes>>;
 
-/// Calls a service that always answers, behind that layer.
+/// Calls a service behind the layer. The service answers every request.
 async fn through<L, S, B>(layer: &L) -> Response<B>
 where
     L: Layer<tower::util::BoxCloneSyncService<Request<Full<Bytes>>, App, Infallible>, Service = S>,
@@ -48,7 +48,7 @@ where
     layer.layer(tower::util::BoxCloneSyncService::new(inner)).oneshot(request()).await.unwrap()
 }
 
-/// Returns the headers of a rejection, which has nothing else.
+/// Returns the headers of a rejection, which has no body and no trailers.
 macro_rules! refusal {
     ($layer:expr) => {{
         let response = through(&$layer).await;
@@ -165,7 +165,8 @@ async fn a_wait_is_reported_to_the_nanosecond() {
     }
 }
 
-/// Calls at random times: a rejection reports the limiter's decision. Returns the number of rejections.
+/// Makes calls at random times. Each rejection must report the decision of the limiter. Returns the number of
+/// rejections.
 async fn walk<A>(rule: A, random: &mut Random) -> usize
 where
     A: Algorithm + Debug + Send + Sync + 'static,
@@ -219,17 +220,17 @@ async fn of_several_policies_those_that_denied_are_named() {
     let b = || limit(per(1, 3 * second), &clock).name("b");
     let ample = || limit(per(9, second), &clock).name("ample");
 
-    // The longest wait: all must allow.
+    // The rejection reports the longest wait, since all policies must allow the call.
     let headers = second!(a().and(ample()).and(b()));
     assert_eq!(reported(&headers), Details::new(Some(3 * second), &["a", "b"], Some(3_000)));
     let headers = second!(ample().and(b()));
     assert_eq!(reported(&headers), Details::new(Some(3 * second), &["b"], Some(3_000)));
-    // A hidden policy still extends the wait.
+    // The wait of a hidden policy is included.
     let headers = second!(a().and(b().hidden()));
     assert_eq!(reported(&headers), Details::new(Some(3 * second), &["a"], Some(3_000)));
     let headers = second!(a().hidden().and(ample()).and(b().hidden()));
     assert_eq!(reported(&headers), Details::new(Some(3 * second), &[], Some(3_000)));
-    // Policies with the same name get distinct names.
+    // Policies with the same name get different names.
     let headers = second!(a().and(a()));
     assert_eq!(reported(&headers), Details::new(Some(second), &["a", "a-2"], Some(1_000)));
 }
@@ -261,7 +262,7 @@ async fn a_cost_that_can_never_fit_is_not_to_be_retried() {
     assert_eq!(reported(&headers), Details::new(None, &[], Some(-1)));
     assert_eq!(one(&headers, "grpc-status-details-bin"), Some("CAgSE3JhdGUgbGltaXQgZXhjZWVkZWQ"));
 
-    // Nor does it help if another policy would admit it later.
+    // Waiting does not help, even if another policy would allow the call later.
     let used = limit(per(1, second), &clock).name("later");
     assert!(used.limiter().check(&()).is_allowed());
     let never = limit(per(1, second), &clock).cost(dear).name("never");
@@ -285,7 +286,7 @@ async fn jitter_is_the_same_in_all_parts_that_report_a_wait() {
     let mut waits = Vec::new();
     for _ in 0..500 {
         let headers = refusal!(layer);
-        // `reported` compares the delay, the pushback, and Retry-After.
+        // `reported` compares the delay, the pushback, and `Retry-After`.
         let reported = reported(&headers).wait.unwrap();
         assert!((wait..=wait + most).contains(&reported), "{reported:?}");
         let field = one(&headers, "ratelimit").unwrap();
@@ -293,7 +294,8 @@ async fn jitter_is_the_same_in_all_parts_that_report_a_wait() {
         waits.push(reported);
     }
     waits.sort();
-    // One draw each, from the whole range: a quarter without any is practically impossible.
+    // Each rejection draws one random time from the whole range. It is practically impossible that a quarter of the
+    // range has none.
     let quarter = |at: u32| (wait + most * at / 4)..=(wait + most * (at + 1) / 4);
     assert!((0..4).all(|at| waits.iter().any(|wait| quarter(at).contains(wait))), "{waits:?}");
     assert!(waits.iter().any(|wait| wait.subsec_nanos() % 1_000_000 != 0), "{waits:?}");
@@ -353,7 +355,7 @@ async fn an_outer_layer_changes_nothing_in_the_rejection_of_an_inner_one() {
     assert_eq!(lines, ["\"inner\";r=0;t=1", "\"outer\";r=7;t=1"]);
 }
 
-/// Asserts a code and a message; the details, if any, must say the same.
+/// Asserts the code and the message. If there are details, they must agree.
 fn assert_is(headers: &HeaderMap, code: u64, message: &str) {
     assert_eq!(one(headers, "grpc-status"), Some(code.to_string().as_str()), "{headers:?}");
     let status = tonic::Status::from_header_map(headers).unwrap();
@@ -370,7 +372,7 @@ fn assert_is(headers: &HeaderMap, code: u64, message: &str) {
 async fn a_limiter_that_was_closed_is_unavailable() {
     let layer = limit(per(1, Duration::from_secs(1)), &ManualClock::new());
     let other = limit(per(1, Duration::from_secs(1)), &ManualClock::new());
-    // Also where it has denied a call just now.
+    // The same is true of a limiter that has just denied a call.
     reported(&second!(layer.clone()));
     layer.limiter().close();
     let server = serve!(builder().layer(layer.clone()).add_service(Echo::default()));
@@ -438,7 +440,7 @@ async fn callers_without_a_key_get_the_reason() {
     assert!(response.body().is_end_stream());
     assert_is(response.headers(), 3, "the request does not identify its client in a valid form");
 
-    // It does not report what the server lacks.
+    // The response does not say what the server lacks.
     let layer = RateLimitLayer::new(PeerIp::new(), per(1, Duration::from_secs(1)));
     assert_is(through(&layer).await.headers(), 13, "the server cannot identify the client of this request");
 
@@ -449,7 +451,7 @@ async fn callers_without_a_key_get_the_reason() {
     assert_is(response.headers(), 7, strange);
 }
 
-/// Some clients accept no more than 8 KiB of headers.
+/// Some clients accept at most 8 KiB of headers.
 #[tokio::test]
 async fn even_long_names_leave_space_in_the_header_block() {
     let clock = ManualClock::new();

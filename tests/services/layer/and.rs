@@ -1,5 +1,5 @@
-//! Several limits are charged all or none: a tuple on one key, and layers joined by `.and` on keys of their
-//! own, against limits that are called one by one.
+//! Several limits charge a call together or not at all. The limits are in a tuple on one key, or in layers that are
+//! joined by `.and` on several keys. They are compared with limits that are called one by one.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::support::{Item, PolledByHand, Random, effective_window};
 const SECOND: u64 = 1_000_000_000;
 /// The number of calls in one case.
 const CALLS: usize = 24;
-/// The end of exact waits: beyond 584 years from the clock's zero there is no time.
+/// Waits beyond 584 years from the clock's zero are not exact.
 const LONG: Duration = Duration::from_nanos(i64::MAX as u64);
 
-/// Returns a quota that a few calls can exhaust, and now and then an extreme one.
+/// Returns a quota that a few calls can use up, or sometimes an extreme quota.
 fn quota(random: &mut Random) -> Quota {
     let limit = match random.below(8) {
         0 => 1,
@@ -75,7 +75,7 @@ impl Kind for SlidingLog {
     }
 }
 
-/// No call is queued: what cannot be admitted at once is denied.
+/// No call is queued. A call that cannot be admitted at once is denied.
 impl Kind for LeakyBucket {
     fn any(random: &mut Random) -> Self {
         Self::new(quota(random)).queue(0)
@@ -117,10 +117,10 @@ macro_rules! with_each_pair {
     };
 }
 
-/// The number of cases of each of 49 pairs: more than 10,000 in all.
+/// The number of cases for each of the 49 pairs. In all, there are more than 10,000 cases.
 const CASES: usize = 210;
 
-/// Returns the next reading of the clock: later, at the reported time, or earlier.
+/// Returns the next reading of the clock. It is a later reading, the reported time, or an earlier reading.
 fn next_time(random: &mut Random, now: u64, reported: Option<&Decision>) -> u64 {
     let reported =
         |span: fn(&Decision) -> Duration| reported.map_or(0, |reported| Nanos::from(span(reported)).0);
@@ -150,11 +150,12 @@ fn next_cost(random: &mut Random) -> u64 {
     }
 }
 
-/// Returns the index of the most urgent of the decisions, each with the window over which its remaining units
-/// spread.
+/// Returns the index of the decision that the tuple must report. Each decision has the window over which its remaining
+/// units spread.
 ///
-/// It is the denial with the longest wait, otherwise the decision nearest to exhaustion, and of those the
-/// one that must last longer; of two equal ones the first.
+/// If there are denials, this is the denial with the longest wait. Otherwise, it is the decision with the fewest
+/// remaining units and, of several such decisions, the one with the longest window. Of equal decisions, it is the
+/// first.
 fn most_urgent(each: &[(Decision, Option<Duration>)]) -> usize {
     let denied = each.iter().any(|(decision, _)| !decision.is_allowed());
     let mut chosen: Option<usize> = None;
@@ -179,7 +180,7 @@ fn most_urgent(each: &[(Decision, Option<Duration>)]) -> usize {
     chosen.unwrap()
 }
 
-/// Asserts that the tuple's decision is made of the decisions of its members.
+/// Asserts that the tuple's decision is composed of the decisions of its members.
 fn assert_merged(got: &Decision, each: &[(Decision, Option<Duration>)], case: &str) {
     let index = most_urgent(each);
     let (reported, _) = each[index];
@@ -197,7 +198,7 @@ fn assert_merged(got: &Decision, each: &[(Decision, Option<Duration>)], case: &s
     assert_eq!(got, expected, "{case}, each alone: {each:?}");
 }
 
-/// A tuple, and its members one by one: each call is previewed on both by a peek first.
+/// A tuple, and copies of its members that are called one by one. Before each call, both copies are peeked at.
 struct Mutants<A: Algorithm, B: Algorithm> {
     pair: (A, B),
     state: (A::State, B::State),
@@ -215,13 +216,13 @@ impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
         [self.pair.0.peek(a, now, cost), self.pair.1.peek(b, now, cost)]
     }
 
-    /// Returns the window over which each would spread what remains.
+    /// Returns each decision with the window over which its remaining units spread.
     fn windows(&self, each: [Decision; 2]) -> [(Decision, Option<Duration>); 2] {
         let [a, b] = each;
         [(a, effective_window(&self.pair.0, &a)), (b, effective_window(&self.pair.1, &b))]
     }
 
-    /// Returns the members inside the tuple, peeked on a copy.
+    /// Returns the decisions of the members in the tuple, from peeks at a copy of the state.
     fn inside(&self, now: Nanos, cost: u64) -> [Decision; 2] {
         let (mut a, mut b) = self.state.clone();
         [self.pair.0.peek(&mut a, now, cost), self.pair.1.peek(&mut b, now, cost)]
@@ -246,7 +247,7 @@ impl<A: Algorithm, B: Algorithm> Mutants<A, B> {
         got
     }
 
-    /// Asserts that the same call is denied at every instant before `retry_after`, and allowed at it.
+    /// Asserts that the same call is denied at every instant before its `retry_after`, and allowed at this instant.
     fn wait_is_true(&self, now: Nanos, cost: u64, denied: &Decision, random: &mut Random, case: &str) {
         let allowed = |at: u64| self.pair.check(&mut self.state.clone(), Nanos(at), cost).is_allowed();
         let Some(wait) = denied.retry_after() else {
@@ -308,7 +309,7 @@ fn a_tuple_reports_and_charges_what_each_alone_would() {
     with_each_pair!(as_two_alone, CASES);
 }
 
-/// Nested and long tuples give the same decisions as flat ones.
+/// Tuples that are nested or long decide like flat ones.
 #[test]
 fn nesting_of_tuples_changes_no_decision() {
     for seed in 0..1_000 {
@@ -338,7 +339,8 @@ fn nesting_of_tuples_changes_no_decision() {
     }
 }
 
-/// The remaining units of the reported limit spread over the window of that limit, not over another's.
+/// The remaining units of the reported limit spread over the window of that limit, and not over the window of another
+/// limit.
 fn window_of_the_reported_limit<A: Kind, B: Kind>(seed: u64) {
     let mut random = Random::new(seed);
     let mut mutants = Mutants::new((A::any(&mut random), B::any(&mut random)), Nanos::ZERO);
@@ -364,7 +366,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
-/// A call on up to three keys, with a cost for each. No key: not limited there.
+/// A call on up to three keys, with a cost for each key. The call is not limited where a key is `None`.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     keys: [Option<u8>; 3],
@@ -393,7 +395,7 @@ where
     }
 }
 
-/// A limit called alone: the units that one job takes there, by key.
+/// A limit that is called on its own. It has the units that a call takes there, for each key.
 trait Alone {
     fn look(&self, key: u8, cost: u64) -> Decision;
     fn take(&self, key: u8, cost: u64);
@@ -409,7 +411,7 @@ impl<A: Algorithm> Alone for RateLimiter<A> {
     }
 }
 
-/// Peeks at each limit, then charges all or none. Returns the longest wait, if any limit denies.
+/// Peeks at each limit, and then charges all or none. If any limit denies the call, returns the longest wait.
 fn one_by_one(wanted: &[(&dyn Alone, u8, u64)]) -> Option<Option<Duration>> {
     let looks: Vec<_> = wanted.iter().map(|(limit, key, cost)| limit.look(*key, *cost)).collect();
     if looks.iter().all(Decision::is_allowed) {
@@ -421,7 +423,8 @@ fn one_by_one(wanted: &[(&dyn Alone, u8, u64)]) -> Option<Option<Duration>> {
     Some(longest.map(|wait| wait.min(LONG)))
 }
 
-/// Two limiters in three layers: two layers share one limiter, and maybe one key.
+/// Compares joined layers with limits that are called one by one. There are two limiters in three layers. Two layers
+/// share one limiter, and may share one key.
 fn as_each_alone<A: Kind, B: Kind>(seed: u64) {
     let mut random = Random::new(seed);
     let (a, b) = (A::any(&mut random), B::any(&mut random));
@@ -439,7 +442,7 @@ fn as_each_alone<A: Kind, B: Kind>(seed: u64) {
     let mut service = layers.layer(service_fn(async |_: Job| Ok::<_, ()>(())));
     let (mut now, mut reported) = (0, None);
     for _ in 0..CALLS {
-        // After steps back of more than a period, evictions differ; the tuples' test covers them.
+        // After a step back of more than a period, other keys are evicted. The test of tuples covers such steps.
         now = next_time(&mut random, now, reported.as_ref()).max(now);
         clock.set(Duration::from_nanos(now));
         let job = Job::any(&mut random);
@@ -473,7 +476,7 @@ fn joined_layers_charge_each_limit_as_alone_or_not_at_all() {
     with_each_pair!(as_each_alone, CASES);
 }
 
-/// The same over HTTP, and what the header fields say of each.
+/// Makes the same comparison over HTTP, and checks the header fields of each policy.
 fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
     let mut random = Random::new(seed);
     let (a, b) = (A::any(&mut random), B::any(&mut random));
@@ -513,7 +516,7 @@ fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
         let seconds = |wait: Duration| (wait.as_nanos().div_ceil(u128::from(SECOND)) as u64).max(1);
         let retry = answer.headers().get("retry-after").map(|value| value.to_str().unwrap().parse().unwrap());
         let retry = retry.map(|retry: u64| retry.min(seconds(LONG)));
-        // No longer than recipients need to understand.
+        // The reported wait is at most the longest one that recipients should be able to represent.
         let reported = |wait| seconds(wait).min(0x7fff_ffff);
         assert_eq!(retry, denied.flatten().map(reported), "{case}: {job:?}");
         let names = ["default", "other"].into_iter().zip(job.keys).filter(|(_, key)| key.is_some());
@@ -521,7 +524,7 @@ fn as_each_alone_over_http<A: Kind, B: Kind>(seed: u64) {
             answer.headers().get_all(field).iter().map(|line| Item::read(line.to_str().unwrap())).collect()
         };
         let named: Vec<_> = items("ratelimit").into_iter().map(|item| (item.get("r"), item.name)).collect();
-        // The remaining units are those of the state after the call.
+        // The remaining units are those after the call.
         let left =
             wanted.iter().map(|(limit, key, _)| limit.look(*key, 0).remaining().min(999_999_999_999_999));
         let expected: Vec<_> = left.zip(names.map(|(name, _)| name.to_owned())).collect();

@@ -1,5 +1,5 @@
-//! A queue joined with other limits: the call is charged when it is queued, refunded when it is cancelled,
-//! and denied by both or by neither.
+//! A queue that is joined with other limits. A call is charged when it is queued, and refunded when it is cancelled.
+//! Both limits deny a call, or neither does.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -47,7 +47,7 @@ macro_rules! joined {
     };
 }
 
-/// Starts a call that must wait.
+/// Starts a call that must be queued.
 fn waits<F: Future>(call: F) -> PolledByHand<F> {
     let mut call = PolledByHand::new(call);
     assert!(!call.poll(), "it waits");
@@ -69,18 +69,18 @@ fn the_other_limit_is_charged_when_the_call_is_queued() {
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(3)), &clock));
     let mut service = joined!(line, bucket);
     assert!(passes(service.call(())));
-    // It is queued with the call, before any poll.
+    // The request joins the queue in `call`, before any poll.
     let mut second = PolledByHand::new(service.call(()));
     assert_eq!(bucket.peek(&()).remaining(), 1);
     let mut third = waits(service.call(()));
     assert_eq!(bucket.peek(&()).remaining(), 0);
-    // The queue would take it, the bucket does not.
+    // The queue would accept the call, but the bucket denies it.
     assert!(!passes(service.call(())));
     clock.advance(INTERVAL);
     assert!(second.run() && !third.run());
     clock.advance(INTERVAL);
     assert!(third.run());
-    // It is charged once: not again when it is released.
+    // The call is charged once, and not again when it is released.
     clock.advance(Duration::from_secs(1_200) - INTERVAL * 2);
     assert_eq!(bucket.peek(&()).remaining(), 1);
     assert_eq!(line.peek(&()).remaining(), 1);
@@ -103,7 +103,7 @@ fn a_call_that_either_denies_is_charged_by_neither_and_not_queued() {
 
     let short = limiter(LeakyBucket::new(Quota::per_second(10)).queue(1), &clock);
     let bucket = limiter(TokenBucket::new(Quota::per_hour(50)), &clock);
-    // The queue second: the limit that was called first is not charged either.
+    // The queue is the second limit. The first limit is not charged either.
     let mut service = joined!(bucket, short);
     assert!(passes(service.call(())));
     let waiting = waits(service.call(()));
@@ -130,8 +130,8 @@ fn a_queue_longer_than_max_wait_charges_no_key() {
     assert_eq!(bucket.peek(&()).remaining(), 47);
 }
 
-/// Drops a call after `polls` polls. Returns what is left in the bucket when the next one is released, and
-/// whether the call was ready.
+/// Drops a call after `polls` polls. Returns the remaining units of the bucket when the next call is released, the time
+/// of this release, and whether the dropped call was ready.
 fn dropped_after(polls: usize, line_first: bool) -> (u64, Duration, bool) {
     let clock = ManualClock::new();
     let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(9)), &clock));
@@ -194,8 +194,8 @@ fn waiters_behind_a_cancelled_one_move_up_and_its_unit_is_free() {
     assert!(newcomer.run());
 }
 
-/// As in a server: every third call is cancelled at a random time; the rest is released in order, one per
-/// interval.
+/// The calls are cancelled as in a server: every third call at a random time. The other calls are released in order,
+/// one per interval.
 #[tokio::test(start_paused = true)]
 async fn when_every_third_of_a_hundred_is_cancelled_the_bucket_is_charged_for_the_rest() {
     for seed in 0..100 {
@@ -220,7 +220,7 @@ async fn when_every_third_of_a_hundred_is_cancelled_the_bucket_is_charged_for_th
             assert_eq!(*at, INTERVAL * nth, "seed {seed}: {n}");
         }
         assert!(left.len() >= 67);
-        // What the bucket has gained meanwhile, a hundredth of a unit, may be missing from the refund.
+        // A hundredth of a unit, which the bucket has regained in the meantime, may be missing from the refund.
         let (due, reported) = (100 - left.len() as u64, bucket.peek(&()).remaining());
         assert!((due - 1..=due).contains(&reported), "seed {seed}: {reported} left, {due} due");
     }
@@ -248,14 +248,14 @@ async fn a_call_in_two_queues_waits_for_both() {
         let mut left = calls.join_all().await;
         left.sort_unstable();
         assert_eq!(left, (0..10).map(|n| (n, true, MS * 250 * n)).collect::<Vec<_>>());
-        // Both are free one interval after their last slot: the fast one long since.
+        // Both limits are free one interval after their last slots. The fast limit has been free for a long time.
         assert!(fast.check(&()).is_allowed());
         assert_eq!(slow.check(&()).retry_after(), Some(MS * 250));
     }
 }
 
-/// Drops a call that is queued twice after `polls` polls. Returns when the calls behind it in each queue are
-/// released.
+/// Drops a call that is in two queues, after `polls` polls. Returns when the next call in each queue is released, and
+/// whether the dropped call was ready.
 fn dropped_in_two_queues(polls: usize) -> (Duration, Duration, bool) {
     let clock = ManualClock::new();
     let fast = limiter(queue(), &clock);
@@ -292,17 +292,17 @@ fn dropped_in_two_queues(polls: usize) -> (Duration, Duration, bool) {
 #[test]
 fn a_call_in_two_queues_dropped_at_any_poll_frees_its_slot_in_both() {
     for polls in 0..=10 {
-        // It is before them in both queues, and leaves both.
+        // The dropped call was ahead of the other calls in both queues, and leaves both.
         assert_eq!(dropped_in_two_queues(polls), (INTERVAL, MS * 250, false), "after {polls} polls");
     }
     for polls in 11..=20 {
-        // Its slot in the first queue has come and gone unused at 100 ms: given back, the one behind may be
-        // released at once.
+        // The slot of the dropped call in the first queue was at 100 ms, and was not used. It is given back, so the
+        // next call may be released at once.
         let now = MS * 10 * polls as u32;
         assert_eq!(dropped_in_two_queues(polls), (now, MS * 250, false), "after {polls} polls");
     }
     for polls in 21..=25 {
-        // The one behind was released in its own slot.
+        // The next call was released in its own slot.
         assert_eq!(dropped_in_two_queues(polls), (INTERVAL * 2, MS * 250, false), "after {polls} polls");
     }
     assert_eq!(dropped_in_two_queues(26), (INTERVAL * 2, MS * 500, true));
@@ -315,7 +315,7 @@ fn a_call_released_but_not_polled_gives_back_both_when_dropped() {
     assert!(line.check(&()).is_allowed());
     let call = waits(joined!(line, bucket).call(()));
     clock.advance(INTERVAL);
-    // Any access releases the call whose scheduled time has come.
+    // Any call for the key releases the waiter whose scheduled time has come.
     assert!(line.check_n(&(), 0).is_allowed());
     drop(call);
     assert_eq!(bucket.peek(&()).remaining(), 9);
@@ -337,11 +337,11 @@ async fn smooth_queues_with_other_limits_too() {
     left.retain(|(passed, ..)| *passed);
     left.sort_unstable();
     assert_eq!(left, (0..8).map(|n| (true, n, MS * 200 * n)).collect::<Vec<_>>());
-    // The two that the bucket denied were not queued.
+    // The two calls that the bucket denied were not queued.
     assert_eq!(smooth.check(&()).retry_after(), Some(MS * 200));
 }
 
-/// A layer holds only those calls that each member is configured to let wait.
+/// A layer with a tuple queues calls only if each member of the tuple is configured to queue calls.
 #[tokio::test(start_paused = true)]
 async fn a_tuple_holds_requests_if_each_member_does() {
     let bucket = || TokenBucket::new(Quota::per_hour(5));
@@ -378,16 +378,16 @@ async fn a_cost_of_zero_does_not_wait_in_joined_queues() {
     assert!(!passes(free(u64::MAX).call(())));
 }
 
-/// Returns a limiter whose queue releases nothing for a minute, before another limit; its own call has just
-/// been admitted.
+/// Returns a limiter whose queue releases no call for a minute, to be joined with another limit. One call has just been
+/// admitted.
 fn stuck(clock: &ManualClock) -> RateLimiter<LeakyBucket> {
     let line = limiter(LeakyBucket::new(Quota::per_minute(1)).queue(1_000), clock);
     assert!(line.check(&()).is_allowed());
     line
 }
 
-/// Checks that a call cancelled late gives back what still counts of its own charge, and nothing that has
-/// come back by itself.
+/// Checks that a call that is cancelled late gives back the units of its charge that still count, and no units that are
+/// already available again.
 fn is_cancelled_late<A: Algorithm>(algorithm: A) {
     let clock = ManualClock::new();
     clock.set(SECOND * 1_000);
@@ -395,7 +395,7 @@ fn is_cancelled_late<A: Algorithm>(algorithm: A) {
     let call = joined!(line, other).call(());
     let most = other.peek(&()).remaining();
     clock.advance(SECOND * 5);
-    // Its unit is back, and so is all else; others take them all.
+    // The unit of the call and all other units are available again, and other calls take them all.
     let full = other.peek(&()).remaining();
     assert!(full > most);
     assert!(other.check_n(&(), full).is_allowed());
@@ -417,8 +417,8 @@ fn a_call_cancelled_late_takes_no_units_from_others_of_a_window() {
     is_cancelled_late(SlidingCounter::new(Quota::per_second(3)));
 }
 
-/// Random runs: calls are queued and cancelled, others are admitted. Those that were admitted stay within the
-/// limit in any period.
+/// Random runs, in which calls are queued and cancelled, and other calls are admitted. In any period, no more than the
+/// limit is admitted.
 fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
     for seed in 0..300 {
         let mut random = Random::new(seed);
@@ -451,7 +451,7 @@ fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
     }
 }
 
-/// Its unit of the fast limit is back long before that of the slow one.
+/// The unit of the fast limit is available again long before the unit of the slow limit.
 #[test]
 fn a_call_cancelled_late_takes_no_units_from_others_of_any_member_of_a_tuple() {
     let pair = (TokenBucket::new(Quota::per_second(3)), FixedWindow::new(Quota::per_day(1_000)));
@@ -461,7 +461,8 @@ fn a_call_cancelled_late_takes_no_units_from_others_of_any_member_of_a_tuple() {
     is_cancelled_late(pair.0.block_for(SECOND * 100).after(5));
 }
 
-/// A clock set back later makes no charge newer: time for a key is the latest reading it has seen.
+/// If the clock is set back after a charge, the charge does not become newer, because the key's time is the latest
+/// reading that it has observed.
 #[test]
 fn a_call_cancelled_after_the_clock_was_set_back_takes_no_units_from_others() {
     fn holds<A: Algorithm>(algorithm: A) {
@@ -530,8 +531,8 @@ fn with_any_cancelled_waiter_admitted_calls_stay_within_a_window() {
     served_within(SlidingWindow::new(Quota::per_second(4)), 4);
 }
 
-/// Cancelled at the very instant, a call leaves no trace; but of a sliding window the oldest units come back,
-/// so that others stay longer.
+/// If a call is cancelled at the instant of its charge, the state is as before. There is one exception: a sliding
+/// window gives back the oldest units, so others count longer.
 #[test]
 fn a_call_cancelled_at_once_leaves_no_trace() {
     fn holds<A: Algorithm>(algorithm: A, oldest: bool) {
@@ -555,7 +556,7 @@ fn a_call_cancelled_at_once_leaves_no_trace() {
                     "seed {seed}: {algorithm:?}"
                 );
                 if oldest {
-                    // Both go on with the same clock.
+                    // Both limiters continue with the same clock.
                     other.reset(&());
                     alone.reset(&());
                 } else {
@@ -570,7 +571,7 @@ fn a_call_cancelled_at_once_leaves_no_trace() {
     holds(SlidingLog::new(Quota::per_second(9)), true);
 }
 
-/// The order of calls is the same for all keys of a request, whichever queue is asked first.
+/// For all keys of a request, calls have the same order, whichever queue is called first.
 #[tokio::test(start_paused = true)]
 async fn calls_with_queues_of_their_own_and_one_in_common_are_all_released() {
     let common = RateLimiter::new(queue());
@@ -591,8 +592,8 @@ async fn calls_with_queues_of_their_own_and_one_in_common_are_all_released() {
     }
     for (n, at) in calls.join_all().await {
         let (nth, own) = (INTERVAL * n as u32, MS * 500 * (n / 4) as u32);
-        // The first of each user finds its own queue free; the slot it takes there is its arrival, not its
-        // scheduled time in the common one.
+        // The queue of the user is free at the first call of each user. The call is charged there at its arrival, and
+        // not at its scheduled time in the common queue.
         assert_eq!(at, nth.max(own), "{n}");
     }
 }
@@ -618,14 +619,14 @@ fn a_denial_reports_when_both_would_accept_it() {
     };
     assert_eq!(refused(&mut service), None);
     assert_eq!(refused(&mut service), None);
-    // The queue is full for 100 ms; the bucket has one more.
+    // The queue is full for 100 ms. The bucket has one more token.
     let wait = refused(&mut service).unwrap().retry_after().unwrap();
     assert_eq!(wait, INTERVAL);
     clock.advance(wait - Duration::from_nanos(1));
     assert!(refused(&mut service).is_some());
     clock.advance(Duration::from_nanos(1));
     assert_eq!(refused(&mut service), None);
-    // Now the bucket is empty as well: it has the longer wait.
+    // Now the bucket is empty, too, and its wait is longer.
     let wait = refused(&mut service).unwrap().retry_after().unwrap();
     assert_eq!(wait, MS * 150);
     clock.advance(wait - Duration::from_nanos(1));

@@ -25,7 +25,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Asserts that a used-up limit is free again when the key that the extractor builds is reset.
+/// Asserts that a limit that is used up is free again after the key that the extractor builds was reset.
 macro_rules! assert_reaches {
     ($extractor:expr, $key:expr, $request:expr) => {{
         let extractor = $extractor;
@@ -115,7 +115,7 @@ async fn of_one_extractor_or_another() {
         |_: &_| any.second_key(|others| others.second_key(|peers| peers.key(ip("192.0.2.1")))),
         from("192.0.2.1")
     );
-    // Whether it is first, last or alone, an extractor's key is the same.
+    // An extractor builds the same key whether it is the first of several extractors, the last, or alone.
     let cookie = || Cookie::new("id").unwrap();
     let request = || with(get("/"), "cookie", "id=4711");
     let (first, last) = (cookie().or(Global), Bearer::new().or(cookie()));
@@ -145,7 +145,7 @@ async fn of_tuples() {
         |_: &_| (peer.key(ip("192.0.2.1")), token.key("t0ken"), Method::by_safety().key(&http::Method::GET)),
         request()
     );
-    // A layer that skips some requests has the key of the extractor that it was given.
+    // A layer with `unless` has the keys of the extractor that it was given.
     let layer = RateLimitLayer::new(peer.clone(), at_once(1)).unless(|_: &Http| false);
     assert_eq!(statuses!(layer, request(), request()), [200, 429]);
     layer.limiter().reset(&peer.key(ip("192.0.2.1")));

@@ -1,4 +1,4 @@
-//! The contract of stores, run against the store in memory, against a store that answers later, and against broken ones.
+//! The contract of stores, run against the store in memory, a store that replies later, and broken stores.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -48,7 +48,7 @@ async fn names_are_unique_and_can_be_chosen() {
     assert_eq!(names.len(), count);
 }
 
-/// How a store is broken, if it is.
+/// The fault of a store.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
@@ -126,7 +126,7 @@ impl<A: Algorithm> Store<A> for Broken<A> {
                 let (decision, _) = wait.await?;
                 Ok((decision, Reservation::default()))
             })),
-            // All waiters go when the first may, and nothing is charged.
+            // All waiters are admitted when the first may be admitted, and nothing is charged.
             Fault::WaitsTooShort if attempt.may_wait() => {
                 let peek = self.0.peek(key, Attempt::new(attempt.cost()));
                 Acquired::Pending(Box::pin(async {

@@ -1,4 +1,4 @@
-//! Stores that answer later, or not at all.
+//! Stores that reply later, and stores that fail.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use crate::support::{Answer as Got, PolledByHand};
 
 const LATE: Duration = Duration::from_millis(50);
 
-/// A store as one on another machine would be: its keys are text, and it answers later.
+/// A store like one on another machine. Its keys are strings, and it replies later.
 #[derive(Clone, Debug)]
 struct Remote<A: Algorithm> {
     there: RateLimiter<A>,
@@ -111,7 +111,7 @@ fn grpc() -> Http {
     Request::post("/").header("content-type", "application/grpc").body(Full::default()).unwrap()
 }
 
-/// The layer counts the calls of a store that does not count them itself.
+/// If a store does not count its calls, the layer counts them.
 #[tokio::test(start_paused = true)]
 async fn calls_of_a_slow_store_are_counted_by_the_layer() {
     let by_path = from_fn(|request: &Http| Some(request.uri().path().to_owned()));
@@ -179,7 +179,7 @@ async fn a_store_that_fails_is_503_and_not_the_callers_fault() {
             "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
         );
         assert_eq!(problem["status"], 503);
-        // The cause of the failure is not shown to the caller.
+        // The caller does not see the reason of the failure.
         assert!(!answer.text().contains("192.0.2.1"), "{answer:?}");
         assert!(!answer.has("ratelimit"), "{answer:?}");
     }

@@ -1,4 +1,4 @@
-//! What callers get when the table of keys is full and the policy has no room for theirs.
+//! What callers get when the key table is full and has no room for their keys.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -54,7 +54,7 @@ async fn a_key_without_room_is_answered_503_and_grpc_unavailable() {
     assert_eq!(answer.headers()["grpc-status"], "14");
     assert!(!answer.headers().contains_key("grpc-retry-pushback-ms"));
 
-    // The caller in the table goes on as before.
+    // The caller whose key is in the table is still served.
     assert_eq!(answer!(layer, "first", "").status(), 200);
     assert_eq!(limiter.stats().calls.table_full, 2);
     assert_eq!(limiter.len(), 1);

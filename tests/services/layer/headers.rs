@@ -1,4 +1,5 @@
-//! Reports to clients of several limits: each policy once, under a name of its own, and the longest wait.
+//! Reports of several limits to clients. Each policy is reported once, with a name of its own, and the longest wait is
+//! reported.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -76,7 +77,7 @@ async fn a_tuple_reports_all_its_limits_and_the_state_of_the_nearest() {
     for remains in [2, 1, 0] {
         let answer = ask(&app).await;
         assert_eq!(policies(&answer), all);
-        // Of the minute's six, three were used a second ago.
+        // Three of the six units of the minute were used a second ago.
         assert_eq!(left(&answer), [("api-2".to_owned(), remains, Some(59))]);
     }
     let answer = ask(&app).await;
@@ -119,7 +120,7 @@ async fn joined_layers_each_report_their_own_limit_under_their_own_name() {
         assert_eq!((answer.status.as_u16(), policies(&answer)), (200, both.to_vec()));
         assert_eq!(left(&answer), of_both(3 - n, 1, 5 - n, 60));
     }
-    // The address has nothing left; all have: each is reported as it is.
+    // The address has no units left, and the limit of all callers has some. Each limit is reported with its own state.
     let answer = call().await;
     assert_eq!((answer.status.as_u16(), policies(&answer)), (429, both.to_vec()));
     assert_eq!(left(&answer), of_both(0, 1, 2, 60));
@@ -130,7 +131,7 @@ async fn joined_layers_each_report_their_own_limit_under_their_own_name() {
     let answer = call().await;
     assert_eq!((answer.status.as_u16(), answer.retry_after(), violated(&answer)), (429, 59, named(["all"])));
     assert!(ip.check_n(&std::net::IpAddr::from([127, 0, 0, 1]), 0).is_allowed());
-    // Both deny: the longest wait, and both are named.
+    // Both limits deny the request. The rejection reports the longest wait, and names both limits.
     let layers =
         RateLimitLayer::with_limiter(Global, limiter(FixedWindow::new(Quota::per_minute(1)), &clock))
             .name("a")
@@ -191,7 +192,7 @@ async fn no_name_appears_twice() {
     }
 }
 
-/// A call that waits for the reported time is admitted at once, and a call a second earlier is not.
+/// Asserts that a call that waits for the reported time is admitted, and that a call a second earlier is not.
 async fn obeyed<A: Algorithm, B: Algorithm>(rules: impl Fn(Quota, Quota) -> (A, B)) {
     for seed in 0..60 {
         let mut random = Random::new(seed);
@@ -298,7 +299,7 @@ async fn a_layer_that_does_not_limit_a_request_reports_nothing() {
 
 #[test]
 fn an_item_is_read_as_it_is_written() {
-    // The helper that these tests rely on.
+    // This is a test of the helper that the other tests use.
     let item = Item::read(r#""a\"b";q=1;w=2"#);
     assert_eq!((item.name.as_str(), item.get("q"), item.get("w")), ("a\"b", 1, 2));
 }

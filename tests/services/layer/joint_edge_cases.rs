@@ -1,5 +1,5 @@
-//! Edge cases of several limits: algorithms and closures that panic, costs beyond all limits, clocks set
-//! back, and what must not be printed.
+//! Edge cases of several limits: algorithms and closures that panic, costs above all limits, clocks that are set back,
+//! and values that must not be printed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn hourly(limit: u64) -> Quota {
     Quota::per_hour(limit)
 }
 
-/// Returns the response to a call that need not wait.
+/// Returns the response to a call that is not queued.
 fn ask<S, Req, T>(service: &mut S, request: Req) -> Result<T, Error<()>>
 where
     S: Service<Req, Response = T, Error = Error<()>>,
@@ -43,7 +43,7 @@ macro_rules! served {
     };
 }
 
-/// An algorithm that panics on demand, and otherwise counts like a window.
+/// An algorithm that panics on demand, and otherwise is a window.
 #[derive(Clone, Debug)]
 struct Moody {
     window: FixedWindow,
@@ -140,7 +140,7 @@ fn an_algorithm_that_panics_leaves_the_others_unchanged_and_no_lock_held() {
     }
 }
 
-/// An algorithm that panics leaks no slots: new keys still find one.
+/// An algorithm that panics leaves no place in the table occupied, so new keys still find a place.
 #[test]
 fn an_algorithm_that_panics_on_new_keys_loses_no_slots() {
     let clock = ManualClock::new();
@@ -266,17 +266,17 @@ fn extreme_costs_are_denied_by_all_or_fit() {
             layer.and(RateLimitLayer::with_limiter(Global, second.clone()).cost(move |(): &()| costs[1]));
         assert_eq!(ask(&mut served!(layers), ()).is_ok(), passes, "{costs:?}");
     }
-    // Twice the largest on one key is more than the largest, and not 0 or 1 or the largest but one.
+    // Two charges of the largest cost on one key are more than the largest cost. The sum must not wrap around.
     let one = limiter(SlidingCounter::new(most), &clock);
     let layer = RateLimitLayer::with_limiter(Global, one.clone()).cost(|(): &()| u64::MAX - 1);
     let mut twice = served!(layer.clone().and(layer.clone()));
-    // Their sum saturates at the largest possible cost.
+    // The sum of both costs saturates at the largest possible cost.
     assert!(ask(&mut twice, ()).is_ok());
     assert_eq!(one.peek(&()).remaining(), 0);
 }
 
-/// Asserts that a denial by joined layers is denied at every instant before its wait is over, and allowed
-/// then.
+/// Asserts that a call that joined layers deny is denied at every instant before its wait has passed, and allowed at
+/// this instant.
 fn waits_are_true<A: Algorithm, B: Algorithm>(rules: impl Fn(&mut Random) -> (A, B)) {
     for seed in 0..300 {
         let mut random = Random::new(seed);
@@ -332,8 +332,8 @@ fn the_wait_of_joined_layers_is_true_to_the_nanosecond() {
     });
 }
 
-/// A clock that jumps about admits nothing extra: by the largest readings, no period holds more than the
-/// limit.
+/// A clock that jumps to random times admits nothing extra. By the latest readings, no period has more admitted calls
+/// than the limit.
 #[test]
 fn a_clock_that_steps_back_admits_nothing_extra_to_joined_layers_and_tuples() {
     for seed in 0..300 {
@@ -357,7 +357,7 @@ fn a_clock_that_steps_back_admits_nothing_extra_to_joined_layers_and_tuples() {
                 }
                 _ => {
                     clock.set(now);
-                    // The latest reading that was seen counts, not the current one.
+                    // The latest reading that was observed counts, and not the present reading.
                     seen = seen.max(now);
                     if pair.check(&()).is_allowed() {
                         times[0].push(seen);
@@ -425,7 +425,7 @@ impl Service<String> for Quiet {
 #[test]
 fn decisions_with_the_same_values_are_equal() {
     let clock = ManualClock::new();
-    // A unit comes each half second, in grains of its own or in nanoseconds.
+    // A unit becomes available every half second. One limiter computes in its own grains, and the other in nanoseconds.
     let alone = limiter(TokenBucket::new(Quota::per_second(2)), &clock);
     let pair = (TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_hour(1_000)));
     let (pair, swapped) = (limiter(pair.clone(), &clock), limiter((pair.1, pair.0), &clock));
@@ -442,7 +442,7 @@ fn decisions_with_the_same_values_are_equal() {
     assert_eq!(pair.peek_n(&(), 0), pair.check_n(&(), 0));
 }
 
-/// A call that is dropped while others of its kind go on leaves nothing behind, over and over.
+/// Calls are dropped while other calls of the same kind continue. They leave nothing behind.
 #[test]
 fn a_thousand_cancelled_calls_leave_an_empty_table() {
     let clock = ManualClock::new();
@@ -466,7 +466,7 @@ fn a_thousand_cancelled_calls_leave_an_empty_table() {
         assert_eq!(line.peek(&key).retry_after(), Some(Duration::from_millis(100)));
     }
     clock.advance(Duration::from_secs(7_200));
-    // Each shard is swept by its own new keys, so there are enough of them for every shard.
+    // Each shard is swept by its own new keys, so the number of keys is large enough for all shards.
     for key in 1_000..4_000_u64 {
         let _ = (line.check_n(&key, 0), bucket.check_n(&key, 0));
     }

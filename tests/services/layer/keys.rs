@@ -1,4 +1,4 @@
-//! Keys through the layer: users, routes, unlimited and forbidden callers, and requests without a key.
+//! Keys through the layer: users, routes, callers that are exempt or forbidden, and requests without a key.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -40,7 +40,7 @@ pub(crate) fn with(mut request: Http, name: &'static str, value: &str) -> Http {
     request
 }
 
-/// Returns a limiter that admits `n` at once, and nothing more while the test runs.
+/// Returns a limit that admits `limit` calls at once, and no more calls while the test runs.
 pub(crate) fn at_once(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_day(limit))
 }
@@ -97,7 +97,7 @@ async fn calls_without_a_key_may_share_one_budget_or_pass() {
     assert_eq!(answer.status, 200);
     assert!(answer.headers.get("ratelimit").is_none(), "it was not limited");
     assert_eq!(statuses!(pass, get("/"), get("/"), from("1.2.3.4"), from("1.2.3.4")), [200, 200, 200, 429]);
-    // Clones of a layer count together.
+    // The clones of a layer share their counts.
     let (shared, pass) = (shared.clone().name("other").stats().keys, pass.stats().keys);
     assert_eq!((shared.rejected, shared.shared, shared.unlimited), (0, 2, 0));
     assert_eq!((pass.rejected, pass.shared, pass.unlimited), (0, 0, 3));
@@ -175,13 +175,13 @@ async fn a_forbidden_caller_is_rejected_before_anything_is_counted() {
     let grpc = ask(&layer, with(from("::ffff:6.6.6.6"), "content-type", "application/grpc")).await;
     assert_eq!((grpc.status, grpc.headers["grpc-status"].as_bytes()), (200, &b"7"[..]));
 
-    // It joins a layer that would count it.
+    // The layer is joined with a layer that would count the request.
     let all = RateLimitLayer::new(Global, at_once(1));
     let watched = all.clone();
     assert_eq!(statuses!(all.and(layer), from("6.6.6.6"), from("6.6.6.6"), from("1.2.3.4")), [403, 403, 200]);
     assert_eq!(watched.limiter().check(&()).remaining(), 0);
 
-    // Other networks, replaced while it runs.
+    // The networks are replaced by others while the layer is in use.
     let layer = RateLimitLayer::new(PeerIp::new().deny(denied.clone()), at_once(1));
     denied.replace(Networks::new(["7.7.7.7"]).unwrap());
     assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7")), [200, 403]);
@@ -201,7 +201,7 @@ async fn a_deny_list_cannot_be_bypassed_by_headers() {
         statuses!(layer, health("6.6.6.6"), health("1.2.3.4"), get("/health"), get("/")),
         [403, 200, 200, 500]
     );
-    // Two field lines are an error, but the caller is forbidden anyway.
+    // Two lines of this field are an error, but the caller is forbidden in any case.
     let twice = || with(token("6.6.6.6"), "authorization", "Bearer abc");
     let layer =
         RateLimitLayer::new(first_of((Bearer::new(), peer())), at_once(1)).missing_key(MissingKey::Pass);
@@ -314,7 +314,7 @@ async fn parts_of_a_key_stay_apart() {
         ),
         [200, 200, 200, 200, 200, 200, 429]
     );
-    // Parts of text stay apart, too.
+    // The parts of a key are hashed separately.
     let limiter = RateLimiter::new(at_once(1));
     assert!(limiter.check(&("a", "bc")).is_allowed());
     assert!(limiter.check(&("ab", "c")).is_allowed());
@@ -435,7 +435,7 @@ mod routes {
         assert_eq!(ask("/users/2").await, 429);
         assert_eq!(ask("/nested/deep/1").await, 200);
         assert_eq!(ask("/nested/deep/2").await, 429);
-        // All that matches no route is one.
+        // All requests that match no route share one key.
         assert_eq!(ask("/Login").await, 200);
         for path in
             ["/login/", "//login", "/%6cogin", "/login%00", "/./login", "/login;x", "/service/x", "/x"]
@@ -446,7 +446,7 @@ mod routes {
 
     #[tokio::test]
     async fn paths_are_as_sent_wherever_the_layer_is() {
-        // The unlimited path is `/login` and nothing that ends in it.
+        // The exempt path is `/login`, and not every path that ends in `/login`.
         let hello = || any(|| async { "hello" });
         let layer = || RateLimitLayer::new(Global, at_once(1)).unless(Paths::new(["/login", "/v1/api/me"]));
         let limited = |router: Router| router.layer(layer());
@@ -474,7 +474,7 @@ mod routes {
         for status in [200, 200] {
             assert_eq!(ask(&app, "/login").await, status);
         }
-        // Around a whole router, which has not seen the request yet.
+        // The layer is around a whole router, which has not seen the request yet.
         let service = layer().layer(routes());
         for path in ["/login", "/login", "/me"] {
             let request = Request::get(path).body(axum::body::Body::empty()).unwrap();

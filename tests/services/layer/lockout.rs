@@ -1,4 +1,4 @@
-//! Lockout after abuse, where calls are queued, in tuples, and over HTTP.
+//! Lockouts after too many denials, where calls are queued, in tuples, and over HTTP.
 
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ fn concurrency_beside_a_rate_leaves_the_window_of_the_rate() {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
     for _ in 0..3 {
-        // One denial in each window of a second: never two in one.
+        // There is one denial in each second, so no window of a second has two denials.
         assert!(limiter.check("a").is_allowed());
         assert!(!limiter.check("a").is_allowed());
         clock.advance(SECOND);

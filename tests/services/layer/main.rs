@@ -1,5 +1,4 @@
-//! The layer around services: alone, joined with others, among tower's own, and in front of stores that
-//! answer later.
+//! The layer around services: alone, joined with others, between tower's own layers, and with stores that reply later.
 
 mod and;
 mod and_with_queue;

@@ -1,4 +1,4 @@
-//! Requests whose key cannot be determined: by a mistake of the client, or by one of the configuration.
+//! Requests whose key cannot be extracted, because of a mistake of the client or of the configuration.
 
 use std::hash::{Hash, Hasher};
 
@@ -37,8 +37,8 @@ fn assert_names_nothing(text: &str) {
     }
 }
 
-/// Sends a request to a layer with that key, with each policy for missing keys, once as HTTP and once as
-/// gRPC.
+/// Sends a request to a layer with this key extractor, with each treatment of missing keys, once as an HTTP request and
+/// once as a gRPC request.
 macro_rules! assert_refused {
     ($key:expr, $request:expr, $status:literal, $code:literal, $what:expr) => {{
         for missing in [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass] {
@@ -145,7 +145,8 @@ async fn two_cookies_of_one_name_count_as_no_cookie() {
             layer,
             cookies("1.1.1.1", "id=a"),
             cookies("1.1.1.1", "id=a; id=b"),
-            // Each second cookie that is made up shares the key of callers without one.
+            // The second of two cookies of the same name is invented. Such a request has the key of callers without the
+            // cookie.
             cookies("1.1.1.1", "id=a; id=c"),
             cookies("1.1.1.1", "id=d; a=b; id=e"),
             with(cookies("1.1.1.1", "id=f"), "cookie", "i%64=f"),
@@ -181,7 +182,7 @@ async fn a_caller_that_is_not_served_or_not_limited_is_not_asked_for_a_valid_key
 
 #[tokio::test]
 async fn of_two_mistakes_the_clients_counts() {
-    // Otherwise a caller past the proxy could choose to be let through.
+    // Otherwise, a caller that does not come through the proxy could choose not to be limited.
     let by_both = || (ClientIp::header("x-real-ip").unwrap(), Bearer::new());
     let twice = || lines("authorization", &["Bearer a", "Bearer b"]);
     assert_refused!(by_both(), twice(), 400, "3", "a header is missing, another is there twice");
@@ -189,7 +190,7 @@ async fn of_two_mistakes_the_clients_counts() {
 
 #[tokio::test]
 async fn a_caller_without_a_key_has_an_identity_that_no_key_can_have() {
-    // A `Hash` that is not prefix-free can write any bytes, also those of the marker for "no key".
+    // A `Hash` that is not prefix-free can write any bytes, including those of the marker for "no key".
     struct Raw(&'static [u8]);
     impl Hash for Raw {
         fn hash<H: Hasher>(&self, state: &mut H) {
@@ -213,7 +214,7 @@ async fn a_caller_without_a_key_has_an_identity_that_no_key_can_have() {
         statuses!(layer, get("/"), get("/magic"), get("/empty"), get("/"), get("/magic"), get("/empty")),
         [200, 200, 200, 429, 429, 429]
     );
-    // A limiter that is called directly finds a caller by its key.
+    // If a limiter is called directly, it finds the state of a caller by the caller's key.
     assert!(!layer.limiter().check(&Raw(b"")).is_allowed());
 }
 
@@ -259,7 +260,7 @@ fn trusting_every_address_is_an_error_with_advice() {
         let error = TrustedProxies::cidrs(networks).expect_err("trusts everybody").to_string();
         assert!(error.contains(&format!("`{named}`")), "{networks:?}: {error}");
         assert!(error.contains("TrustedProxies::hops"), "{error}");
-        // A list of callers that are denied or not limited may well hold all.
+        // A list of networks to allow or deny may contain all addresses.
         assert!(Networks::new(networks).is_ok(), "{networks:?}");
     }
     for networks in [

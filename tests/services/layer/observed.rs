@@ -1,4 +1,4 @@
-//! What others can observe of a layer's decisions: a function that sees rejections, extensions, and the counts.
+//! What others can observe of a layer's decisions: functions that are called with rejections, extensions, and counts.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::support::PolledByHand;
 
 type Seen = Arc<Mutex<Vec<String>>>;
 
-/// Returns a line about a rejection, with the names of the policies that denied.
+/// Returns a line about a rejection, with the status and the names of the policies that denied the request.
 fn line(rejection: &Rejection<'_>) -> String {
     let denied: Vec<_> =
         rejection.policies().iter().filter(|report| !report.decision().is_allowed()).collect();
@@ -30,7 +30,7 @@ fn line(rejection: &Rejection<'_>) -> String {
     format!("{} {}", rejection.status().as_u16(), names.join("+"))
 }
 
-/// Returns a function that records rejections with the paths of their requests.
+/// Returns a function that records each rejection with the path of the request.
 fn recorder(seen: &Seen) -> impl Fn(&Rejection<'_>, &Http) + Clone + use<> {
     let seen = seen.clone();
     move |rejection, request| {
@@ -137,7 +137,7 @@ async fn the_response_to_a_denied_request_has_the_policy_and_the_decision() {
     assert_eq!((no_key.status().as_u16(), rejected(&no_key)), (500, None));
 }
 
-/// The counts of a policy name it, and nothing of the callers.
+/// The counts of a policy contain the policy's name, and nothing of the callers.
 #[tokio::test]
 async fn the_counts_of_a_layer_name_no_key() {
     let layer = RateLimitLayer::new(Header::new("x-api-key").unwrap(), at_once(1)).name("by key");
@@ -152,7 +152,7 @@ async fn the_counts_of_a_layer_name_no_key() {
     assert!(shown.contains("by key") && !shown.contains("recognisable"), "{shown}");
 }
 
-/// A timeline counts the decisions of a policy and the responses of the inner service, in the second of each.
+/// A timeline counts the decisions of a policy and the responses of the inner service, each in its own second.
 #[tokio::test]
 async fn a_timeline_counts_decisions_and_responses_by_the_second() {
     let clock = ManualClock::new();
@@ -245,7 +245,7 @@ async fn the_keys_that_are_denied_most_often_are_listed() {
     assert!(hashed.iter().all(|(label, _)| label.len() == 16 && !label.contains('.')), "{hashed:?}");
 }
 
-/// Also the denials of a wait, of shadow mode and of a closed limiter.
+/// The list also counts the denials of queued calls, of shadow mode and of a closed limiter.
 #[tokio::test]
 async fn denials_of_each_kind_are_listed() {
     let (top, shadow) = (TopKeys::new(), Shadow::new());
@@ -267,7 +267,7 @@ async fn denials_of_each_kind_are_listed() {
     assert_eq!(listed(&top), [("7".to_owned(), 3)]);
 }
 
-/// A list that is set first counts as well as one that is set later.
+/// If a policy has two lists, both count its denials.
 #[tokio::test]
 async fn a_denied_key_is_counted_in_each_list_of_its_policy() {
     let (first, second) = (TopKeys::new(), TopKeys::new());

@@ -1,4 +1,4 @@
-//! A call's permit is released once, whatever becomes of other limits.
+//! The permit of a call is released once, whatever other limits decide.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::key::Global;
 use tower_throttle::{Decision, ErrorResponder, RateLimitLayer, RateLimiter};
 
-/// An algorithm that admits every call, counts releases, and may panic then.
+/// An algorithm that admits every call, counts releases, and may panic in a release.
 #[derive(Clone, Debug)]
 struct Door {
     left: Arc<AtomicU64>,

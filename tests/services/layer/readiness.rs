@@ -1,5 +1,5 @@
-//! The layer among other layers: the readied service is the one that is called, and nothing is charged before
-//! that.
+//! The layer between other layers. The instance that is ready is the one that is called, and nothing is charged before
+//! the call.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -26,8 +26,7 @@ use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, Rat
 
 use crate::support::PolledByHand;
 
-/// A service that panics if an instance is called that was not readied, and records which instance was
-/// called.
+/// A service that panics if an instance is called that is not ready. It records which instance was called.
 #[derive(Debug)]
 struct Probe {
     number: u64,
@@ -85,7 +84,7 @@ impl Service<String> for Probe {
     }
 }
 
-/// A store that answers after a delay.
+/// A store that replies after a delay.
 #[derive(Clone, Debug)]
 struct Slow<A: Algorithm> {
     limiter: RateLimiter<A>,
@@ -113,17 +112,17 @@ impl<A: Algorithm> KeyedStore<A, StoreKey<()>> for Slow<A> {
     fn key(&self, _: &StoreKey<()>) {}
 }
 
-/// Admits a hundred at once.
+/// Returns a limit that admits a hundred calls at once.
 fn allows() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(100))
 }
 
-/// Admits the first and denies the others.
+/// Returns a limit that admits the first call, and denies all others.
 fn denies() -> TokenBucket {
     TokenBucket::new(Quota::per_hour(1))
 }
 
-/// Admits all, one in 10 ms.
+/// Returns a limit that admits all calls, one every 10 ms.
 fn queues() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(100)).queue(100)
 }
@@ -132,8 +131,8 @@ fn slow<A: Algorithm>(rule: A) -> RateLimiter<A, Slow<A>> {
     RateLimiter::with_store(Slow { limiter: RateLimiter::new(rule) })
 }
 
-/// Makes twenty calls one after another through one instance, then twenty at once through clones of it.
-/// Returns how many were admitted, and how many were denied.
+/// Makes twenty calls one after another through one instance, and then twenty calls at once through clones of the
+/// instance. Returns the number of admitted calls and the number of denied calls.
 async fn rounds<S, E>(service: S) -> (usize, usize)
 where
     S: Service<String, Response = String, Error = E> + Clone + Send + 'static,
@@ -157,7 +156,7 @@ where
             Err(error) => count(Err(error)),
         }
     }
-    // What a denied call has reserved stays with this one.
+    // The inner service stays reserved for this instance after a denied call.
     drop(same);
     let mut calls = JoinSet::new();
     for n in 0..20 {
@@ -202,7 +201,7 @@ macro_rules! every_limit {
     }};
 }
 
-/// Boxes a limiter's error around a boxed one.
+/// Boxes the error of a limiter. If the error contains a boxed error, returns the contained error.
 fn plain(error: Error<BoxError>) -> BoxError {
     match error {
         Error::Inner(error) => error,
@@ -213,7 +212,7 @@ fn plain(error: Error<BoxError>) -> BoxError {
 
 #[test]
 fn a_limited_service_fits_between_two_whose_errors_are_boxed() {
-    // tower's own middleware asks this of an error, for those of a timeout or a buffer behind the limiter.
+    // tower's own middleware requires this of an error if a timeout or a buffer is inside of the limiter.
     fn boxes<E: Into<BoxError>>(error: E) -> String {
         error.into().to_string()
     }
@@ -310,7 +309,8 @@ async fn beside_load_shedding_no_call_waits_for_a_slot() {
             .layer(limit)
             .service(probe),
         |limit: &str, (passed, refused): (usize, usize), calls: usize| {
-            // One after another all are admitted; of those at once the first, while it is in flight.
+            // The calls that are made one after another are all admitted. Of the calls at once, only the first is
+            // admitted, while it is in flight.
             let expected = if limit.ends_with("denies") { (1, 39) } else { (21, 19) };
             assert_eq!((passed, refused), expected, "{limit}");
             assert_eq!(calls, passed, "{limit}");
@@ -333,7 +333,7 @@ async fn a_timeout_above_frees_the_slots_of_the_calls_it_cancels() {
         calls.spawn(async move { service.oneshot(String::new()).await.is_ok() });
     }
     let passed = calls.join_all().await.into_iter().filter(|passed| *passed).count();
-    // At 0, 100 and 200 ms.
+    // The calls are admitted at 0, 100 and 200 ms.
     assert_eq!((passed, probe.calls()), (3, 3));
     assert_eq!(limiter.peek(&()).retry_after(), Some(Duration::from_millis(50)));
 }
@@ -345,15 +345,15 @@ async fn the_instance_that_was_readied_is_the_one_that_is_called() {
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(2);
     let mut service = RateLimitLayer::new(Global, bucket).responder(ErrorResponder).layer(probe);
 
-    // Admitted at once: this very instance. It is not cloned.
+    // The call is admitted at once, so this instance is called, and not a clone.
     service.ready().await.unwrap().call(String::new()).await.unwrap();
     assert_eq!((notes.called.lock().unwrap().clone(), service.get_ref().number), (vec![0], 0));
-    // It waits: the readied instance goes with the call, and a clone that is not ready replaces it.
+    // The call is queued. The future takes the instance that is ready, and a clone that is not ready replaces it.
     let waits = service.ready().await.unwrap().call(String::new());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (1, false));
     let waits_too = service.ready().await.unwrap().call(String::new());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (2, false));
-    // Denied: the readied instance stays.
+    // The call is denied, so the instance that is ready stays.
     assert!(service.ready().await.unwrap().call(String::new()).await.is_err());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (2, true));
     let (first, second) = tokio::join!(waits, waits_too);
@@ -375,7 +375,7 @@ async fn queued_calls_reach_the_service_in_order() {
     for n in 0..30_u128 {
         let served = served.clone();
         let noted = service.clone().map_result(move |answer: Result<String, BoxError>| {
-            // It was in flight for three milliseconds.
+            // The call was in flight for three milliseconds.
             served.lock().unwrap().push((n, start.elapsed().as_millis() - 3));
             answer
         });
@@ -411,10 +411,10 @@ async fn a_denied_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
     let mut first = service.clone();
     assert!(first.ready().await.unwrap().call(String::new()).await.is_ok());
     assert!(first.ready().await.unwrap().call(String::new()).await.is_err());
-    // The one slot is taken by an instance that is idle; as documented.
+    // The only permit is held by an idle instance, as the docs say.
     let mut second = service.clone();
     assert!(!PolledByHand::new(second.ready()).poll());
-    // It is of use for its own next call, and free once the instance is dropped.
+    // The instance can use this permit for its own next call. The permit is released when the instance is dropped.
     assert!(first.ready().await.is_ok());
     drop(first);
     assert!(second.ready().await.is_ok());
@@ -428,7 +428,7 @@ async fn the_inner_future_is_dropped_when_it_is_ready_and_not_later() {
     let (mut first, mut second) = (service.clone(), service);
     let mut call = std::pin::pin!(first.ready().await.unwrap().call(String::new()));
     assert!(call.as_mut().await.is_ok());
-    // The future is kept, but the permit of the inner layer is not.
+    // The future still exists, but the permit of the inner layer has been released.
     assert!(PolledByHand::new(second.ready()).poll());
 }
 

@@ -1,4 +1,4 @@
-//! The layer around services that are not HTTP, and the guarantees of its types.
+//! The layer around services that are not HTTP, and the properties of its types.
 
 use std::error::Error as _;
 use std::fmt;
@@ -20,7 +20,7 @@ use tower_throttle::middleware::{
 };
 use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
-/// Returns the user of a line of a protocol, `<user> <command>`, as its key.
+/// Returns an extractor for lines of a protocol, `<user> <command>`. The key is the user.
 fn by_user() -> impl KeyExtractor<String, Key = String> + Copy {
     from_fn(|line: &String| line.split(' ').next().filter(|user| *user != "root").map(str::to_owned))
 }
@@ -67,9 +67,9 @@ async fn an_inner_failure_is_returned_as_one() {
     let error = service.clone().oneshot("ann fail".to_owned()).await.unwrap_err();
     let Error::Inner(inner) = &error else { panic!("{error:?}") };
     assert_eq!(inner.to_string(), "it failed");
-    // The inner failure replaces the response.
+    // The error of the inner service is displayed as it is.
     assert_eq!(error.to_string(), "it failed");
-    // It was admitted, so it was charged.
+    // The call was admitted, so it was charged.
     assert!(service.clone().oneshot("ann".to_owned()).await.is_ok());
     assert!(matches!(service.oneshot("ann".to_owned()).await, Err(Error::Limited(_))));
 }
@@ -132,7 +132,7 @@ async fn calls_that_are_not_http_are_queued_too() {
 fn is_shared<T: Send + Sync + Clone + Unpin + fmt::Debug + 'static>(_: &T) {}
 fn is_sent<T: Send>(_: &T) {}
 
-/// Returns the type as users write it.
+/// Returns a layer whose type is written out, as users may write it.
 fn limiter() -> RateLimitLayer<PeerIp, TokenBucket> {
     RateLimitLayer::per_ip(Quota::per_second(1))
 }
@@ -176,7 +176,7 @@ impl Service<Request<Empty<Bytes>>> for Plain {
     }
 }
 
-/// A chain in which every type has a name.
+/// A chain of layers in which the type of each layer has a name.
 struct App {
     service: RateLimit<Plain, Policy<Global, TokenBucket>, HttpResponder>,
 }
@@ -244,7 +244,7 @@ async fn a_name_a_cost_and_a_response_are_set_in_any_order() {
     }
 }
 
-/// A responder whose response shows what was reported to it.
+/// A responder whose response shows the reports that the responder got.
 #[derive(Clone)]
 struct Telling;
 
@@ -295,7 +295,7 @@ async fn a_custom_responder_makes_the_responses() {
     assert_eq!(call("root").await.unwrap(), "ROOT, ");
 }
 
-/// One crate, one limiter, three kinds of service.
+/// One limiter limits services of three kinds.
 #[cfg(all(feature = "axum", feature = "tonic"))]
 #[tokio::test]
 async fn the_same_limiter_limits_axum_tonic_and_strings() {
@@ -316,7 +316,7 @@ async fn the_same_limiter_limits_axum_tonic_and_strings() {
     let line = || strings.clone().oneshot("ann".to_owned());
 
     assert_eq!(http().await.unwrap().status(), 200);
-    // No such method: the call was admitted.
+    // The service has no such method, but the call was admitted.
     assert_eq!(grpc().await.unwrap().headers()["grpc-status"], "12");
     assert_eq!(line().await.unwrap(), "ANN");
     assert_eq!(http().await.unwrap().status(), 429);
@@ -341,7 +341,7 @@ fn debug_output_of_a_future_is_short() {
     assert_eq!(format!("{future:?}"), "ResponseFuture { .. }");
 }
 
-/// A responder that counts how often it is asked for the maximum wait of a request, and allows none.
+/// A responder that counts the calls of `max_wait`, and allows no wait.
 #[derive(Clone, Default)]
 struct Impatient(Arc<AtomicUsize>);
 

@@ -100,7 +100,7 @@ fn secrets_are_hashed_with_the_configured_secret() {
     let hashed = text(&by_token, &token);
     assert!(hashed.starts_with("some~hash~") && !hashed.contains("t0ken"), "{hashed}");
     assert_eq!(hashed.len(), "some~hash~".len() + 32);
-    // Another process with that secret, and a key that is built by hand, get the same text.
+    // Another process with the same secret gets the same string, and so does a key that is built by hand.
     assert_eq!(text(&Bearer::new().keyed_by(secret()), &token), hashed);
     assert_eq!(KeyText::new("api").of(&by_token.key("t0ken")), format!("throttle:{{{hashed}}}:api"));
     assert_ne!(text(&Bearer::new().keyed_by(KeySecret::new("another-secret-0").unwrap()), &token), hashed);

@@ -1,4 +1,4 @@
-//! A closed limiter answers queued and new calls at once, and leaves nothing behind.
+//! A closed limiter answers queued calls and new calls at once, and leaves nothing behind.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -33,7 +33,7 @@ fn quota() -> Quota {
 }
 
 trait Now: Future + Sized {
-    /// Polls it once and returns its output.
+    /// Polls the future once, and returns its output.
     fn now(self) -> Self::Output {
         let mut hand = PolledByHand::new(self);
         assert!(hand.poll(), "it waits");
@@ -43,7 +43,7 @@ trait Now: Future + Sized {
 
 impl<F: Future> Now for F {}
 
-/// Asserts that a closed decision says so, and nothing else.
+/// Asserts that a decision says that the limiter is closed, and nothing else.
 fn assert_closed(decision: &Decision) {
     assert!(decision.is_closed() && !decision.is_allowed(), "{decision:?}");
     assert_eq!((decision.retry_after(), decision.remaining()), (None, 0), "{decision:?}");
@@ -62,8 +62,8 @@ fn limited(answer: Result<(), Error<Infallible>>) -> Decision {
     }
 }
 
-/// Checks that three queued calls (by `acquire`, by `acquire_permit`, and in a layer that queues) are
-/// answered when a clone is closed, and so are new calls.
+/// Checks that three queued calls are answered when a clone of the limiter is closed, and that new calls are answered,
+/// too. The queued calls are made by `acquire`, by `acquire_permit`, and in a layer that queues.
 fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
     let clock = ManualClock::new();
     let limiter = limiter(rule.clone(), &clock);
@@ -96,12 +96,12 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
         assert_closed(&limiter.acquire(key).now());
         assert_closed(&limiter.acquire_n(key, 7).now());
         assert_closed(limiter.acquire_permit(key).now().unwrap_err().decision());
-        // A cost of 0 is admitted, as always.
+        // A call of cost 0 is always admitted.
         assert!(limiter.check_n(key, 0).is_allowed() && limiter.peek_n(key, 0).is_allowed());
         assert!(limiter.acquire_n(key, 0).now().is_allowed());
     }
     assert_closed(&limited(service.call(()).now()));
-    // It stays closed, whatever the time and the algorithm, and if it is closed twice.
+    // The limiter stays closed as time passes, if its algorithm is replaced, and if it is closed again.
     limiter.close();
     clock.advance(Duration::from_secs(1_000_000));
     limiter.replace(rule.clone());
@@ -133,7 +133,7 @@ fn queued_and_new_calls_are_answered_with_every_algorithm() {
     answers_all(Tiered::new(leaky()), true);
     answers_all(one().block_for(Duration::from_secs(9)).after(500), true);
     answers_all((leaky(), one()).block_for(Duration::from_secs(9)).after(500), true);
-    // Algorithms that are not configured to queue in a layer: by `acquire` only.
+    // These algorithms do not queue calls in a layer. Only `acquire` queues calls.
     let patient = |limit| Quota::per_hour(limit).burst(2);
     let rule = TokenBucket::new(patient(2));
     let clock = ManualClock::new();
@@ -146,8 +146,8 @@ fn queued_and_new_calls_are_answered_with_every_algorithm() {
     assert_closed(&waits.output.unwrap());
 }
 
-/// A call that waits in one of two queues is answered when either is closed, and the other limit is refunded
-/// its charge.
+/// A call that waits in one of two queues is answered when either limiter is closed. The charge of the other limit is
+/// refunded.
 #[test]
 fn a_call_rejected_on_close_has_charged_no_joined_limit() {
     for close_the_line in [true, false] {
@@ -177,7 +177,7 @@ fn a_call_rejected_on_close_has_charged_no_joined_limit() {
         }
         assert_eq!((bucket.peek(&()).remaining(), one.peek(&()).remaining()), (4, 3));
         assert_eq!((line.queued(), other.queued()), (0, 0));
-        // New calls are denied and charge no key, whatever the other limits say.
+        // New calls are denied and charge no key, whatever the other limits would decide.
         assert_closed(&limited(service.call(()).now()));
         assert_eq!((bucket.peek(&()).remaining(), one.peek(&()).remaining()), (4, 3));
         let _all = [(); 3].map(|()| one.try_acquire_permit(&()).unwrap());
@@ -187,7 +187,7 @@ fn a_call_rejected_on_close_has_charged_no_joined_limit() {
     }
 }
 
-/// A call that a limit has admitted before it was closed goes on while it waits in another's queue.
+/// A call whose scheduled time has come before the limiter is closed stays admitted.
 #[test]
 fn calls_admitted_before_stay_admitted() {
     let clock = ManualClock::new();
@@ -196,7 +196,7 @@ fn calls_admitted_before_stay_admitted() {
     let [mut first, mut second] = [(); 2].map(|()| PolledByHand::new(limiter.acquire("a")));
     assert!(!first.poll() && !second.poll());
     clock.advance(Duration::from_secs(1));
-    // Its scheduled time has come, though it has not been polled.
+    // The scheduled time of the first call has come, but the call has not been polled.
     limiter.close();
     assert!(first.run() && first.output.unwrap().is_allowed());
     assert!(second.run());
@@ -207,7 +207,7 @@ fn calls_admitted_before_stay_admitted() {
 fn permits_stay_valid_and_are_released() {
     let rule = Concurrency::per_key(2).total(2);
     let limiter = RateLimiter::new(rule.clone());
-    // A permit of the same total.
+    // This limiter has the same total.
     let other = RateLimiter::new(rule);
     let [first, second] = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
     limiter.close();
@@ -229,7 +229,7 @@ fn on_close_allow_admits_without_counting() {
         let mut waits = PolledByHand::new(limiter.acquire("a"));
         assert!(!waits.poll());
         limiter.close();
-        // Waiters are answered, too.
+        // Waiters are denied, too.
         assert!(waits.run() && waits.output.unwrap().is_closed());
         let before = limiter.peek("a");
         let mut all = Vec::new();
@@ -262,7 +262,7 @@ fn on_close_allow_admits_without_counting() {
     passes((Concurrency::per_key(1).total(8).queue(9), TokenBucket::new(Quota::per_hour(9)).queue(9)));
 }
 
-/// No call that arrives meanwhile is left waiting.
+/// Calls arrive while the limiter is closed. No call is left waiting.
 #[test]
 fn closing_while_calls_arrive_leaves_no_waiter_behind() {
     const THREADS: usize = 8;
@@ -324,7 +324,8 @@ fn closing_while_calls_arrive_leaves_no_waiter_behind() {
     }
 }
 
-/// A permit that is dropped while its limiter is closed, from the waker of a queued call.
+/// When a limiter is closed whose key table is full, the waiters of its shared buckets are denied, and so are all later
+/// calls.
 #[test]
 fn closing_in_a_full_table_answers_waiters_of_shared_buckets() {
     let rule = Concurrency::per_key(1).queue(9);
@@ -377,7 +378,7 @@ fn http_callers_get_503_and_grpc_callers_unavailable() {
         assert!(call.run());
         all.push(call.output.take().unwrap().unwrap());
     }
-    // New calls are answered, too.
+    // New calls are denied, too.
     for content_type in ["text/plain", "application/grpc"] {
         all.push(alone.call(ask(content_type)).now().unwrap());
         all.push(joined.call(ask(content_type)).now().unwrap());
@@ -387,7 +388,7 @@ fn http_callers_get_503_and_grpc_callers_unavailable() {
         for field in ["ratelimit", "ratelimit-policy"] {
             assert!(!headers.contains_key(field), "{headers:?}");
         }
-        // A hint for HTTP callers: when a server is back is not known.
+        // For HTTP callers, `Retry-After` is a hint, because it is not known when a server will be available again.
         assert_eq!(headers.contains_key("retry-after"), !is_grpc, "{headers:?}");
         if is_grpc {
             assert_eq!((answer.status().as_u16(), &headers["grpc-status"]), (200, &"14".parse().unwrap()));

@@ -1,5 +1,5 @@
-//! Denied requests over HTTP/1.x with an unread body: the response says that the connection closes, unless
-//! the body is drained.
+//! Denied requests over HTTP/1.x with an unread body. The response says that the connection will be closed, unless the
+//! body is drained.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -62,7 +62,7 @@ fn connection<B>(answer: &Response<B>) -> Vec<&str> {
     answer.headers().get_all(CONNECTION).iter().map(|value| value.to_str().unwrap()).collect()
 }
 
-/// A body of one frame after the other, each after a pause; it counts what was read of it.
+/// A body with a pause before each frame. It counts the frames that were read.
 #[derive(Clone)]
 struct Upload {
     frame: usize,
@@ -131,7 +131,7 @@ async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
         (vec![], &[]),
     ] {
         for version in [Version::HTTP_10, Version::HTTP_11] {
-            // Any request will do, whatever its body.
+            // The type of the body does not matter.
             let mut request = post(&headers, ());
             *request.version_mut() = version;
             let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
@@ -167,14 +167,14 @@ async fn a_response_that_closes_by_itself_has_one_connection_header() {
         let answer = refusing(responder.clone()).oneshot(post(&[(CONTENT_LENGTH, "1")], ())).await.unwrap();
         assert_eq!(connection(&answer), expected);
 
-        // A header of its own stays, if the body is drained, too.
+        // The response's own `Connection` field is kept, even if the body is drained.
         let drained = refusing(responder.drain(KIB, HALF_A_SECOND));
         let answer = drained.oneshot(post(&[(CONTENT_LENGTH, "1")], Full::<Bytes>::from("x"))).await.unwrap();
         assert_eq!(connection(&answer), [own]);
     }
 }
 
-/// Drains a body. Returns whether the connection is kept, how many frames were read, and how long it took.
+/// Drains a body. Returns whether the connection is kept, how many frames were read, and how long the drain took.
 async fn drained(max_bytes: u64, headers: &[(HeaderName, &str)], body: Upload) -> (bool, usize, Duration) {
     let service = refusing(HttpResponder::new().body(BodyFormat::PlainText).drain(max_bytes, HALF_A_SECOND));
     let start = Instant::now();
@@ -193,15 +193,15 @@ async fn a_body_is_drained_up_to_both_bounds() {
     let chunked = &[(TRANSFER_ENCODING, "chunked")][..];
     let at_once = Duration::ZERO;
     let upload = |frames| Upload::new(KIB, frames);
-    // More frames than are read at once.
+    // The body has more frames than are read at once.
     assert_eq!(drained(200 * KIB, chunked, upload(200)).await, (true, 200, at_once));
     assert_eq!(drained(200 * KIB - 1, chunked, upload(200)).await, (false, 200, at_once));
     assert_eq!(drained(8 * KIB, chunked, upload(200)).await, (false, 9, at_once));
     assert_eq!(drained(0, chunked, upload(0)).await, (true, 0, at_once));
-    // It is known in advance that these are too long.
+    // These bodies are known to be too long before they are read.
     assert_eq!(drained(8 * KIB, &[(CONTENT_LENGTH, "8193")], upload(9)).await, (false, 0, at_once));
     assert_eq!(drained(8 * KIB, &[(CONTENT_LENGTH, "8192")], upload(8)).await, (true, 8, at_once));
-    // The client has sent nothing, and need not.
+    // The client has not sent the body, and need not send it.
     let expects = [(CONTENT_LENGTH, "8192"), (EXPECT, "100-continue")];
     assert_eq!(drained(8 * KIB, &expects, upload(8)).await, (false, 0, at_once));
     assert_eq!(drained(8 * KIB, chunked, upload(3).failing()).await, (false, 3, at_once));
@@ -228,7 +228,7 @@ async fn over_http_2_and_without_a_body_nothing_is_drained() {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_bodies_drained_at_the_same_time_is_bounded() {
-    // These are more timers than tokio polls for one task at once.
+    // There are more timers than tokio polls in one task without yielding.
     unconstrained(async {
         let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
         let mut never_ending = || {
@@ -242,7 +242,7 @@ async fn the_number_of_bodies_drained_at_the_same_time_is_bounded() {
         let (call, is_answered) = never_ending();
         assert!(is_answered);
         assert_eq!(connection(&call.output.unwrap().unwrap()), ["close"]);
-        // One that is dropped makes room for one.
+        // If one drain is dropped, another can begin.
         drains.pop();
         drains.push(never_ending());
         assert!(!drains[1_023].1 && never_ending().1);

@@ -1,8 +1,8 @@
-//! The layer with a queue among tower's own layers, which reserve, hand over and cancel: in random schedules
-//! no wakeup is lost, and nothing that was reserved is lost.
+//! The layer with a queue between tower's own layers, which reserve services, pass them on and cancel calls. In random
+//! schedules, no wakeup is lost, and no reservation is lost.
 //!
-//! The time is tokio's, paused: a `ManualClock` wakes all waiters with each step, and so hides lost wakeups.
-//! A schedule polls as an executor would, when the waker was woken.
+//! The clock is tokio's paused clock. A `ManualClock` would wake all waiters at each step, and so hide lost wakeups. A
+//! schedule polls a task only if its waker was woken, as an executor does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
@@ -31,13 +31,13 @@ use crate::support::{Alarm, PolledByHand, Random};
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(4);
 
-/// The number of schedules for each stack; there are ten stacks.
+/// The number of schedules for each of the ten stacks.
 const SCHEDULES: u64 = 1_000;
 
 type Job = usize;
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<Job, BoxError>> + Send + 'a>>;
 
-/// The service of jobs that every member of a stack is.
+/// The service of jobs that each layer of a stack is.
 trait Jobs: Service<Job, Response = Job, Error = BoxError, Future: Send> + Clone + Send + 'static {}
 
 impl<S> Jobs for S where
@@ -49,31 +49,31 @@ impl<S> Jobs for S where
 #[derive(Clone, Copy, Debug)]
 struct Call {
     made: Instant,
-    /// The time of its arrival at the layer.
+    /// The time at which the call arrived at the layer.
     came: Option<Instant>,
     /// The time at which the layer called the inner service.
     left: Option<Instant>,
     refused: bool,
 }
 
-/// The observations of a stack from outside of the layer: in front of it, behind it, and at the very back.
+/// What is observed of a stack: in front of the layer, behind the layer, and in the innermost service.
 #[derive(Debug)]
 struct World {
     calls: Vec<Call>,
     /// The calls in the order in which they arrived at the layer.
     came: Vec<Job>,
     places: usize,
-    /// The expected queue and its next slot, if every woken task is polled at once.
+    /// `true` if every woken task is polled at once. Then the expected queue and its next slot are known.
     exact: bool,
     line: VecDeque<Job>,
     next: Instant,
-    /// The readiness of the service at the back, and the tasks that wait for it.
+    /// The readiness of the innermost service, and the tasks that wait for it.
     open: bool,
     callers: Vec<Waker>,
-    /// The calls that the service at the back works on, and how many there may be.
+    /// The calls that the innermost service works on, and the maximum number of these calls.
     working: BTreeMap<Job, Work>,
     most: usize,
-    /// From now on it answers at once.
+    /// `true` if the innermost service from now on answers at once.
     hurries: bool,
 }
 
@@ -110,18 +110,18 @@ impl World {
         }
     }
 
-    /// Records that a call is over, whatever its result.
+    /// Records the end of a call, whatever its result.
     fn ends(&mut self, job: Job) {
         self.line.retain(|other| *other != job);
     }
 
-    /// Asserts that no call is queued whose slot has come.
+    /// Asserts that no call is still queued after its slot.
     fn assert_no_call_is_late(&self) {
         let late = self.line.front().filter(|_| self.next <= Instant::now());
         assert!(!self.exact || late.is_none(), "{late:?} is still queued");
     }
 
-    /// Asserts that each released call had a slot of its own by then, in the order of arrival.
+    /// Asserts that each released call had a slot of its own at that time, in the order of arrival.
     fn assert_slots(&self) {
         let mut free = None;
         for job in &self.came {
@@ -152,7 +152,7 @@ impl Shared {
     }
 }
 
-/// The service at the back of a stack: it answers on command.
+/// The innermost service of a stack, which answers on command.
 #[derive(Debug)]
 struct Backend {
     world: Shared,
@@ -172,7 +172,7 @@ impl Service<Job> for Backend {
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         let mut world = self.world.lock();
-        // Once it is ready, it stays so until it is called.
+        // A service that is ready stays ready until it is called.
         if world.open || self.ready {
             self.ready = true;
             return Poll::Ready(Ok(()));
@@ -223,7 +223,7 @@ enum Side {
     Back,
 }
 
-/// A recorder in front of the layer and behind it.
+/// A recorder, which is placed in front of the layer and behind it.
 #[derive(Debug)]
 struct Probe<S> {
     service: S,
@@ -280,7 +280,7 @@ impl Drop for Ends {
     }
 }
 
-/// Builds a stack from the back to the front.
+/// Builds a stack from the innermost service outward.
 struct Builder {
     world: Shared,
     limiter: RateLimiter<LeakyBucket>,
@@ -290,15 +290,15 @@ struct Builder {
     parts: Parts,
 }
 
-/// The parts of a stack that are observed beside it.
+/// The parts of a stack that are observed in other ways.
 #[derive(Default)]
 struct Parts {
-    /// The limits on concurrency, and how many permits each has.
+    /// The concurrency limits, each with its number of permits.
     permits: Vec<(Arc<Semaphore>, usize)>,
-    /// The buffers' tasks.
+    /// The tasks of the buffers.
     workers: Vec<PolledByHand<Pin<Box<dyn Future<Output = ()>>>>>,
     sheds: bool,
-    /// The time limits of a call: with the time in the queue, and without it.
+    /// The time limits of a call, with and without the time in the queue.
     in_all: Option<Duration>,
     behind: Option<Duration>,
 }
@@ -350,7 +350,7 @@ impl Builder {
 
 type Stack = BoxCloneService<Job, Job, BoxError>;
 
-/// A caller: a clone of the stack.
+/// A caller, which has a clone of the stack.
 struct Caller {
     stack: Stack,
     alarm: Arc<Alarm>,
@@ -381,7 +381,7 @@ impl Caller {
         };
     }
 
-    /// Polls as its task would: when it was woken.
+    /// Polls the caller as its task would: only if the waker was woken.
     fn run(&mut self) {
         while self.state == Readiness::Asked && self.alarm.rang() {
             self.ask();
@@ -389,7 +389,7 @@ impl Caller {
     }
 }
 
-/// The outcomes of calls over all schedules of a stack: they show that the schedules have tested anything.
+/// The outcomes of calls over all schedules of a stack. They show that the schedules tested something.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     answered: usize,
@@ -457,7 +457,7 @@ impl<'a> Schedule<'a> {
         self.world.lock().exact
     }
 
-    /// Picks one of those, at random.
+    /// Picks one of `count` items at random.
     fn pick(&mut self, count: usize) -> Option<usize> {
         (count > 0).then(|| self.random.below(count as u64) as usize)
     }
@@ -502,9 +502,9 @@ impl<'a> Schedule<'a> {
         self.world.lock().assert_no_call_is_late();
     }
 
-    /// Asserts that polling the other tasks changes nothing once every woken task has run: otherwise they
-    /// should have been woken. The exception is a buffer's task: it is not woken when a call that it holds is
-    /// cancelled.
+    /// When every woken task has run, asserts that polling the other tasks changes nothing. Otherwise, these tasks
+    /// should have been woken. The task of a buffer is an exception, because it is not woken when a call that it holds
+    /// is cancelled.
     fn assert_no_lost_wakeup(&mut self) {
         let before = self.world.lock().progress();
         for caller in self.callers.iter_mut().filter(|caller| caller.state == Readiness::Asked) {
@@ -518,7 +518,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Removes the calls that have a response, and checks it.
+    /// Removes the calls that have a response, and checks the responses.
     fn reap(&mut self) {
         let world = self.world.lock();
         self.calls.retain_mut(|(job, call)| {
@@ -595,7 +595,7 @@ impl<'a> Schedule<'a> {
                 }
             }
             10 => {
-                // It goes on in another task, which polls it.
+                // The call continues in another task, which polls it.
                 if let Some(at) = self.pick(self.calls.len()) {
                     self.calls[at].1.moves();
                     self.calls[at].1.poll();
@@ -652,8 +652,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Lets every caller and service do its work from here on: what is ready calls once more, and what is
-    /// called answers. A number of intervals later, all are done.
+    /// From now on, lets every caller and every service do its work: services that are ready are called once more, and
+    /// calls are answered. After a number of intervals, all calls have ended.
     async fn end(&mut self) {
         drop(self.root.take());
         let mut woken = {
@@ -732,10 +732,10 @@ impl Drop for Witness {
     }
 }
 
-/// Runs random schedules of a stack, and returns their outcomes.
+/// Runs random schedules of a stack. Returns their outcomes.
 async fn schedules(build: fn(&mut Builder) -> Stack) -> Tally {
     let mut tally = Tally::default();
-    // All run in one task: tokio's own types would yield after some polls.
+    // All schedules run in one task. Without `unconstrained`, tokio's types would yield after some polls.
     unconstrained(async {
         for seed in 0..SCHEDULES {
             let _witness = Witness(seed);

@@ -26,7 +26,7 @@ async fn a_cache_of_all_statuses_caches_no_rejection() {
     clock.advance(Duration::from_secs(60));
     let answer = ask(nginx.address, Version::Http1, "/").await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "hello"));
-    // It does cache the admitted response.
+    // nginx caches the admitted response.
     let answer = ask(nginx.address, Version::Http1, "/").await;
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "hello"));
 }

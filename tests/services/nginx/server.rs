@@ -1,4 +1,4 @@
-//! An nginx of its own: free port, own directory, removed on drop.
+//! A separate nginx for a test, with a free port and a directory of its own. It is removed on drop.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -46,7 +46,7 @@ impl Drop for Directory {
 /// A reverse proxy, stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Nginx {
-    /// The process; it is dropped before its directory, since it writes into that.
+    /// The process. It is dropped before its directory, since it writes to the directory.
     process: Process,
     pub(crate) address: SocketAddr,
     directory: Directory,
@@ -72,18 +72,20 @@ pub(crate) fn at_socket(path: &Path) -> String {
 }
 
 impl Nginx {
-    /// Starts an nginx on a free port of `ip` that passes everything on to `upstream`, with `directives` in its `location`.
+    /// Starts an nginx on a free port of `ip`, with `directives` in its `location`. It forwards all requests to
+    /// `upstream`.
     pub(crate) async fn start(ip: &str, upstream: &str, directives: &str) -> Self {
         let listen = if ip.contains(':') { format!("[{ip}]:PORT") } else { format!("{ip}:PORT") };
         Self::listening(&listen, ip, upstream, directives).await
     }
 
-    /// Starts an nginx with the `listen` directive in its own syntax, on a port that is free at `ip`.
+    /// Starts an nginx with a `listen` directive, in nginx's syntax, for a free port of `ip`.
     pub(crate) async fn listening(listen: &str, ip: &str, upstream: &str, directives: &str) -> Self {
         let ip: IpAddr = ip.parse().unwrap();
         for _ in 0..5 {
             let directory = Directory::new();
-            // nginx cannot choose a free port itself. If the one found here was taken meanwhile, another is tried.
+            // nginx cannot choose a free port itself. If another process takes the port that was found here, another
+            // port is tried.
             let free = TcpListener::bind((ip, 0)).await.unwrap();
             let address = free.local_addr().unwrap();
             drop(free);
@@ -109,18 +111,18 @@ impl Nginx {
         panic!("nginx found no free port");
     }
 
-    /// Returns whether it listens; `false` if its port is taken.
+    /// Returns whether nginx listens. Returns `false` if its port is taken.
     async fn is_ready(&mut self, sign: &str) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             let ended = self.process.0.try_wait().unwrap();
             let errors = self.errors();
-            // It would retry for some seconds.
+            // If the port is taken, nginx tries again for some seconds.
             if errors.contains("Address already in use") {
                 return false;
             }
             assert!(ended.is_none(), "nginx ended: {ended:?}, {errors}");
-            // Another process on the port would respond differently.
+            // If another process listens on the port, its response is another one.
             if ready(self.address).await.is_ok_and(|answer| answer.contains(sign)) {
                 return true;
             }
@@ -144,7 +146,7 @@ async fn ready(address: SocketAddr) -> std::io::Result<String> {
 }
 
 fn spawn(directory: &Directory) -> Child {
-    // Debian installs it where only root's `PATH` leads.
+    // Debian installs nginx in a directory that is only in the `PATH` of root.
     let spawned = ["nginx", "/usr/sbin/nginx"].iter().find_map(|program| {
         Command::new(program)
             .args(["-e", "error.log", "-c", "nginx.conf", "-p"])
@@ -158,10 +160,11 @@ fn spawn(directory: &Directory) -> Child {
     spawned.expect("nginx cannot be started. This test needs it: `apt-get install nginx-light`")
 }
 
-/// Returns a configuration with a single process, so that nothing remains when that ends.
+/// Returns a configuration with a single process, so that no other process is left when it ends.
 fn configuration(directory: &Directory, server: &str) -> String {
     let prefix = directory.0.display();
-    // As root, nginx needs the name of a user, which differs between systems; as another user, it must not have one.
+    // As root, nginx needs the name of a user, which is different on each system. As another user, nginx rejects this
+    // directive.
     let user = if fs::metadata(&directory.0).unwrap().uid() == 0 { "user root;" } else { "" };
     format!(
         r#"
@@ -188,8 +191,8 @@ http {{
     )
 }
 
-/// `$add_forwarded` is to `Forwarded` what `$proxy_add_x_forwarded_for` is to `X-Forwarded-For`: nginx has none, and operators write
-/// their own. This one does not validate the value that it appends to.
+/// `$add_forwarded` is for `Forwarded` what `$proxy_add_x_forwarded_for` is for `X-Forwarded-For`. nginx does not have
+/// such a variable, so operators write their own. This one does not check the value to which it appends.
 const FORWARDED: &str = r#"
     map $remote_addr $forwarded_for {
         "~:" "for=\"[$remote_addr]\"";

@@ -1,4 +1,4 @@
-//! Rejected uploads through nginx, which sends on what is uploaded while the app responds.
+//! Rejected uploads through nginx, which forwards the upload while the app responds.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::NGINX;
 use crate::server::{Nginx, at};
 use crate::support::{Client1, Server};
 
-/// Returns the statuses that clients got for bodies of each of these sizes.
+/// Returns the statuses that clients got for bodies of the sizes `sizes`.
 async fn upload(nginx: SocketAddr, sizes: &[usize]) -> BTreeMap<u16, usize> {
     let mut client = Client1::http1(nginx).await;
     let mut seen = BTreeMap::new();
@@ -39,7 +39,7 @@ async fn nginx_reads_the_response_to_every_upload_that_is_drained() {
     let responder = HttpResponder::new().drain(2 * 1024 * 1024, Duration::from_millis(500));
     let layer = RateLimitLayer::with_limiter(Global, limiter).responder(responder);
     let app = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;
-    // Both with and without request buffering.
+    // nginx buffers requests in one case, and does not in the other.
     for buffering in ["on", "off"] {
         let directives = format!("proxy_request_buffering {buffering};");
         let nginx = Nginx::start(NGINX, &at(app.address), &directives).await;

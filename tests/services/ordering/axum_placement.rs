@@ -1,4 +1,4 @@
-//! Placement of the layer: each place in an axum app, and among other layers, on either side.
+//! The places that the layer can have in an axum app, and among other layers.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -36,13 +36,13 @@ fn hello() -> MethodRouter {
     get(|| async { "hello" })
 }
 
-/// A service that is independent of axum's routes.
+/// A service without axum's routes.
 fn service()
 -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync {
     service_fn(|_: Request| async { Ok(Response::new(Body::from("hello"))) })
 }
 
-/// Returns each place that a limit can have in an app, and a path that is limited.
+/// Returns each place that a limit can have in an app, with a path that is limited.
 fn places(limit: Limit) -> Vec<(&'static str, &'static str, Router)> {
     let app = || Router::new().route("/", hello());
     let l = || limit.clone();
@@ -129,7 +129,7 @@ async fn a_limit_works_in_each_place_of_an_app() {
 /// The length of a text that is worth compressing.
 const LENGTH: usize = 10_000;
 
-/// Builds an app with that layer inside of a limit, and one with it outside.
+/// Builds an app with the layer inside of a limit, and an app with the layer outside of the limit.
 macro_rules! either_side {
     ($($layer:expr),* $(,)?) => {
         vec![$((
@@ -177,7 +177,7 @@ async fn a_limit_works_among_other_layers_on_either_side() {
     ];
     for (layer, apps) in stacks {
         for (side, app) in apps.into_iter().enumerate() {
-            // They share one budget: a second pair of requests for each version would exceed it.
+            // Both requests share one budget. A second pair of requests would exceed it.
             let server = Server::start(app).await;
             for version in VERSIONS {
                 let (head, body) = fetch(&server, version).await;
@@ -207,7 +207,7 @@ async fn a_limit_works_among_layers_that_fail() {
     for app in [
         app().layer(ServiceBuilder::new().layer(handle.clone()).layer(tower_layers()).layer(limit(2))),
         app().layer(ServiceBuilder::new().layer(limit(2)).layer(handle.clone()).layer(tower_layers())),
-        // The error goes through the limit.
+        // The error of the inner layers passes through the limit.
         app().layer(ServiceBuilder::new().layer(handle.clone()).layer(limit(2)).layer(tower_layers())),
         app().layer(ServiceBuilder::new().layer(handle).buffer(10).layer(limit(2))),
     ] {

@@ -1,4 +1,4 @@
-//! Bodies of all kinds, in hyper servers and in process: the layer passes them on unchanged.
+//! Bodies of all kinds, in hyper servers and in process. The layer passes them on unchanged.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -23,7 +23,8 @@ use crate::hyper_only::{Connection, KINDS, boxed, end, serve, text};
 use crate::support::{Server, VERSIONS, read_until, request, send};
 use crate::{Fed, at_last, data, limit, limiter, trailers, used_up};
 
-/// Asserts that two calls pass with that body, and the next is rejected, served by hyper over both versions.
+/// Asserts that two calls with this body are admitted, and that the next call is rejected. hyper serves the calls over
+/// both versions of HTTP.
 async fn works_with<B>(text: &'static str, body: fn() -> B)
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
@@ -100,7 +101,7 @@ async fn requests_with_bodies_of_all_types_are_accepted() {
     takes(|| BoxBody::new(Full::<Bytes>::default())).await;
     takes(|| Limited::new(String::new(), 10)).await;
     takes(|| Fed::new().1).await;
-    // Types that are not bodies, or that are not `Send`.
+    // These types are not bodies, or are not `Send`.
     takes(|| ()).await;
     takes(|| Rc::new(1)).await;
 }
@@ -152,7 +153,7 @@ async fn frames_trailers_and_failures_are_passed_on_unchanged() {
     let mut next = async || body.frame().await;
     feed.send(data("one")).unwrap();
     assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "one");
-    // An empty frame counts as a frame, too.
+    // An empty frame is passed on, too.
     feed.send(data("")).unwrap();
     assert_eq!(next().await.unwrap().unwrap().into_data().unwrap(), "");
     feed.send(trailers()).unwrap();
@@ -163,7 +164,7 @@ async fn frames_trailers_and_failures_are_passed_on_unchanged() {
     assert!(next().await.is_none());
 }
 
-/// An app whose response body is fed by the test.
+/// An app whose response body the test feeds.
 async fn streaming() -> (Server, crate::Feed) {
     let (feed, fed) = Fed::new();
     let fed = std::sync::Arc::new(std::sync::Mutex::new(Some(fed)));
@@ -185,7 +186,7 @@ async fn a_stream_arrives_piece_by_piece_and_its_trailers_after_it() {
         assert_eq!(response.headers()["ratelimit"], "\"default\";r=0;t=3600");
         assert_eq!(response.headers()["trailer"], "x-sum");
         let mut body = response.into_body();
-        // Each is sent when the previous one has arrived.
+        // Each piece is sent when the previous one has arrived.
         for piece in ["one", "two", "three"] {
             feed.send(data(piece)).unwrap();
             assert_eq!(text(&mut body).await.unwrap(), piece, "{version:?}");
@@ -286,7 +287,7 @@ async fn a_head_gets_the_same_response_as_a_get_except_for_the_body() {
                 assert!(head.ended_with_headers);
             }
         }
-        // Keyed by method, they are one.
+        // With the key `ByMethod`, `GET` and `HEAD` share a budget.
         let by_method = limiter(2);
         let layer = RateLimitLayer::with_limiter(ByMethod::new(), by_method.clone());
         let server = Server::start(app().layer(layer)).await;

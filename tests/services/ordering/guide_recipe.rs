@@ -1,4 +1,4 @@
-//! The guide's recommended stack, and its documented effects of the place of each layer.
+//! The stack that the guide recommends, and the effects of each layer's place that the guide describes.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ struct User {
     id: u64,
 }
 
-/// Inserts the user of the request's token; rejects a request without a valid one.
+/// A middleware that inserts the user of the request's token, and rejects requests without a valid token.
 async fn sign_in(mut request: Request, next: Next) -> Response {
     let token = request.headers().get(header::AUTHORIZATION).and_then(|line| line.to_str().ok());
     match token.and_then(|token| token.strip_prefix("Bearer user-")?.parse().ok()) {
@@ -135,7 +135,7 @@ impl Stack {
     }
 }
 
-/// Tests that the stack in the guide is the one tested here.
+/// The stack in the guide is the stack that is tested here.
 #[test]
 fn the_order_is_that_of_the_guide() {
     let layers = |text: &str, begin: &str, end: &str| -> Vec<String> {
@@ -175,7 +175,7 @@ fn preflight() -> http::Request<Full<Bytes>> {
     asking(Method::OPTIONS, "/upload", &lines)
 }
 
-/// Returns whether a page of that origin may read the response, and its fields.
+/// Returns whether a page of the test's origin may read the response and its header fields.
 fn is_readable(answer: &Answer) -> bool {
     let allowed = answer.has("access-control-allow-origin");
     if allowed {
@@ -239,7 +239,7 @@ async fn guessed_tokens_are_rejected_before_one_more_is_checked() {
         assert_eq!(answer.status, 401);
         assert_eq!(answer.items("ratelimit")[0].name, "address");
     }
-    // Now even the right token is not checked.
+    // From now on, even the right token is not checked.
     let answer = client.send(asking(Method::GET, "/", &[ANNA])).await;
     assert_eq!(
         (answer.status, answer.json()["violated-policies"][0].as_str()),
@@ -295,7 +295,7 @@ async fn responses_are_compressed_and_rejections_are_not() {
     }
 }
 
-/// Returns a request with the address that a server inserts.
+/// Returns a request with the address that a server would insert.
 pub(crate) fn from_here(path: &str) -> Request {
     let mut request = Request::get(path).body(Body::empty()).unwrap();
     request.extensions_mut().insert(ConnectInfo(std::net::SocketAddr::from((HERE, 4_711))));
@@ -314,11 +314,11 @@ async fn a_call_that_is_too_slow_times_out_with_the_fields_of_the_outer_layers()
         answer.items("ratelimit").iter().map(|item| item.name.as_str()).collect::<Vec<_>>(),
         ["address"]
     );
-    // Both limits have counted it.
+    // Both limits have counted the request.
     assert_eq!(stack.left(1), (8, 8));
 }
 
-// In another order:
+// The following tests have the layers in another order.
 
 #[tokio::test]
 async fn with_cors_inside_preflights_cost_units_and_rejections_cannot_be_read() {

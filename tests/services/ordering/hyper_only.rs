@@ -1,4 +1,4 @@
-//! Servers of hyper only, of one version or of both, and clients that read a response step by step.
+//! Servers without axum, of one HTTP version or of both, and clients that read a response step by step.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Either,
 }
 
-/// The server kinds, each with a client version for it.
+/// The kinds of servers, each with the HTTP version of its client.
 pub(crate) const KINDS: [(Kind, Version); 4] = [
     (Kind::Http1, Version::Http1),
     (Kind::Http2, Version::Http2),
@@ -57,7 +57,7 @@ where
 {
     let (listener, address) = listen().await;
     let serving = async move {
-        // Connections end with the server.
+        // The connections end with the server.
         let mut connections = Vec::new();
         loop {
             let io = TokioIo::new(listener.accept().await.unwrap().0);
@@ -123,7 +123,7 @@ where
         Self { address, sender, _task: task }
     }
 
-    /// Sends a request for a path, or with an authority of its own.
+    /// Sends a request for a path, or for another authority.
     pub(crate) async fn send(&mut self, mut request: Request<B>) -> Response<Incoming> {
         let host = request.uri().authority().map_or_else(|| self.address.to_string(), ToString::to_string);
         let sent = async {

@@ -1,4 +1,4 @@
-//! The order of layers, the routes that each covers, and the calls that share a budget.
+//! The order of layers, the routes to which each layer applies, and the requests that share a budget.
 
 use axum::Router;
 use axum::extract::Request;
@@ -25,7 +25,7 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// Returns the policies that denied, by their names.
+/// Returns the names of the policies that denied the request.
 fn denied_by(answer: &Answer) -> String {
     assert_eq!(answer.status, 429, "{answer:?}");
     answer.json()["violated-policies"].to_string()
@@ -46,7 +46,7 @@ async fn the_last_layer_of_a_router_is_outermost_and_the_first_of_a_service_buil
         let answer = ask(&server, "/").await;
         let items = answer.items("ratelimit");
         assert_eq!(items.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), ["inner", "outer"]);
-        // Both would deny: the outer one rejects.
+        // Both layers would deny the request, and the outer layer rejects it.
         assert_eq!(denied_by(&ask(&server, "/").await), "[\"outer\"]");
     }
 }
@@ -56,7 +56,7 @@ async fn a_layer_counts_calls_without_a_route_and_a_route_layer_does_not() {
     for (layered, counts) in [
         (hello().layer(limit(2)), true),
         (hello().route_layer(limit(2)), false),
-        // The same, with a custom fallback.
+        // The same is true with a custom fallback.
         (hello().fallback(|| async { StatusCode::NOT_FOUND }).layer(limit(2)), true),
         (hello().fallback(|| async { StatusCode::NOT_FOUND }).route_layer(limit(2)), false),
     ] {
@@ -121,7 +121,7 @@ async fn both_see_a_route_as_its_full_nested_pattern() {
             assert_eq!(status(&server, &format!("{path}1")).await, 200, "{path}");
             assert_eq!(status(&server, &format!("{path}2")).await, 429, "{path}");
         }
-        // Calls without a route share one key, or are not limited.
+        // Requests without a route share one key, or are not limited.
         assert_eq!(status(&server, "/nowhere").await, 404);
         assert_eq!(status(&server, "/elsewhere").await, if route_layer { 404 } else { 429 });
     }
@@ -158,11 +158,11 @@ async fn all_routes_under_one_layer_and_all_of_its_clones_have_one_budget() {
     for (server, path) in [(&one, "/a"), (&one, "/b"), (&other, "/a"), (&other, "/b")] {
         assert_eq!(status(server, path).await, 429);
     }
-    // A layer that is built anew has a budget of its own.
+    // Each new layer has a budget of its own.
     assert_eq!(status(&Server::start(routes().layer(limit(4))).await, "/a").await, 200);
 }
 
-/// The guide's site: log-ins have a limit besides the global one.
+/// The site of the guide, where log-ins have a second limit.
 fn logins() -> (RateLimitLayer<Global, tower_throttle::algorithm::FixedWindow>, crate::Limiter, crate::Limiter)
 {
     let [all, logins] = [limiter(6), limiter(2)];
@@ -184,7 +184,7 @@ async fn of_two_layers_the_outer_one_is_charged_for_calls_that_the_inner_one_rej
         assert_eq!((left(&all, &()), left(&logins, &())), (2, 0));
         assert_eq!(denied_by(&login().await), "[\"logins\"]");
         assert_eq!(support::get(api.address, version, "/items").await.status, 200);
-        // A client that retried rejected log-ins has used up the budget of the rest of the site.
+        // A client has retried rejected log-ins, and has used up the budget of the rest of the site.
         assert_eq!(denied_by(&support::get(site.address, version, "/").await), "[\"default\"]");
         assert_eq!(denied_by(&login().await), "[\"default\"]");
         assert_eq!(support::get(api.address, version, "/items").await.status, 429);
@@ -263,7 +263,7 @@ async fn a_panic_or_timeout_further_out_costs_the_initial_charge() {
     for (path, code, left_then) in [("/panics", 500, 8), ("/slow", 504, 7), ("/panics", 500, 6)] {
         assert_eq!((status(&server, path).await, left(&free, &())), (code, left_then), "{path}");
     }
-    // Inside, each is an ordinary response.
+    // Inside of the limit, each of these layers makes an ordinary response.
     let app = Router::new()
         .route("/panics", get(panics))
         .route("/slow", get(std::future::pending::<()>))

@@ -1,5 +1,5 @@
-//! The place of layers around a limiter: tests of the guide's chapter on ordering. And the places where the layer works:
-//! each place of an axum app, in hyper servers, with other layers on either side.
+//! Tests of the guide's chapter on ordering: the places of layers around a limiter. And tests of the layer in each
+//! place of an axum app, in hyper servers, and between other layers.
 #![cfg(feature = "axum")]
 
 mod axum_placement;
@@ -56,7 +56,8 @@ fn left<K: Hash>(limiter: &Limiter, key: &K) -> u64 {
 /// The address that the tests call from.
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-/// Fails, instead of hanging, if an event never happens. It sets no tight limit on events that do happen.
+/// Waits for an event, and fails instead of hanging if it does not happen. The time limit is so long that it does not
+/// affect events that do happen.
 async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }

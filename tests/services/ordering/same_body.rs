@@ -1,5 +1,5 @@
-//! A limited axum app whose body type stays axum's: layers that must not change the type of responses can contain the
-//! limit.
+//! Limited axum apps that keep axum's body type, so that layers that must not change the type of responses can contain
+//! the limit.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! Timeouts around a queue and inside it, and calls in progress: in paused time.
+//! Timeouts outside and inside of a queue, and calls in progress, in paused time.
 
 use std::future::pending;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn timeout(after: u64) -> TimeoutLayer {
     TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, seconds(after))
 }
 
-/// A body that begins, and never ends.
+/// A body that begins and never ends.
 async fn endless() -> Body {
     let (feed, fed) = Fed::new();
     feed.send(data("first")).unwrap();
@@ -49,14 +49,14 @@ async fn call(app: &Router, path: &str) -> Response {
     app.clone().oneshot(from_here(path)).await.unwrap()
 }
 
-/// Returns the status of a call, and the number of seconds until it arrived.
+/// Returns the status of the response, and the number of seconds until it arrived.
 async fn ask(app: &Router, path: &str) -> (u16, u64) {
     let begin = Instant::now();
     let status = call(app, path).await.status().as_u16();
     (status, begin.elapsed().as_secs())
 }
 
-/// A limit of one call in ten seconds; two calls may be queued.
+/// A limit of one call in ten seconds, with a queue for two calls.
 fn queueing() -> RateLimiter<LeakyBucket> {
     RateLimiter::new(LeakyBucket::new(Quota::per(1, seconds(10)).unwrap()).queue(2))
 }
@@ -77,7 +77,8 @@ async fn a_timeout_outside_ends_the_wait_in_the_queue_and_later_calls_move_up() 
         }
         ask(&patient, "/").await
     };
-    // Without the cancellation, the first would wait 10 seconds, and the second 20. Nothing was charged.
+    // If the first call were not cancelled, it would wait for 10 seconds, and the second call for 20. The first call
+    // was not charged.
     assert_eq!(join!(ask(&timed, "/"), behind), ((504, 1), (200, 10)));
     assert_eq!(limiter.queued(), 0);
     assert_eq!(ask(&patient, "/").await, (200, 10));
@@ -103,14 +104,14 @@ async fn a_call_that_takes_too_long_releases_its_permit() {
     assert_eq!(join!(ask(&timed, "/slow"), behind), ((504, 5), (200, 4)));
     assert!(limiter.try_acquire_permit(&()).is_ok());
 
-    // A queued call leaves its queue slot, too.
+    // A queued call leaves its place in the queue, too.
     let permit = limiter.try_acquire_permit(&()).unwrap();
     assert_eq!(ask(&timed, "/").await, (504, 5));
     assert_eq!(limiter.queued(), 0);
     drop(permit);
     assert!(limiter.try_acquire_permit(&()).is_ok());
 
-    // With the timeout inside, a call waits for as long as the calls before it take.
+    // With the timeout inside of the limit, a call waits as long as the calls before it take.
     let timed = routes().layer(timeout(5)).layer(limit());
     let (first, second, third) = join!(ask(&timed, "/slow"), ask(&timed, "/slow"), ask(&timed, "/slow"));
     assert_eq!([first, second, third], [(504, 5), (504, 10), (504, 15)]);

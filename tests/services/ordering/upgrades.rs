@@ -1,4 +1,4 @@
-//! Connections that change their protocol: upgrades, as WebSockets begin, and tunnels.
+//! Connections that change their protocol: upgrades, such as those of WebSockets, and tunnels.
 
 use std::convert::Infallible;
 
@@ -48,7 +48,7 @@ fn upgrading() -> Router {
     let upgrade = |mut request: Request<Body>| async move {
         echo(hyper::upgrade::on(&mut request));
         match request.method() {
-            // The method that HTTP/2 uses.
+            // HTTP/2 uses this method.
             &Method::CONNECT => Response::new(Body::empty()),
             _ => Response::builder()
                 .status(StatusCode::SWITCHING_PROTOCOLS)
@@ -139,7 +139,7 @@ fn extended_connect() -> Request<Empty<Bytes>> {
 async fn an_extended_connect_is_counted_once_and_continues_without_the_layer() {
     let server = Server::start(upgrading().layer(limit(2))).await;
     let mut connection = Connection::open(server.address, Version::Http2).await;
-    // The server's settings allow it, and they have arrived with the first response.
+    // The settings of the server allow this, and have arrived with the first response.
     assert_eq!(connection.send(Request::get("/").body(Empty::new()).unwrap()).await.status(), 200);
     let response = connection.send(extended_connect()).await;
     assert_eq!(response.status(), 200);
@@ -157,7 +157,7 @@ fn connect() -> Request<Empty<Bytes>> {
     Request::connect("example.com:443").body(Empty::new()).unwrap()
 }
 
-/// A proxy that admits two tunnels, to itself.
+/// A proxy whose limit admits two tunnels. The tunnels end at the proxy itself.
 async fn proxy(kind: Kind, layer: RateLimitLayer<Global, FixedWindow>) -> Server {
     let tunnel = service_fn(|mut request: Request<Incoming>| async move {
         assert_eq!(request.method(), Method::CONNECT);
@@ -192,7 +192,7 @@ async fn a_tunnel_is_counted_once_and_continues_without_the_layer() {
     }
 }
 
-/// Asks for a tunnel, and returns the statuses: 404 or the like, or 429.
+/// Asks for tunnels. Returns the statuses.
 async fn connect_statuses(app: Router) -> Vec<u16> {
     let server = Server::start(app).await;
     let mut statuses = Vec::new();
@@ -227,7 +227,7 @@ async fn a_request_without_a_path_has_a_key_of_each_kind() {
     assert_eq!(connect_statuses(app().layer(layer)).await, limited);
 }
 
-/// Tests `OPTIONS *`, which has no path either.
+/// `OPTIONS *` has no path either.
 #[tokio::test]
 async fn options_for_the_server_as_a_whole_is_counted() {
     let server = Server::start(Router::new().route("/", get(|| async {})).layer(limit(2))).await;

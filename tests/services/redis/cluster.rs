@@ -1,4 +1,5 @@
-//! Limits in a cluster: exact over all nodes and while slots move, and a master that fails concerns only its own keys.
+//! Limits in a cluster. They are exact over all nodes and while slots move. If a master fails, only calls for its keys
+//! fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Limiter = RateLimiter<FixedWindow, RedisLimit<FixedWindow>>;
 
-/// Returns a builder of a store with a deadline that a busy machine keeps.
+/// Returns a builder of a store whose deadline is so long that a busy machine keeps it.
 fn patient(cluster: &RedisCluster) -> RedisStoreBuilder {
     RedisStore::cluster(cluster.urls()).deadline(Duration::from_secs(20))
 }
@@ -44,7 +45,7 @@ pub(crate) fn keys_of_nodes(cluster: &RedisCluster, each: usize) -> [Vec<String>
     keys
 }
 
-/// Makes `calls` calls for each key from tasks that take turns. Returns how many of each key were admitted.
+/// Makes `calls` calls for each key, from tasks that take turns. Returns the number of admitted calls for each key.
 async fn admitted(limiters: &[Limiter], keys: &[String], calls: usize) -> Vec<u64> {
     let mut tasks = Vec::new();
     for key in keys {
@@ -70,7 +71,7 @@ async fn admitted(limiters: &[Limiter], keys: &[String], calls: usize) -> Vec<u6
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_are_exact_over_many_keys_on_three_nodes() {
     let cluster = RedisCluster::start();
-    // One is given a single node, and one does not connect before its first call.
+    // One store gets the URL of a single node, and one store does not connect before its first call.
     let stores = [
         patient(&cluster).connect().await.unwrap(),
         RedisStore::cluster(&cluster.urls()[2..]).deadline(Duration::from_secs(20)).connect().await.unwrap(),
@@ -110,7 +111,7 @@ async fn slots_that_move_under_load_are_followed_without_an_error() {
     let keys = Arc::new(from.clone());
     let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU64::new(0) }; 4]));
     for (key, calls) in from.iter().zip(&*calls) {
-        // So that each key is there when it is moved.
+        // With this call, each key exists before it is moved.
         assert!(limiters[0].check(key.as_str()).await.unwrap().is_allowed());
         calls.fetch_add(1, Ordering::Relaxed);
     }
@@ -127,13 +128,14 @@ async fn slots_that_move_under_load_are_followed_without_an_error() {
             }
         }));
     }
-    // There and back, so that a process may hold what it learned before, and a node has been asked both ways.
+    // Slots move back and forth, so that a process may still use what it has learned before, and so that each node has
+    // been asked for moved keys.
     let mut asked = 0;
     for (source, target) in [(0, 1), (1, 2), (2, 0), (0, 1)] {
         for key in &from {
             let before = calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum::<u64>();
             let slot = cluster.begin_to_move(&text_of(key), source, target);
-            // Calls go on while the slot is on its way, before and after its key has moved.
+            // Calls are made while the slot moves, before and after its key has moved.
             let enough = |more| {
                 let calls = Arc::clone(&calls);
                 async move {
@@ -203,7 +205,7 @@ async fn concerns_only_its_keys(fail: fn(&mut RedisServer), repair: fn(&mut Redi
             (key, calls, longest)
         }));
     }
-    // The calls for its keys fail at the deadline, and then at once.
+    // The calls for the keys of this master fail at the deadline, and later calls fail at once.
     let (mut kinds, start) = (Vec::new(), Instant::now());
     let (mut at_once, mut longest) = (0, Duration::ZERO);
     while start.elapsed() < Duration::from_secs(3) {
@@ -281,12 +283,12 @@ async fn wrong_addresses_and_servers_are_named_errors() {
     assert!(text.contains("RedisStore::connect"), "{text}");
     let locked = RedisServer::with(&["--requirepass", "secret"]);
     assert_eq!(connected(vec![locked.url()]).await.0, RedisErrorKind::Auth);
-    // One of several suffices.
+    // One node that can be reached is enough.
     let cluster = RedisCluster::start();
     let urls = ["redis://127.0.0.1:1".to_owned(), cluster.nodes[1].url()];
     let found = RedisStore::cluster(&urls).deadline(Duration::from_secs(20)).connect().await;
     assert!(limiter(&found.unwrap(), 3).check("a").await.is_ok());
-    // A node of a cluster is no server by itself, which is said.
+    // A node of a cluster cannot be used as a single server, and the error says so.
     let node = RedisStore::builder(&cluster.nodes[0].url()).deadline(Duration::from_secs(20));
     let limiter = limiter(&node.connect_lazily().unwrap(), 3);
     let key = &keys_of_nodes(&cluster, 1)[1][0];

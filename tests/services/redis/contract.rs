@@ -1,4 +1,4 @@
-//! The contract of stores, run against a real server: by scripts, and by compare-and-set.
+//! The contract of stores, run against a real server, with scripts and with compare-and-set.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::redis_server::{RedisCluster, RedisServer};
 
 async fn keeps_the_contract(change: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder) {
     let server = RedisServer::start();
-    // Failing in time is another promise: here, a slow machine must not fail a case.
+    // The deadline is tested elsewhere. Here, a slow machine must not make a case fail.
     let builder = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20));
     let store = change(builder).connect().await.unwrap();
     Contract::new(store).run().await.assert_passed();

@@ -1,4 +1,4 @@
-//! A replica that takes over, by Redis Sentinel and in a cluster: what is admitted once more.
+//! Failovers to a replica, by Redis Sentinel and in a cluster. The tests count what is admitted once more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ fn limiter(store: &RedisStore) -> Limiter {
     RateLimiter::builder(window).name("test").store(store.clone()).build().unwrap()
 }
 
-/// Makes up to `calls` calls for a key, and returns how many were admitted. Calls that fail are made again.
+/// Makes up to `calls` calls for a key. Returns the number of admitted calls. Calls that fail are made again.
 async fn admitted(limiter: &Limiter, key: &str, calls: u64) -> u64 {
     let (mut admitted, start) = (0, Instant::now());
     for _ in 0..calls {
@@ -73,7 +73,7 @@ async fn admitted(limiter: &Limiter, key: &str, calls: u64) -> u64 {
     admitted
 }
 
-/// Charges 40 units of each key before the replica is cut off and the rest after that, and kills the master.
+/// Charges 40 units of each key, cuts off the replica, charges the rest of the units, and kills the master.
 async fn lose_60(limiter: &Limiter, keys: &[String], master: &mut RedisServer, replica: &RedisServer) {
     for key in keys {
         assert_eq!(admitted(limiter, key, 40).await, 40);
@@ -93,7 +93,7 @@ async fn lose_60(limiter: &Limiter, keys: &[String], master: &mut RedisServer, r
     replica.resume();
 }
 
-/// Makes calls until a limiter's master is another. Returns how long that took.
+/// Makes calls until the limiter uses another master. Returns how long this took.
 async fn recovers(limiter: &Limiter, key: &str) -> Duration {
     let start = Instant::now();
     while let Err(error) = limiter.peek(key).await {
@@ -135,7 +135,7 @@ async fn a_planned_failover_of_sentinels_admits_at_most_one_more_limit_per_key()
     assert!(admitted.iter().all(|admitted| (LIMIT..=2 * LIMIT).contains(admitted)), "{admitted:?}");
 }
 
-/// Calls for some keys, made without a pause while a failover takes place.
+/// Calls for some keys, which are made without pause during a failover.
 struct Load {
     stop: Arc<AtomicBool>,
     tasks: Vec<tokio::task::JoinHandle<u64>>,
@@ -161,7 +161,7 @@ impl Load {
         Self { stop, tasks, keys }
     }
 
-    /// Ends the load, uses up the keys, and returns how many calls of each key were admitted in total.
+    /// Ends the load and uses up the keys. Returns the number of admitted calls for each key, in total.
     async fn end(self, limiter: &Limiter) -> Vec<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
@@ -192,16 +192,16 @@ async fn wrong_names_and_sentinels_are_named_errors() {
     let (wrong, text) = kind(patient(&[gone, &sentinel.url()], "other")).await;
     assert_eq!(wrong, RedisErrorKind::Config);
     assert!(text.contains("\"other\""), "{text}");
-    // A server that is no sentinel does not know the question.
+    // A server that is no sentinel does not know the command.
     assert_eq!(kind(patient(&[&server.url()], "mymaster")).await.0, RedisErrorKind::Server);
-    // One of several suffices, also if others hang.
+    // One sentinel that replies is enough, even if others hang.
     let hangs = RedisServer::sentinel(&server);
     hangs.suspend();
     let store = patient(&[&hangs.url(), gone, &sentinel.url()], "mymaster").connect().await.unwrap();
     assert_eq!(admitted(&limiter(&store), "a", 3).await, 3);
 }
 
-/// Starts a server that replies to each question of a sentinel's client with the address of `named`, at once.
+/// Starts a server that replies at once to each command of a sentinel's client, with the address of `named`.
 async fn stale_sentinel(named: &RedisServer) -> (String, tokio::task::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -212,10 +212,10 @@ async fn stale_sentinel(named: &RedisServer) -> (String, tokio::task::JoinHandle
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = [0; 4_096];
             while let Ok(length @ 1..) = stream.read(&mut request).await {
-                // Each command is an array, and no word of these commands has an asterisk.
+                // Each command is an array, and no word of a command contains an asterisk.
                 for command in String::from_utf8_lossy(&request[..length]).split('*').skip(1) {
                     let reply = if command.contains("SENTINEL") { &address } else { "+OK\r\n" };
-                    // The client may have found a master by another sentinel.
+                    // Writing may fail, because the client may have found a master by another sentinel.
                     let _ = stream.write_all(reply.as_bytes()).await;
                 }
             }
@@ -254,7 +254,7 @@ async fn a_name_that_no_sentinel_knows_opens_the_circuit_breaker() {
     let error = limiter.check("a").await.unwrap_err();
     assert_eq!(error.kind(), RedisErrorKind::Open);
     assert!(error.to_string().contains("\"other\""), "{error}");
-    // The name may be added later.
+    // The name may be added to the sentinel later.
     let port = server.address().port().to_string();
     sentinel.call(&["SENTINEL", "MONITOR", "other", "127.0.0.1", &port, "1"]).ok();
     recovers(&limiter, "a").await;
@@ -292,6 +292,6 @@ async fn a_planned_failover_in_a_cluster_is_exact() {
     replica.call(&["CLUSTER", "FAILOVER"]).ok();
     replica.until_role("master");
     cluster.nodes[0].until_role("slave");
-    // The former master has stopped writing before its replica took over.
+    // The former master stopped writing before its replica took over.
     assert_eq!(load.end(&limiter).await, [LIMIT; KEYS]);
 }

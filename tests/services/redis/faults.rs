@@ -1,4 +1,5 @@
-//! A server that stops, restarts, fails or holds values of others: named errors in time, and back soon.
+//! A server that stops, restarts, fails, or has values of other programs. Calls fail in time with a named error, and
+//! succeed soon after the fault.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ const MS: Duration = Duration::from_millis(1);
 
 type Limiter = RateLimiter<TokenBucket, RedisLimit<TokenBucket>>;
 
-/// Returns a limiter that never denies, with the deadline by default.
+/// Returns a limiter that never denies a call, with the default deadline.
 async fn limiter(server: &RedisServer) -> (RedisStore, Limiter) {
     build(RedisStore::connect(&server.url()).await.unwrap())
 }
@@ -29,7 +30,7 @@ fn build(store: RedisStore) -> (RedisStore, Limiter) {
     (store, limiter)
 }
 
-/// Calls every 5 ms for that time. Returns the failures and the longest call.
+/// Makes a call every 5 ms during this time. Returns the failures, and the time of the slowest call.
 async fn call_for(limiter: &Limiter, time: Duration) -> (usize, usize, Duration) {
     let (start, mut calls) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
@@ -50,7 +51,7 @@ async fn call_for(limiter: &Limiter, time: Duration) -> (usize, usize, Duration)
     (all, failed, longest)
 }
 
-/// Waits until a call succeeds. Returns how long that took.
+/// Waits until a call succeeds. Returns how long this took.
 async fn recovers(limiter: &Limiter) -> Duration {
     let start = Instant::now();
     while limiter.check("a").await.is_err() {
@@ -64,7 +65,7 @@ async fn used(limiter: &Limiter) -> u64 {
     loop {
         match limiter.peek("a").await {
             Ok(decision) => return 100_000 - decision.remaining(),
-            // A busy machine may need longer than the deadline.
+            // On a busy machine, a call may take longer than the deadline.
             Err(_) => sleep(5 * MS).await,
         }
     }
@@ -82,7 +83,7 @@ async fn a_server_that_is_suspended_fails_calls_in_time_and_charges_none_later()
     assert!(longest < 5_000 * MS, "a call took {longest:?}, with a deadline of 50 ms on a busy machine");
     assert!(store.stats().opened >= 1);
     server.resume();
-    // The calls that the server now gets to are too late.
+    // The calls that the server receives now are too late, and charge nothing.
     assert_eq!(used(&limiter).await, before);
 }
 
@@ -105,7 +106,7 @@ async fn paused_clients_are_late_and_charged_nothing() {
     let (_, limiter) = limiter(&server).await;
     recovers(&limiter).await;
     let before = used(&limiter).await;
-    // Scripts may write, so they are paused, and this test is not.
+    // This command pauses scripts, because they may write. It does not pause the test's own commands.
     server.call(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
     server.call(&["CLIENT", "UNPAUSE"]).ok();
@@ -130,7 +131,7 @@ async fn a_full_server_and_a_replica_are_named() {
     recovers(&limiter).await;
     server.call(&["CONFIG", "SET", "maxmemory", "1"]).ok();
     assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
-    // A machine that stalls calls again when the circuit breaker lets it try.
+    // If the machine has stalled, the circuit breaker may already allow a call again.
     let kind = limiter.check("a").await.unwrap_err().kind();
     assert!(matches!(kind, RedisErrorKind::Open | RedisErrorKind::OutOfMemory), "{kind:?}");
     server.call(&["CONFIG", "SET", "maxmemory", "0"]).ok();
@@ -141,7 +142,7 @@ async fn a_full_server_and_a_replica_are_named() {
     recovers(&limiter).await;
 }
 
-/// Starts a server that accepts connections, and passes them on to another after some time.
+/// Starts a server that accepts connections, and forwards each of them to another server after a delay.
 fn slow_to_connect(server: &RedisServer, delay: Duration) -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, to) = (format!("redis://{}", listener.local_addr().unwrap()), server.address());
@@ -168,9 +169,9 @@ async fn a_server_that_is_far_away_is_reached_with_a_longer_connect_timeout() {
     assert!(error.to_string().contains("connect_timeout"), "{error}");
     let builder = RedisStore::builder(&url).connect_timeout(Duration::from_secs(20));
     let (_, limiter) = build(builder.connect_lazily().unwrap());
-    // Calls fail at their deadlines, and the attempt goes on.
+    // Calls fail at their deadlines, but the attempt to connect continues.
     recovers(&limiter).await;
-    // A deadline that is longer is one for connecting, too.
+    // A deadline that is longer is also the time limit for connecting.
     assert!(connect_within(&url, Duration::from_secs(20)).await.is_ok());
 }
 
@@ -232,7 +233,7 @@ async fn the_permissions_that_the_error_names_suffice() {
     for _ in 0..4 {
         assert!(limiter.check("a").await.unwrap().is_allowed());
     }
-    // The next trip finds that the lease may have expired.
+    // The value is now one whose lease may have expired, as the next trip finds.
     let key = "throttle:lease:{a}:test";
     let value = server.call(&["HGET", key, "s"]).text();
     let (value, _) = value.rsplit_once(' ').unwrap();
@@ -275,7 +276,7 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
     assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
     assert_eq!(server.call(&["LLEN", key]), Reply::Integer(1));
     server.call(&["DEL", key]);
-    // One of ours without a time to live gets one, and a time in the far future is set right.
+    // A value of this crate without an expiry gets one, and a time in the far future is corrected.
     server.call(&["SET", key, &format!("{own} 0 8000000000000000")]).ok();
     assert!(limiter.check("a").await.unwrap().is_allowed());
     assert!(matches!(server.call(&["PTTL", key]), Reply::Integer(1..)));
@@ -290,7 +291,7 @@ async fn a_clock_ahead_by_more_than_a_period_denies_no_longer_than_that() {
     let store = connect(&server).await;
     let window = FixedWindow::new(Quota::per_minute(1));
     let limiter = RateLimiter::builder(window).name("test").store(store).build().unwrap();
-    // Full, and written by a server whose clock was an hour ahead.
+    // The window is full, and was written by a server whose clock was an hour ahead.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     let text = format!("1 f:1/60000000000 {} 0 1", now + 3_600_000_000);
     server.call(&["SET", "throttle:{a}:test", &text]).ok();

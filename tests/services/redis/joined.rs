@@ -1,4 +1,4 @@
-//! Joined layers: limits on different keys, decided together.
+//! Joined layers with limits on different keys, which are decided together.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -147,7 +147,7 @@ async fn two_apps_admit_exactly_what_both_limits_allow() {
         SlidingWindow::new(day(15)),
         (SlidingWindow::new(day(100)), FixedWindow::new(day(500)))
     );
-    // An algorithm without a script.
+    // A `SlidingLog` has no script.
     exact!("swap", SlidingLog::new(day(15)), FixedWindow::new(day(100)));
 }
 
@@ -178,7 +178,7 @@ async fn in_a_cluster_the_keys_need_one_slot() {
     }
     assert_eq!(admitted, 7);
     assert!(trips() - before <= 11, "one trip for each request");
-    // All limits of one caller are in one slot anyway.
+    // All limits of one caller are in one slot, even without this setting.
     let store = builder().prefix("own").connect().await.unwrap();
     let layer = each!(store, FixedWindow::new(day(5)));
     let writes =
@@ -256,7 +256,7 @@ async fn a_bucket_queues_requests_and_a_cancelled_one_gives_all_back() {
     assert_eq!(left().await, 8);
     let calls = &layer.stats()[0].calls;
     assert_eq!((calls.admitted, calls.queued, calls.cancelled), (2, 1, 1));
-    // A window cannot queue requests of joined layers.
+    // In joined layers with Redis, a window cannot queue requests.
     let queued = FixedWindow::new(day(1)).queue(3);
     let app = app!(
         RateLimitLayer::with_limiter(Global, limiter!(store.clone(), "queued", queued))

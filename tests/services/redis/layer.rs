@@ -1,4 +1,4 @@
-//! The layer.
+//! Tests of the layer with state in Redis.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ async fn a_call_is_settled_by_its_response() {
         assert_eq!(response.status(), 200);
         let key = StoreKey::Key("a".to_owned());
         let start = std::time::Instant::now();
-        // It is sent and not awaited.
+        // The layer sends the settlement to the server, and does not wait for the reply.
         while limiter.peek(&key).await.unwrap().remaining() != remaining {
             assert!(start.elapsed() < Duration::from_secs(10), "{:?}", limiter.peek(&key).await);
         }

@@ -1,4 +1,4 @@
-//! Eight processes that lease units from one bucket, each with a connection of its own.
+//! Eight processes with leases of one bucket. Each process has a connection of its own.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The methods of a limiter.
+//! Tests of a limiter's methods with state in Redis.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ async fn two_stores_share_one_limit_for_each_algorithm() {
     admits(&server, Smooth::warming_up(quota, Duration::from_secs(1)), 1).await;
     admits(&server, (TokenBucket::new(quota), FixedWindow::new(Quota::per_day(15))), 15).await;
     admits(&server, FixedWindow::new(quota).block_for(Duration::from_secs(7_200)).after(3), 20).await;
-    // Its period is no whole number of microseconds, so no script decides it.
+    // The period is no whole number of microseconds, so no script decides this limit.
     admits(&server, FixedWindow::new(Quota::per(20, Duration::new(3_600, 1)).unwrap()), 20).await;
 }
 
@@ -117,7 +117,7 @@ async fn calls_of_two_stores_are_paced_by_one_bucket() {
     }
     assert!(start.elapsed() >= Duration::from_millis(200), "{delays:?}");
     delays.sort();
-    // Each waits 20 ms longer than the one before, less the time between their arrivals.
+    // Each call waits 20 ms longer than the call before it, less the time between their arrivals.
     assert!(delays.windows(2).all(|pair| pair[1] - pair[0] <= Duration::from_millis(20)), "{delays:?}");
 }
 

@@ -1,4 +1,4 @@
-//! The store in Redis, over a real server: every test starts its own.
+//! The store in Redis, with real servers. Every test starts a server of its own.
 
 mod cluster;
 #[cfg(feature = "test-util")]
@@ -29,7 +29,7 @@ use tower_throttle::store::redis::{RedisStore, RedisStoreBuilder};
 
 use support::redis_server::RedisServer;
 
-/// Returns a builder of a store with a deadline that a busy machine keeps.
+/// Returns a builder of a store whose deadline is so long that a busy machine keeps it.
 fn patient(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder(&server.url()).deadline(Duration::from_secs(10))
 }

@@ -1,4 +1,5 @@
-//! A network that delays, cuts or swallows: each call ends in time with a named error, and is charged at most once.
+//! A network that delays, cuts or loses what is sent. Each call ends in time with a named error, and is charged at most
+//! once.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ const LIMIT: u64 = 1_000;
 
 type Limiter<A> = RateLimiter<A, RedisLimit<A>>;
 
-/// A server behind a proxy, a limiter that calls it through the proxy, and one that calls it directly.
+/// A server behind a proxy, a limiter that calls the server through the proxy, and a limiter that calls it directly.
 struct Setting<A: StoredAlgorithm> {
     proxy: Proxy,
     store: RedisStore,
@@ -39,13 +40,13 @@ impl<A: StoredAlgorithm> Setting<A> {
         let limiter = build(store.clone());
         let direct = build(patient(&server).connect().await.unwrap());
         let setting = Self { proxy, store, limiter, direct, _server: server };
-        // Otherwise the first reply would be that the server does not have the script.
+        // This call loads the script. Otherwise, the first reply would be that the server does not have the script.
         assert!(setting.direct.check("b").await.is_ok());
         setting.recovers().await;
         setting
     }
 
-    /// Waits until a call is decided that takes nothing.
+    /// Waits until a peek is decided. Returns how long this took.
     async fn recovers(&self) -> Duration {
         let start = Instant::now();
         while let Err(error) = self.limiter.peek("a").await {
@@ -59,7 +60,7 @@ impl<A: StoredAlgorithm> Setting<A> {
         LIMIT - self.direct.peek("a").await.unwrap().remaining()
     }
 
-    /// Makes calls at once, and returns the kinds of their errors. None of them may hang.
+    /// Makes calls at once. Returns the kinds of their errors. No call may hang.
     async fn fail(&self, calls: usize) -> Vec<RedisErrorKind> {
         let calls: Vec<_> = (0..calls)
             .map(|_| tokio::spawn(timeout(Duration::from_secs(20), self.limiter.check("a"))))
@@ -93,7 +94,7 @@ async fn requests_that_arrive_after_their_deadline_charge_nothing() {
     setting.proxy.set(Fault::HoldRequests);
     let kinds = setting.fail(4).await;
     assert_eq!(kinds, [RedisErrorKind::Late; 4]);
-    // The server gets to the request now.
+    // The server receives the request only now.
     setting.proxy.set(Fault::None);
     setting.recovers().await;
     assert_eq!(setting.used().await, before);
@@ -106,7 +107,7 @@ async fn swallowed<A: StoredAlgorithm>(algorithm: A, is_charged: bool) {
     let start = Instant::now();
     assert_eq!(setting.fail(1).await, [RedisErrorKind::Late]);
     assert!(start.elapsed() >= 200 * MS);
-    // The server has decided the call in time. No one knows the decision, so the call stays charged, once.
+    // The server has decided the call in time, but its reply was lost. So the call stays charged, once.
     assert_eq!(setting.used().await, u64::from(is_charged));
     let mut failed = Vec::new();
     while setting.store.stats().opened == 0 {
@@ -127,7 +128,7 @@ async fn a_reply_that_is_lost_is_a_late_call_that_is_charged_once() {
     swallowed(window(), true).await;
 }
 
-/// By compare-and-set, the reply that is lost is that of the trip that reads.
+/// With compare-and-set, the lost reply is that of the trip that reads the state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_state_that_is_lost_on_the_way_charges_nothing() {
     swallowed(tower_throttle::algorithm::Tiered::new(window()), false).await;
@@ -142,7 +143,7 @@ async fn a_connection_that_is_cut_in_a_reply_fails_its_calls_and_is_made_again()
         setting.proxy.set(Fault::CutAfter(bytes));
         let start = Instant::now();
         let kinds = setting.fail(1).await;
-        // The error is there when the connection ends, long before the deadline.
+        // The call fails when the connection ends, long before the deadline.
         assert_eq!(kinds, [RedisErrorKind::Unreachable], "after {bytes} bytes, in {:?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_secs(4));
         setting.proxy.set(Fault::None);

@@ -1,4 +1,5 @@
-//! Outages under load: 200 calls per second, with the deadline by default. These measure time, so they need an idle machine.
+//! Outages under load, with 200 calls per second and the default deadline. These tests measure time, so they need an
+//! idle machine.
 //!
 //! `cargo test --release --all-features --test redis -- --ignored --nocapture --test-threads=1 outages`
 
@@ -27,12 +28,13 @@ struct Call {
 
 async fn call(limiter: Limiter, number: usize) -> Call {
     let began = Instant::now();
-    // Far more than the deadline: a call that takes longer counts as hung.
+    // This is far longer than the deadline. A call that takes longer is counted as hung.
     let result = timeout(Duration::from_secs(10), limiter.check(&format!("key-{}", number % KEYS))).await;
     Call { began, took: began.elapsed(), failed: result.expect("a call hangs").is_err() }
 }
 
-/// Makes 200 calls per second before, during and after an outage, and compares what they took with what is promised.
+/// Makes 200 calls per second before, during and after an outage. Compares the times of the calls with the promised
+/// times.
 async fn outage(
     name: &str,
     server: &mut RedisServer,

@@ -1,4 +1,4 @@
-//! Permits while the network or the server fails, or a slot of a cluster moves.
+//! Permits while the network or the server fails, or while a slot of a cluster moves.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ async fn a_permit_that_cannot_be_renewed_is_lost_before_another_call_gets_it() {
     let (lost, (next, taken)) = tokio::join!(lost, next);
     assert!(lost < taken, "{:?}", lost - taken);
     assert!(permit.fencing_token() < next.fencing_token());
-    // A permit that was lost is not taken from the call that has it now.
+    // The return of a lost permit does not take the permit from the call that holds it now.
     proxy.set(Fault::None);
     drop(permit);
     sleep(Duration::from_millis(300)).await;
@@ -65,7 +65,7 @@ async fn foreign_values_are_errors_and_stay() {
         assert_eq!(error.kind(), RedisErrorKind::Foreign, "{foreign:?}: {error}");
         assert_eq!(server.call(&["DEL", "throttle:{a}:exports"]), Reply::Integer(1));
     }
-    // A limiter of another kind does not take the permits for its state either.
+    // A limiter of another kind does not read the permits as its own state.
     let permit = acquire(&exports).await;
     let bucket = TokenBucket::new(Quota::per_hour(5));
     let other = leasing(&server.url(), Duration::from_secs(1)).connect().await.unwrap();
@@ -99,7 +99,7 @@ async fn a_server_that_does_not_answer_is_an_error_in_time_and_returned_permits_
     drop(permit);
     sleep(Duration::from_millis(200)).await;
     proxy.set(Fault::None);
-    // All permits come back long before they expire: also those of calls whose replies were lost.
+    // All permits are available again long before they expire, even those of calls whose replies were lost.
     until_left(&other, 1).await;
     let start = Instant::now();
     while other.peek("b").await.unwrap().remaining() != 1 {

@@ -1,4 +1,5 @@
-//! Permits of processes that are killed or suspended. A process is this test program, started again for one test.
+//! Permits of processes that are killed or suspended. Such a process is this test program, which is started again for a
+//! single test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
@@ -18,14 +19,14 @@ const KIND: &str = "TOWER_THROTTLE_TEST_PERMITS_KIND";
 const LEASE: Duration = Duration::from_millis(600);
 const KEY: &str = "throttle:{a}:exports";
 
-/// Microseconds by the clock of the machine, which is also that of the server.
+/// Returns the time in microseconds, by the clock of the machine, which the server uses, too.
 fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
-/// What a started process does. With the kind `hold`, it takes a permit and keeps it. Otherwise the kind is a limit, and
-/// the process takes a permit again and again, writes to a resource for as long as the permit is not lost, and returns
-/// the permit. It does nothing in the test run itself.
+/// What a started process does. With the kind `hold`, it takes a permit and keeps it. Otherwise, the kind is a limit.
+/// The process then takes a permit again and again, writes to a resource until the permit is lost, and returns the
+/// permit. In the test run itself, the function does nothing.
 #[tokio::test]
 async fn child() {
     let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
@@ -69,7 +70,7 @@ struct Span {
     is_sure: bool,
 }
 
-/// The times from which to which processes were suspended.
+/// The times during which each process was suspended, each with its beginning and end.
 type Suspended = BTreeMap<u32, Vec<(u64, u64)>>;
 
 /// A started process, which is killed on drop.
@@ -116,7 +117,7 @@ fn end_of_holder(server: &RedisServer) -> u64 {
     holder[0].split(' ').nth(2).unwrap().parse().unwrap()
 }
 
-/// The fencing token of a permit is the server's time of the grant.
+/// The fencing token of a permit is the server's time at the grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_permit_of_a_killed_process_goes_to_the_next_waiter_after_its_lease() {
     let mut late = Vec::new();
@@ -147,8 +148,8 @@ async fn the_permit_of_a_killed_process_goes_to_the_next_waiter_after_its_lease(
     assert!(late[2] <= 100_000, "{late:?}");
 }
 
-/// Starts processes, and suspends, resumes and kills them at random times. Returns what they have printed, and the times
-/// from which to which each process was suspended.
+/// Starts processes, and suspends, resumes and kills them at random times. Returns the lines that the processes have
+/// printed, and the times during which each process was suspended.
 fn run(server: &RedisServer, limit: u64, random: &mut Random) -> (Vec<Line>, Suspended) {
     let (sender, lines) = channel();
     let begin = || Process::start(server, &limit.to_string(), sender.clone());
@@ -190,7 +191,7 @@ fn a_resource_that_checks_tokens_sees_no_more_holders_than_the_limit_however_pro
                     .get(process)
                     .is_some_and(|times| times.iter().any(|(from, to)| from <= at && since <= *to))
             };
-            // A token is the server's time of the grant. The process may be suspended before it prints the first line.
+            // A token is the server's time at the grant. The process may be suspended before it prints the first line.
             let span = held.entry(*token).or_insert(Span {
                 process: *process,
                 from: *token,
@@ -202,17 +203,17 @@ fn a_resource_that_checks_tokens_sees_no_more_holders_than_the_limit_however_pro
             if action != "write" {
                 continue;
             }
-            // The resource refuses a token if it has seen as many larger ones as there are permits.
+            // The resource rejects a token if it has seen larger tokens, and as many of them as there are permits.
             if seen.range(token + 1..).count() as u64 >= limit {
                 refused += 1;
-                // With one permit, only a process that was suspended can have lost it.
+                // With only one permit, a token is rejected only if its process was suspended and has lost the permit.
                 assert!(limit > 1 || !span.is_sure, "schedule {schedule}: {token} is refused at {at}");
             } else {
                 seen.insert(*token);
             }
         }
         assert!(held.len() > 20, "schedule {schedule}: {} permits", held.len());
-        // The permits of processes that were not suspended meanwhile, from the grant to the return.
+        // Keeps the permits of processes that were not suspended between the grant and the return.
         held.retain(|_, span| span.is_sure);
         for (token, Span { from, .. }) in &held {
             let at_once = held.values().filter(|span| span.from <= *from && *from < span.to).count() as u64;

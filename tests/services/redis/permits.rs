@@ -1,4 +1,4 @@
-//! Permits of several processes, each with a connection of its own.
+//! Permits of several processes. Each process has a connection of its own.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub(crate) async fn two(server: &RedisServer, lease: Duration, rule: Concurrency
     limiters.try_into().unwrap()
 }
 
-/// Returns the number of calls that wait in the queue.
+/// Returns the number of calls that are queued.
 pub(crate) fn waiting(server: &mut Connection) -> u64 {
     let numbers = match server.call(&["HGET", "throttle:{a}:exports", "s"]) {
         Reply::Text(text) => String::from_utf8(text).unwrap(),
@@ -51,7 +51,7 @@ pub(crate) async fn acquire(limiter: &Limiter) -> Permit {
     timeout(Duration::from_secs(20), limiter.acquire_permit("a")).await.expect("in time").unwrap().unwrap()
 }
 
-/// Starts a call that waits for a permit, and returns when it is in the queue.
+/// Starts a call that waits for a permit. Returns when the call is in the queue.
 pub(crate) async fn begin_to_wait(limiter: &Limiter, server: &RedisServer) -> JoinHandle<Permit> {
     let (limiter, mut side) = (limiter.clone(), server.connect());
     let call = tokio::spawn(async move { acquire(&limiter).await });
@@ -61,7 +61,7 @@ pub(crate) async fn begin_to_wait(limiter: &Limiter, server: &RedisServer) -> Jo
     call
 }
 
-/// Waits until `limiter` has this number of free permits.
+/// Waits until `limiter` has `left` free permits.
 pub(crate) async fn until_left(limiter: &Limiter, left: u64) {
     let start = Instant::now();
     while limiter.peek("a").await.unwrap().remaining() != left {
@@ -147,7 +147,8 @@ async fn checks_hold_units_until_they_are_released() {
     assert_eq!(one.peek("a").await.unwrap().remaining(), 3);
     one.release("a", 2).await.unwrap();
     assert_eq!(one.peek("a").await.unwrap().remaining(), 5);
-    // Units of calls that nobody can release any more are returned.
+    // When a limiter is dropped, the units of its calls are given back, because no one can release these calls any
+    // more.
     assert!(one.check_n("a", 4).await.unwrap().is_allowed());
     drop(one);
     until_left(&other, 5).await;

@@ -1,4 +1,5 @@
-//! A thousand waiters, each with a limiter of its own: their order, and what they cost.
+//! A thousand waiters, each with a limiter of its own. The tests check the order of the waiters, and the trips that
+//! they need.
 
 use std::time::{Duration, Instant};
 
@@ -14,23 +15,23 @@ use crate::support::redis_server::{RedisCluster, RedisServer};
 const WAITERS: u64 = 1_000;
 const LIMIT: u64 = 3;
 
-/// What a thousand waiters took.
+/// What was needed to release a thousand waiters.
 struct Took {
-    /// Trips for each waiter.
+    /// The number of trips for each waiter.
     trips: f64,
     messages: u64,
 }
 
-/// Lets a thousand waiters through, and asserts their order, and that no more hold permits at once than allowed. Of
-/// `lose` messages, the first is lost.
+/// Releases a thousand waiters. Asserts that they are released in order, and that no more permits than allowed are held
+/// at once. Of every `lose` messages, the first is lost.
 async fn serve_all(lose: Option<u64>) -> Took {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address()).await;
     if let Some(every) = lose {
         proxy.set(Fault::LoseMessages(every));
     }
-    // One connection, so that the calls arrive in the order in which they are made. Each limiter makes its own trips.
-    // The lease is so long that no place is renewed.
+    // There is one connection, so that the calls arrive in the order in which they are made. Each limiter makes its own
+    // trips. The lease is so long that no waiter renews its place in the queue.
     let store = leasing(&proxy.url(), Duration::from_secs(400)).connect().await.unwrap();
     let rule = Concurrency::per_key(LIMIT);
     let first = limiter(store.clone(), rule.clone());
@@ -43,7 +44,7 @@ async fn serve_all(lose: Option<u64>) -> Took {
     let mut waiters = Vec::new();
     for _ in 0..WAITERS {
         let own = limiter(store.clone(), rule.clone());
-        // A runtime of one thread begins the tasks in order.
+        // A runtime with one thread starts the tasks in order.
         waiters.push(tokio::spawn(async move {
             let permit = timeout(Duration::from_secs(120), own.acquire_permit("a")).await.expect("served");
             let permit = permit.unwrap().unwrap();
@@ -80,7 +81,7 @@ async fn serve_all(lose: Option<u64>) -> Took {
         start.elapsed()
     );
     match lose {
-        // The first messages are sent before the process has subscribed to them.
+        // The first messages were sent before the process had subscribed to messages, so fewer are lost.
         Some(every) => assert!(proxy.lost() > WAITERS / every * 9 / 10, "{}", proxy.lost()),
         None => assert_eq!(proxy.lost(), 0),
     }
@@ -116,7 +117,7 @@ async fn a_message_arrives(build: impl Fn() -> RedisStoreBuilder) {
         let waiter = limiter(other.clone(), rule);
         async move { waiter.acquire_permit("a").await.unwrap().unwrap() }
     });
-    // Since nothing moves, the queue is polled once a second in the end.
+    // While nothing changes, the waiter polls the queue less and less often, in the end once a second.
     let mut pauses = 0;
     while pauses < 80 {
         let trips = other.stats().trips;

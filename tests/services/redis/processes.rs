@@ -1,4 +1,4 @@
-//! Several processes, one limit. A process is this test program, started again for one test.
+//! Several processes with one limit. A process is this test program, which is started again for a single test.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ async fn hammer<A: StoredAlgorithm>(url: &str, algorithm: A, calls: usize) -> u6
     admitted
 }
 
-/// Makes calls from 64 tasks, by compare-and-set and with the deadline by default, and prints what they took.
+/// Makes calls from 64 tasks, with compare-and-set and the default deadline. Prints how long the calls took.
 async fn hammer_one_key_by_swaps(url: &str) {
     let store = RedisStore::builder(url).without_scripts().connect().await.unwrap();
     let bucket = TokenBucket::new(Quota::per_day(1).burst(10_000_000));
@@ -65,11 +65,11 @@ async fn hammer_one_key_by_swaps(url: &str) {
     println!("admitted={failed};");
 }
 
-/// What a started process does. It does nothing in the test run itself.
+/// What a started process does. In the test run itself, the function does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child() {
     let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
-    // No unit comes back within half an hour.
+    // No unit becomes available again within half an hour.
     let days = |limit| Quota::per(limit, Duration::from_secs(20 * 86_400)).unwrap();
     let quota = days(LIMIT);
     let admitted = match kind.as_str() {
@@ -148,7 +148,7 @@ async fn a_process_that_need_not_write_any_more_ends_its_turn() {
     }
     for key in 0..200 {
         let key = format!("key-{key}");
-        // Both read the same state. One of them takes all units, so the other has nothing to write.
+        // Both calls read the same state. One of them takes all units, so the other has nothing to write.
         let (first, second) = tokio::join!(limiters[0].check_n(&*key, 5), limiters[1].check_n(&*key, 5));
         assert!(first.unwrap().is_allowed() != second.unwrap().is_allowed());
         let turn = format!("throttle:{{{key}}}:api:turn");
@@ -171,7 +171,7 @@ fn four_processes_share_a_pair() {
     admits_exactly_the_limit("pair");
 }
 
-/// Denials are counted, so each call of each process is written by compare-and-set.
+/// A lockout counts denials, so each call of each process is written, with compare-and-set.
 #[test]
 fn four_processes_share_a_lockout() {
     admits_exactly_the_limit("lockout");

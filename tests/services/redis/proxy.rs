@@ -1,4 +1,4 @@
-//! A proxy between a store and a server, which delays, cuts or swallows what passes.
+//! A proxy between a store and a server. It delays, cuts or loses what passes through it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// What happens to the bytes that pass.
+/// The fault of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// Each read from the server is delayed.
+    /// Each read from the server is delayed by this time.
     DelayReplies(Duration),
     /// Requests are held until the fault is over.
     HoldRequests,
@@ -23,11 +23,12 @@ pub(crate) enum Fault {
     SwallowReplies,
     /// Each connection is closed after this many bytes of the next reply.
     CutAfter(usize),
-    /// Of this many messages on a channel, the first is lost. With 1, all are.
+    /// Of every so-many messages on a channel, the first is lost. With 1, all messages are lost.
     LoseMessages(u64),
 }
 
-/// A proxy, which ends with this value. Its runtime must have more than one thread or be driven by the test.
+/// A proxy, which ends when this value is dropped. The runtime must have more than one thread, or be driven by the
+/// test.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -75,7 +76,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // The tasks of the connections end with the listener's task, which holds them.
+        // The tasks of the connections end with the task of the listener, which owns them.
         self.task.abort();
     }
 }
@@ -85,8 +86,8 @@ impl Shared {
         *self.fault.lock().unwrap()
     }
 
-    /// Removes the messages from `bytes` that are lost. Returns the number of bytes that pass at once: all but the
-    /// beginning of a message that is not complete.
+    /// Removes lost messages from `bytes`. Returns the number of bytes that can be passed on now. These are all bytes
+    /// but the beginning of an incomplete message.
     fn lose_messages(&self, bytes: &mut Vec<u8>, every: u64) -> usize {
         let mut at = 0;
         while let Some(start) = find(&bytes[at..], MESSAGE) {
@@ -160,7 +161,7 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
                     bytes.clear();
                 }
             };
-            // When one side ends, both halves are dropped, which closes both connections.
+            // When one direction ends, both are dropped, which closes both connections.
             tokio::select! {
                 () = requests => {}
                 () = replies => {}
@@ -173,7 +174,7 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
 }
 
-/// Returns the length of a message: two strings follow its beginning, the channel and the text.
+/// Returns the length of a message. After the beginning of the message come two strings: the channel and the text.
 fn end_of_message(bytes: &[u8]) -> Option<usize> {
     let mut at = MESSAGE.len();
     for _ in 0..2 {

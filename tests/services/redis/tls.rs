@@ -47,7 +47,7 @@ async fn calls_are_decided_over_an_encrypted_connection() {
         admitted[1] += u64::from(log.check("a").await.unwrap().is_allowed());
     }
     assert_eq!(admitted, [5, 5]);
-    // The connection is made again, encrypted again.
+    // The connection is closed, and the new connection is encrypted, too.
     server.call(&["CLIENT", "KILL", "TYPE", "normal"]);
     let start = std::time::Instant::now();
     while window.peek("a").await.is_err() {

@@ -1,4 +1,4 @@
-//! The number of round trips, as the server counts them.
+//! The number of trips, as the server counts the commands.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn one_script_decides_a_call_with_several_limits() {
 #[tokio::test]
 async fn remembered_denials_and_calls_of_one_moment_cost_no_trips() {
     let server = RedisServer::start();
-    // However long the machine stalls.
+    // The time is so long that it does not end, even if the machine stalls.
     let store = patient(&server).remember_denials(Duration::from_secs(600)).connect().await.unwrap();
     let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_hour(300)))
         .name("api")

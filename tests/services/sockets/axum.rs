@@ -61,7 +61,7 @@ async fn exactly_a_burst_passes_and_the_rest_gets_the_time_to_retry() {
     let mut reported = Vec::new();
     for version in VERSIONS {
         let clock = ManualClock::new();
-        // One in ten seconds.
+        // One token is refilled every ten seconds.
         let quota = Quota::per_minute(6).burst(BURST as u64);
         let server = Server::start(hello().layer(per_ip(quota, &clock))).await;
 
@@ -101,7 +101,7 @@ async fn exactly_a_burst_passes_and_the_rest_gets_the_time_to_retry() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_waits_for_retry_after_is_served() {
     for version in VERSIONS {
-        // The layer as applications configure it, with the real clock.
+        // The layer is configured as in an app, with the real clock.
         let app = hello().layer(RateLimitLayer::per_ip(Quota::per_second(1).burst(5)));
         let server = Server::start(app).await;
         let answers = at_once(server.address, version, "/", 15).await;
@@ -124,7 +124,7 @@ async fn one_connection_is_limited_like_many() {
         let answer = client.send(request(Method::GET, "/")).await;
         assert_eq!(answer.header("ratelimit"), format!("\"default\";r={left};t={}", 20 * left.max(1)));
     }
-    // A denial leaves the connection open, and costs nothing.
+    // A denial does not close the connection, and is not charged.
     for _ in 0..50 {
         assert_denied(&client.send(request(Method::GET, "/")).await, "default", (3, 60), 20);
     }
@@ -140,7 +140,7 @@ async fn without_the_peers_address_the_status_is_500_and_the_body_names_nothing(
         for _ in 0..3 {
             let answer = support::get(server.address, version, "/").await;
             assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-            // The log names the fix, and the body does not: see tests/services/tracing.rs.
+            // The log says what to change, and the body does not. See tests/services/tracing.rs.
             assert_eq!(answer.json()["detail"], "the server cannot identify the client of this request");
             for field in ["retry-after", "ratelimit", "ratelimit-policy"] {
                 assert!(!answer.has(field), "{answer:?}");
@@ -169,7 +169,7 @@ async fn a_mocked_peer_does_not_hide_a_real_one() {
         hello().layer(layer.clone()).layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
     let server = Server::start(mocked).await;
     assert_eq!(support::get(server.address, Version::Http1, "/").await.status, StatusCode::OK);
-    // The budget of the real peer was used.
+    // The budget of the peer that connected was used.
     assert!(!layer.limiter().check(&std::net::IpAddr::from([127, 0, 0, 1])).is_allowed());
     assert!(layer.limiter().check(&std::net::IpAddr::from([192, 0, 2, 1])).is_allowed());
 }
@@ -258,14 +258,14 @@ async fn the_fields_of_an_inner_limiter_stay_and_those_of_the_outer_are_added() 
         assert_eq!(names(&answer, "ratelimit-policy"), ["inner", "outer"]);
 
         support::get(server.address, version, "/").await;
-        // The inner limiter denies: its response passes through the outer one.
+        // The inner limiter denies the request, and its response passes through the outer limiter.
         let answer = support::get(server.address, version, "/").await;
         assert_eq!(answer.status, 429);
         assert_eq!(names(&answer, "ratelimit"), ["inner", "outer"]);
         assert_eq!(answer.retry_after(), 30);
         assert_eq!(answer.json()["violated-policies"], serde_json::json!(["inner"]));
 
-        // The outer limiter denies: the inner one is not called.
+        // The outer limiter denies the request, so the inner limiter is not called.
         let answer = support::get(server.address, version, "/").await;
         assert_eq!(answer.status, 429);
         assert_eq!(names(&answer, "ratelimit"), ["outer"]);
@@ -293,7 +293,7 @@ async fn fields_that_an_inner_service_sets_are_left_alone() {
     assert_eq!(names, ["own", "default"]);
 }
 
-/// A body that records when it is polled.
+/// A body that records each poll.
 struct Watched(Arc<AtomicBool>);
 
 impl http_body::Body for Watched {
@@ -395,7 +395,7 @@ async fn a_header_is_a_key_and_its_absence_is_one_too() {
         assert_eq!(call(&[&name]).await.status, 200);
         assert_eq!(call(&[&name]).await.status, 429);
         assert_eq!(call(&[&format!("other {name}")]).await.status, 200);
-        // All callers without the header share a budget, whatever their connection.
+        // All callers without the header share one budget, whatever their connections.
         assert_eq!(call(&[]).await.status, if version == Version::Http1 { 200 } else { 429 });
         assert_eq!(call(&[]).await.status, 429);
         // Two values of the header are an error.
@@ -434,7 +434,7 @@ async fn an_extension_that_an_outer_layer_fills_is_a_key() {
     assert_eq!(statuses_of_users(by_user.or_shared()).await, [200, 429, 200, 200, 429, 200]);
 }
 
-/// Returns the statuses of calls by the users 1, 1, 2, none, none and 3; the limit is one call per user.
+/// Returns the statuses of calls by the users 1, 1, 2, none, none and 3, with a limit of one call per user.
 async fn statuses_of_users<K>(key: K) -> Vec<u16>
 where
     K: KeyExtractor<Request<Body>> + Clone + Send + Sync + 'static,
@@ -483,7 +483,7 @@ async fn a_key_of_none_is_not_limited_and_carries_no_fields() {
 
 #[tokio::test]
 async fn a_cost_is_a_function_of_the_request() {
-    // The type of the body is inferred, here and in the layer of a route.
+    // The type of the body is inferred, both here and in the layer of a route.
     let layer = per_ip(Quota::per_minute(10), &ManualClock::new()).cost(|request: &Request<_>| match request
         .uri()
         .path()
@@ -507,7 +507,7 @@ async fn a_cost_is_a_function_of_the_request() {
     }
     assert_eq!(call("/").await.status, 429);
     assert_eq!(call("/health").await.header("ratelimit"), "\"default\";r=0;t=6");
-    // No wait helps.
+    // Waiting does not help.
     let never = call("/never").await;
     assert_eq!((never.status.as_u16(), never.has("retry-after")), (429, false));
     assert_eq!(never.header("ratelimit"), "\"default\";r=0");
@@ -613,7 +613,7 @@ async fn a_client_that_disconnects_frees_its_queue_slot() {
             .layer(RateLimitLayer::with_limiter(Global, limiter.clone()));
         let server = Server::start(app).await;
         let waiting = async |calls: u64| {
-            // Each queued call gets the response of `check`: one second each.
+            // Waits until `calls` calls are queued. Each of them adds one second to the wait that a peek reports.
             let wait = Some(Duration::from_secs(calls + 1));
             while limiter.peek(&()).retry_after() != wait {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -639,7 +639,7 @@ async fn a_client_that_disconnects_frees_its_queue_slot() {
     }
 }
 
-/// Tests the example of the README: five failed log-ins a minute, and successful ones are free.
+/// Tests the example of the README, which allows five failed log-ins a minute. Successful log-ins are free.
 #[tokio::test]
 async fn correct_passwords_are_free_and_exactly_five_failures_are_admitted() {
     let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))

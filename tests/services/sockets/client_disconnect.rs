@@ -1,7 +1,8 @@
-//! Disconnecting, and uploading, while queued: over real sockets, with HTTP/1.1 and HTTP/2.
+//! Clients that disconnect or upload while they are queued, over real sockets, with HTTP/1.1 and HTTP/2.
 //!
-//! A busy machine is late, so no test here bounds the lateness: times are compared with slots, before which no call may be released, and
-//! with a second queue beside the first, in which no client disconnects. A freed slot must put a call one slot ahead of that second queue.
+//! A busy machine is late, so no test here bounds the lateness. Times are compared with slots, before which no call may
+//! be released. They are also compared with a second queue, in which no client disconnects. A slot that becomes free
+//! must put a call one slot ahead of the second queue.
 
 use std::convert::Infallible;
 use std::io;
@@ -36,17 +37,18 @@ type Limiter = RateLimiter<LeakyBucket>;
 
 const INTERVAL: Duration = Duration::from_millis(300);
 
-/// The cost of the first call of a queue: the number of intervals that the others have for arriving and disconnecting before
-/// one is released.
+/// The cost of the first call of a queue. It is the number of intervals in which the other calls arrive and disconnect,
+/// before one of them is released.
 const HEAD_START: u32 = 5;
 
-/// Fails, instead of hanging, if an event never happens. It sets no tight limit on events that do happen.
+/// Waits for an event, and fails instead of hanging if it does not happen. The time limit is so long that it does not
+/// affect events that do happen.
 async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Waits until `count` slots of the queue are free. It polls with a call of cost 0, which would release due calls as any other call
-/// does, so use it before any is due.
+/// Waits until `count` places in the queue are free. This function makes calls of cost 0, which release waiters whose
+/// time has come, so use it before that time.
 async fn free_slots(limiter: &Limiter, count: u64) {
     at_last(&format!("{count} free slots"), async {
         while limiter.acquire_n(&(), 0).await.remaining() != count {
@@ -56,7 +58,8 @@ async fn free_slots(limiter: &Limiter, count: u64) {
     .await;
 }
 
-/// The source of requests: a connection each with HTTP/1.1, the streams of a single one with HTTP/2.
+/// The source of requests. With HTTP/1.1, each request has a connection of its own. With HTTP/2, all requests are
+/// streams of one connection.
 enum Clients {
     Http1(SocketAddr),
     Http2(Client2),
@@ -70,7 +73,8 @@ impl Clients {
         }
     }
 
-    /// Starts a request; aborting the task disconnects: its connection is closed, or its stream is reset.
+    /// Starts a request. If the task is aborted, the client disconnects: it closes the connection, or resets the
+    /// stream.
     fn get(&self, path: &'static str) -> JoinHandle<Answer> {
         let request = request(Method::GET, path);
         match self {
@@ -98,12 +102,12 @@ async fn served(call: JoinHandle<Answer>) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// A queue, and one beside it in which no client disconnects. Both have just released the first call.
+/// A queue, and a second queue in which no client disconnects. Both have just released their first calls.
 struct Queues {
     server: Server,
     queue: Limiter,
     other: Limiter,
-    /// The calls that reached the handler, in order, and when.
+    /// The calls that reached the handler, in order, each with its time.
     came: Arc<Mutex<Vec<(String, Instant)>>>,
     /// A time before the first slots of both queues.
     began: Instant,
@@ -139,7 +143,7 @@ impl Queues {
         Clients::new(self.server.address, version).await
     }
 
-    /// Returns the calls of one queue after the first one, in order, and the time of each.
+    /// Returns the calls of one queue after the first call, in order, each with its time.
     fn came(&self, queue: &str) -> Vec<(String, Instant)> {
         let came = self.came.lock().unwrap();
         let of_the_queue =
@@ -147,7 +151,7 @@ impl Queues {
         of_the_queue.skip(1).collect()
     }
 
-    /// Asserts that exactly these calls arrived, in this order, and none of them before its slot.
+    /// Asserts that exactly these calls reached the handler, in this order, and none of them before its slot.
     fn assert_came(&self, queue: &str, names: &[&str]) {
         let came = self.came(queue);
         assert_eq!(came.iter().map(|(name, _)| name).collect::<Vec<_>>(), names, "{queue}");
@@ -188,7 +192,7 @@ async fn one_queued_client_disconnects(version: Version) {
     }
     queues.assert_came("/queue/", &["stays", "comes"]);
     queues.assert_came("/other/", &["1", "2", "3"]);
-    // They used the first and the second slot of the queue, not the second and the third.
+    // The calls used the first and the second slot of the queue, and not the second and the third.
     queues.assert_order("/queue/stays", "/other/2");
     queues.assert_order("/queue/comes", "/other/3");
 }
@@ -219,7 +223,7 @@ async fn a_connection_that_is_closed_with_several_queued_streams_frees_all_their
     free_slots(&queues.queue, 1).await;
     let stays = open.get("/queue/stays");
     free_slots(&queues.queue, 0).await;
-    // The socket first: no stream is reset by itself.
+    // The socket is closed first, so no stream is reset on its own.
     connection.close();
     hang_up(leave).await;
     free_slots(&queues.queue, 3).await;
@@ -253,7 +257,7 @@ async fn all_queued_clients_disconnect(version: Version) {
         served(call).await;
     }
     queues.assert_came("/queue/", &["next", "second", "third"]);
-    // The first call of the other queue has the same slot, the second the one after it: no slot was lost.
+    // The first call of the other queue has the same slot, and the second call has the next slot. So no slot was lost.
     let [queue, other] = ["/queue/", "/other/"].map(|queue| queues.came(queue));
     assert!(queue[0].1 < other[1].1 && queue[1].1 < other[2].1, "{queue:?} {other:?}");
 }
@@ -283,12 +287,12 @@ impl http_body::Body for Chunks {
     }
 }
 
-/// Uploads that are queued for as long as the test wants: it moves the clock.
+/// Uploads that are queued until the test moves the clock.
 struct Uploads {
     server: Server,
     clock: ManualClock,
     limiter: Limiter,
-    /// The number of calls of the handler, counted before it reads the body.
+    /// The number of calls of the handler. A call is counted before the handler reads the body.
     begun: Arc<Semaphore>,
 }
 
@@ -319,7 +323,7 @@ impl Uploads {
         self.clock.advance(Duration::from_secs(1));
     }
 
-    /// Gives the server every opportunity to do more than it should: it answers other requests.
+    /// Makes other requests, so that the server has every opportunity to do more than it should.
     async fn server_is_idle(&self) {
         for _ in 0..20 {
             assert_eq!(support::get(self.server.address, Version::Http1, "/free").await.status, 200);
@@ -348,7 +352,7 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
         let whole = chunks.concat();
         assert_eq!(whole.len(), 1 << 20);
 
-        // The channel has a capacity of one, so that a chunk that is sent means that the one before it is on its way.
+        // The channel has a capacity of one. So when a chunk could be sent, the chunk before it is on its way.
         let (sender, receiver) = mpsc::channel(1);
         let request = Request::post("/echo").body(Chunks(receiver)).unwrap();
         let address = uploads.server.address;
@@ -383,7 +387,7 @@ async fn an_upload_that_is_sent_before_and_after_its_release_arrives_whole() {
         drop(sender);
         let answer = at_last("an answer", call).await.unwrap();
         assert_eq!(answer.status, 200, "{version:?}");
-        // Not `assert_eq`, which would print the body.
+        // `assert_eq` would print the whole body.
         assert!(answer.body == whole, "{version:?}: {} bytes, or other ones", answer.body.len());
     }
 }
@@ -409,7 +413,7 @@ async fn a_queued_upload_gets_100_continue_when_it_is_released_and_a_rejected_on
     let echo = at_last("an echo", read_until(&mut waits, "\r\n\r\nabc")).await;
     assert!(echo.starts_with("HTTP/1.1 200 "), "{echo}");
 
-    // It gets none either when the queue has a free slot again.
+    // The client also gets no `100 Continue` when a place in the queue is free again.
     refused.shutdown().await.unwrap();
     at_last("the end", refused.read_to_string(&mut answer)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");

@@ -1,5 +1,5 @@
-//! Tests over real sockets and, in a few places, in real time. This is a separate program, so that tests that keep all processors busy
-//! do not run beside it.
+//! Tests over real sockets and, in a few places, in real time. They are a program of their own, so that tests that keep
+//! all processors busy do not run at the same time.
 
 #[cfg(feature = "axum")]
 mod axum;

@@ -1,4 +1,4 @@
-//! Queueing: the time of each release, the rejected calls, and the decision that each call gets.
+//! Queues: the time of each release, the rejected calls, and the decision that each call gets.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ fn ten_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10))
 }
 
-/// Makes `count` calls for one key at one instant, each in a task. Returns the decisions in the order of the calls, and when
-/// they were made.
+/// Makes `count` calls for one key at one instant, each in a task. Returns the decisions in the order of the calls,
+/// each with the time at which it was made.
 async fn at_one_instant(bucket: LeakyBucket, count: usize) -> Vec<(Decision, Duration)> {
     let limiter = RateLimiter::new(bucket);
     let start = Instant::now();
@@ -85,7 +85,8 @@ async fn a_thousand_queued_at_five_thousand_a_second_are_released_after_200_ms()
     let seen = at_one_instant(bucket, 1_001).await;
     assert_eq!(admitted(&seen).len(), 1_001);
     for (n, (_, at)) in (0..).zip(&seen) {
-        // The timer ticks in milliseconds: no call is released before its slot, and none later than the tick after it.
+        // The timer has ticks of a millisecond. No call is released before its slot, or later than the tick after its
+        // slot.
         let slot = MS / 5 * n;
         assert_eq!(at.as_nanos(), slot.as_nanos().next_multiple_of(1_000_000), "{n}");
     }
@@ -101,7 +102,7 @@ async fn a_thousand_queued_at_a_thousand_a_second_are_released_one_each_millisec
 
 #[tokio::test(start_paused = true)]
 async fn a_rate_above_that_of_the_timer_is_kept() {
-    // Ten thousand slots in each tick, and three units in seven ticks.
+    // In the first case, each tick has ten thousand slots. In the second case, two of three slots are between ticks.
     for (limit, calls, last) in [(10_000_000, 100_001, 10), (3, 301, 100_000)] {
         let bucket = LeakyBucket::new(Quota::per_second(limit)).queue(calls as u64);
         let seen = at_one_instant(bucket, calls).await;
@@ -114,7 +115,7 @@ async fn three_a_second_do_not_drift_in_an_hour() {
     const CALLS: u32 = 3 * 3_600;
     let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(3)).queue(6));
     let start = Instant::now();
-    // Six callers that call again as soon as they are admitted: the queue is never empty.
+    // Six callers call again as soon as they are admitted, so the queue is never empty.
     let mut callers = JoinSet::new();
     let left = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..6 {
@@ -163,7 +164,7 @@ async fn calls_are_released_in_order_of_arrival() {
     for n in 0..500 {
         let (limiter, left) = (limiter.clone(), left.clone());
         calls.spawn(async move {
-            // They arrive in random order, spread over half a second, ten at a time.
+            // The calls arrive in random order, spread over half a second, ten at a time.
             let place = n * 7 % 500;
             sleep(MS * 10 * (place / 10)).await;
             let acquire = limiter.acquire("key");
@@ -173,7 +174,7 @@ async fn calls_are_released_in_order_of_arrival() {
         });
     }
     calls.join_all().await;
-    // A call takes its queue slot with the first poll.
+    // A call takes its place in the queue at its first poll.
     assert_eq!(*left.lock().unwrap(), (0..500).collect::<Vec<_>>());
 }
 
@@ -195,7 +196,7 @@ fn a_call_that_would_wait_too_long_is_rejected_immediately() {
     clock.advance(NS);
     let mut waits = PolledByHand::new(limiter.acquire("key"));
     assert!(!waits.poll());
-    // Step by step: the schedule keeps up with the clock.
+    // The clock advances step by step, so the schedule is not late.
     for _ in 0..4 {
         clock.advance(MS * 50);
         assert!(!waits.run());
@@ -266,7 +267,7 @@ async fn keys_do_not_wait_for_each_other() {
     assert!(limiter.len() <= 200);
 }
 
-/// Returns the decision of `acquire`, if it is immediate.
+/// Returns the decision of `acquire`, if it is made at once.
 fn now(limiter: &RateLimiter<LeakyBucket>, cost: u64) -> Option<Decision> {
     let mut call = PolledByHand::new(limiter.acquire_n("key", cost));
     call.poll();
@@ -281,7 +282,8 @@ fn a_check_while_a_call_is_queued_is_denied_and_reports_when_the_queue_is_empty(
     let mut waiting = [1, 4, 1].map(|cost| PolledByHand::new(limiter.acquire_n("key", cost)));
     assert!(waiting.iter_mut().all(|call| !call.poll()));
     clock.advance(MS * 30);
-    // 70 ms to the first, which takes one interval, the next four, the last one.
+    // The first waiter is released in 70 ms. The slots after the waiters are one interval, four intervals and one
+    // interval later.
     for wait in [670, 670] {
         assert_eq!(limiter.peek("key").retry_after(), Some(MS * wait));
         let denied = limiter.check("key");
@@ -356,7 +358,7 @@ fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
     }
 }
 
-/// A queue and, beside it, the exact schedule: in units of the rate, without rounding.
+/// A queue, and the exact schedule, which is computed without rounding.
 struct Simulation {
     limiter: RateLimiter<LeakyBucket>,
     clock: ManualClock,
@@ -366,7 +368,7 @@ struct Simulation {
     /// The maximum wait in nanoseconds.
     max_wait: Option<u128>,
     now: u128,
-    /// The slot of the next call, in nanoseconds times the limit.
+    /// The slot of the next call, in nanoseconds multiplied by the limit.
     next: u128,
     queue: VecDeque<Waiting>,
     refused: Vec<(u64, Decision)>,
@@ -378,7 +380,7 @@ struct Waiting {
     arrived: u128,
 }
 
-/// The parameters of a simulation, which its seed reproduces.
+/// The parameters of a simulation. They are made from its seed.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     seed: u64,
@@ -426,7 +428,7 @@ impl Simulation {
         self.settle();
     }
 
-    /// Advances the clock, and stops at every slot on the way.
+    /// Advances the clock, with a stop at every slot on the way.
     fn pass(&mut self, by: u128) {
         let end = self.now + by;
         while !self.queue.is_empty() && self.next.div_ceil(self.limit) < end {
@@ -445,7 +447,7 @@ impl Simulation {
             let decision = first.call.output.unwrap();
             assert!(decision.is_allowed());
             assert_eq!(decision.delay().as_nanos(), self.now - first.arrived);
-            // A slot that is overdue by more than five milliseconds moves.
+            // A slot that is overdue by more than 5 ms moves.
             let earliest = first.arrived.max(self.now.saturating_sub(5_000_000));
             self.next = self.next.max(earliest * self.limit) + u128::from(first.cost) * self.period;
             self.queue.pop_front();
@@ -504,7 +506,7 @@ impl Simulation {
                 self.queue.remove(leaves);
                 self.settle();
             }
-            // Exactly to a slot, or to the nanosecond before it.
+            // Advances exactly to a slot, or to the nanosecond before it.
             7 => self.advance(self.next.div_ceil(self.limit).saturating_sub(self.now)),
             8 => self.advance(self.next.div_ceil(self.limit).saturating_sub(self.now + 1)),
             _ => self.advance(u128::from(random.below(2 * interval as u64 + 2))),
@@ -522,7 +524,7 @@ impl Simulation {
 }
 
 thread_local! {
-    /// The current simulation, for the message of a failure.
+    /// The present simulation, for the message of a failure.
     static CURRENT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -598,7 +600,7 @@ fn the_remaining_number_of_calls_is_admitted() {
         for steps in [5, 11, 17, 31, 47] {
             CURRENT.set(format!("{kind:?} after {steps} steps"));
             let simulation = Simulation::after(kind, steps);
-            // A call of cost 0 reports the state and charges nothing.
+            // A call of cost 0 reports the state, and charges nothing.
             let remaining = now(&simulation.limiter, 0).unwrap().remaining();
             let mut calls: Vec<_> =
                 (0..=remaining).map(|_| PolledByHand::new(simulation.limiter.acquire("key"))).collect();
@@ -626,7 +628,7 @@ fn remaining_and_reset_are_true_for_an_admitted_call() {
     clock.advance(MS * 100);
     assert!(waiting[0].run());
     let second = waiting[0].output.unwrap();
-    // Two are queued; one slot is free; after 300 ms the queue is empty.
+    // Two calls are queued, and one place is free. After 300 ms, the queue is empty.
     assert_eq!((second.remaining(), second.reset_after()), (1, MS * 300));
     for call in &mut waiting[1..] {
         clock.advance(MS * 100);
@@ -685,7 +687,7 @@ async fn no_state_remains_of_a_removed_queue() {
         assert!(limiter.len() <= 50);
         sleep(MS * 500).await;
     }
-    // All keys are fresh: each has a slot in the table, and may be queued.
+    // All keys are fresh, so each key has a place in the table, and its calls can be queued.
     let mut calls = JoinSet::new();
     for key in 0..50 {
         for _ in 0..4 {
@@ -702,7 +704,8 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
     let limited = axum::Router::new().route("/", axum::routing::get(|| async {})).layer(layer);
     let server = Server::start(limited.route("/plain", axum::routing::get(|| async {}))).await;
     let mut late: [Vec<Duration>; 4] = Default::default();
-    // The lateness of the machine itself: a timer and a request at the same instants, not limited.
+    // The lateness of the machine itself. It is measured at the same instants, with a timer, and with a request that is
+    // not limited.
     let mut plain: [Vec<Duration>; 4] = Default::default();
     for round in 0..ROUNDS {
         let together = Arc::new(Barrier::new(9));
@@ -732,7 +735,7 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
             });
         }
         let calls = calls.join_all().await;
-        // The schedule begins when the first request is served, which is not before the first one was sent.
+        // The schedule begins when the first request is served, which is after the request was sent.
         let start = calls.iter().map(|(start, ..)| *start).min().unwrap();
         let mut passed = Vec::new();
         for (_, end, answer) in calls {
@@ -762,7 +765,7 @@ async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milli
         })
     });
     for n in 0..4 {
-        // Five milliseconds on a machine without delays of its own; the limit grows by the measured lateness of the machine.
+        // The limit is 5 ms on a machine without delays of its own. It grows by the measured lateness of the machine.
         let machine = (plain[0] + plain[n]).saturating_sub(MS * 2);
         assert!(late[n] <= MS * 5 + machine, "late by {late:?}, and without a limit by {plain:?}");
     }

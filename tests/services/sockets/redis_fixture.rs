@@ -1,4 +1,4 @@
-//! The Redis servers that other tests use: what they promise to those tests.
+//! Tests of the Redis servers that other tests use.
 
 use std::io;
 use std::net::TcpStream;
@@ -48,7 +48,7 @@ fn a_suspended_server_answers_once_it_is_resumed() {
     server.resume();
     assert_eq!(waiting.join().unwrap().text(), "PONG");
     server.suspend();
-    // It ends when dropped all the same.
+    // The server ends when it is dropped, even so.
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A permit is held until the body of the response has ended: over real sockets, with HTTP/1.1 and HTTP/2.
+//! A permit is held until the body of the response has ended. The tests use real sockets, with HTTP/1.1 and HTTP/2.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ use crate::support::{self, Server, VERSIONS, Version, read_until, request};
 
 type Limiter = RateLimiter<Concurrency>;
 
-/// Fails, instead of hanging, if an event never happens.
+/// Waits for an event, and fails instead of hanging if it does not happen.
 async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(20), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
@@ -68,7 +68,7 @@ impl http_body::Body for Fed {
     }
 }
 
-/// The senders for the handlers' bodies, in the order of their calls.
+/// The senders for the bodies of the handlers, in the order of the handlers' calls.
 type Feeds = Arc<Mutex<VecDeque<mpsc::UnboundedReceiver<Piece>>>>;
 
 struct Stage {
@@ -119,7 +119,8 @@ impl Stage {
         Connection::open(self.server.address, version).await
     }
 
-    /// Returns whether another call would be admitted now. It calls the limiter directly, without a socket, to get the current state.
+    /// Returns whether another call would be admitted now. The limiter is called directly, and not over a socket, so
+    /// the result is current.
     fn is_free(&self) -> bool {
         self.limiter.try_acquire_permit(USER).is_ok()
     }
@@ -147,7 +148,7 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// All tasks of a connection, including those that hold its socket.
+/// The tasks of a connection, including those that hold its socket.
 #[derive(Clone, Default)]
 struct Tasks(Arc<Mutex<Vec<AbortHandle>>>);
 
@@ -157,7 +158,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Tasks 
     }
 }
 
-/// A client's connection, whose responses are read in pieces.
+/// The connection of a client that reads responses in pieces.
 struct Connection {
     address: SocketAddr,
     sender: Sender,
@@ -265,7 +266,7 @@ async fn a_second_request_is_rejected_for_as_long_as_the_first_streams() {
     }
 }
 
-/// Tests a stream of some length with the real clock, as short as possible.
+/// Tests a stream of half a second with the real clock.
 #[tokio::test]
 async fn a_stream_of_half_a_second_holds_its_permit_for_half_a_second() {
     let stage = Stage::begin(Concurrency::per_key(1)).await;
@@ -337,7 +338,7 @@ async fn a_stream_that_is_reset_midway_frees_its_permit_and_the_connection_stays
     .await;
 }
 
-/// Resets a stream before there is a response, while the handler still works.
+/// Resets a stream before there is a response, while the handler is still running.
 #[tokio::test]
 async fn a_client_that_disconnects_before_the_response_frees_its_permit() {
     for version in VERSIONS {
@@ -389,7 +390,7 @@ async fn the_end_of_any_response_releases_the_permit() {
             whole(response).await;
             stage.gets_free(path).await;
         }
-        // A body that fails: the client sees a broken response.
+        // If a body fails, the client gets an incomplete response.
         let feed = stage.feed();
         let mut broken = connection.get("/stream").await;
         feed.send(Piece::Data("a")).ok().unwrap();
@@ -397,14 +398,14 @@ async fn the_end_of_any_response_releases_the_permit() {
         feed.send(Piece::Failure).ok().unwrap();
         assert!(at_last("a failure", broken.body_mut().frame()).await.unwrap().is_err());
         stage.gets_free("a body that fails").await;
-        // A handler that panics ends its connection's task, and releases the permit.
+        // If a handler panics, the task of its connection ends, and the permit is released.
         connection = stage.connect(version).await;
         assert!(at_last("no answer", connection.try_send(Method::GET, "/panics")).await.is_err());
         stage.gets_free("a handler that panics").await;
     }
 }
 
-/// Answers 500 for a handler that panics, as tower-http's CatchPanic does.
+/// Answers 500 for a handler that panics, as tower-http's `CatchPanic` does.
 #[tokio::test]
 async fn a_panic_that_is_caught_outside_releases_the_permit_before_the_response() {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
@@ -432,7 +433,8 @@ async fn a_panic_that_is_caught_outside_releases_the_permit_before_the_response(
     }
 }
 
-/// Tests a switch of protocols, which ends the response; the later use of the connection is not limited.
+/// Tests a change of the protocol. The response ends with this change, so the later use of the connection is not
+/// limited.
 #[tokio::test]
 async fn an_upgrade_releases_the_permit() {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
@@ -467,7 +469,7 @@ async fn an_upgrade_releases_the_permit() {
     assert!(limiter.try_acquire_permit(&()).is_ok());
 }
 
-/// Tests a slow reader, which holds its permit: a body that is not sent has not ended.
+/// Tests a client that reads slowly. Its call holds the permit, because a body that has not been sent has not ended.
 #[tokio::test]
 async fn a_client_that_does_not_read_holds_its_permit() {
     for version in VERSIONS {
@@ -503,7 +505,8 @@ impl QueuedStreams {
         .await;
     }
 
-    /// Makes a request that streams the chunks it is fed, with HTTP/1.1 over a connection of its own.
+    /// Makes a request whose body has the chunks that the test sends. With HTTP/1.1, the request has a connection of
+    /// its own.
     fn call(&self, at: usize) -> JoinHandle<Response<Incoming>> {
         let (sender, address) = (self.connections[at].sender.clone(), self.connections[at].address);
         tokio::spawn(async move {
@@ -530,13 +533,13 @@ async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
             calls.push_back(queue.call(at));
             queue.waits(at).await;
         }
-        // The queue is full, and the total of five is not.
+        // The queue is full, and the total of five is not used up.
         let refused = at_last("a refusal", queue.call(4)).await.unwrap();
         assert_eq!(
             (refused.status().as_u16(), &refused.headers()["retry-after"]),
             (429, &"1".parse().unwrap())
         );
-        // The client of the second queued call disconnects: the third moves up.
+        // The client of the second queued call disconnects, so the third call moves up.
         let leaves = calls.remove(1).unwrap();
         leaves.abort();
         queue.connections[2].close();
@@ -610,7 +613,7 @@ async fn the_total_counts_streams_of_all_users() {
     assert!(stage.is_free());
 }
 
-/// Tests a limit joined with a rate by another key, and one in a tuple with a rate.
+/// Tests a limit that is joined with a rate limit on another key, and a limit in a tuple with a rate limit.
 #[tokio::test]
 async fn beside_a_rate_the_permit_of_a_stream_is_held_to_its_end() {
     let rate = RateLimiter::new(TokenBucket::new(Quota::per_day(100)));
@@ -647,7 +650,7 @@ async fn beside_a_rate_the_permit_of_a_stream_is_held_to_its_end() {
             })
             .await;
         }
-        // Two streams and two texts: neither limit was charged for the rejected call.
+        // There are two streams and two texts. Neither limit was charged for the rejected call.
         if nth == 0 {
             assert_eq!(rate.peek(&()).remaining(), 96);
         }

@@ -21,32 +21,34 @@ use crate::middleware::response::Rejection;
 /// |---|---|---|
 /// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
 /// | without a valid key, because of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
-/// | without a key, because of a configuration mistake | 500, problem+json without details: the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
+/// | without a key, because of a configuration mistake | 500, problem+json that does not name the mistake; the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
 /// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
 /// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
 /// | rejected, because the limiter was [closed](crate::limiter::RateLimiter::close), or its [key table is full](crate::Decision::is_table_full) | 503, problem+json | 14 `UNAVAILABLE` |
 ///
-/// The response to a denied gRPC call reports the wait in `grpc-status-details-bin`, to the nanosecond: the field
-/// contains a `RetryInfo`, and a `QuotaFailure` that names the policies. If the wait is at most a minute,
-/// `grpc-retry-pushback-ms` also contains the wait. If the wait is longer, or if waiting does not help,
-/// `grpc-retry-pushback-ms` is -1, so that clients do not use up their retries. The response is one frame of headers
-/// (trailers-only), because clients obey the pushback only in such a response.
+/// The response to a denied gRPC call reports the wait in `grpc-status-details-bin`, to the nanosecond. This field
+/// contains a `RetryInfo` with the wait, if the wait is known, and a `QuotaFailure` with the names of the policies that
+/// denied the call. If the wait is at most a minute, `grpc-retry-pushback-ms` also contains the wait. If the wait is
+/// longer, or if waiting does not help, `grpc-retry-pushback-ms` is -1, so that clients do not use up their retries.
+/// The response is one frame of headers (trailers-only), because clients obey the pushback only in such a response.
 ///
 /// If calls are queued, a gRPC call waits no longer than its `grpc-timeout`. If it is known that the call cannot be
 /// admitted in time, the call is rejected at once. The [`Decision`](crate::Decision) on an admitted call is in the
-/// extensions of its request. If there are several policies, this is the decision of the policy that delayed the call
-/// longest. If no policy delayed the call, it is the decision of the policy with the fewest remaining units.
+/// extensions of its request. If there are several policies, in this layer or in outer layers, this is the decision of
+/// the policy that delayed the call longest. If no policy delayed the call, it is the decision of the policy with the
+/// fewest remaining units.
 ///
 /// Responses to admitted and to denied calls have the fields `RateLimit` and `RateLimit-Policy`, in the form of
 /// draft-ietf-httpapi-ratelimit-headers-11. Redirects (3xx except 304) do not have these fields. Fields that the
-/// response already has are kept. If the response already reports a policy of the same name, this layer does not report
-/// its own policy of that name. A rejection of a `HEAD` request has no body.
+/// response already has are kept. If the response already reports a policy, this layer does not report a policy of the
+/// same name. A rejection of a `HEAD` request has no body.
 ///
-/// Each rejection has `Cache-Control: no-store`, unless a custom response sets another value. If the wait is unknown
-/// (because it depends on calls in progress, the limiter was closed, its key table is full, or the store failed),
-/// `Retry-After` is [one second](Self::retry_after_unknown) by default. Clients that prefer `text/html`, as browsers
-/// do, get one line of text instead of JSON. The body of a rejected request is not read. So, over HTTP/1.x, the
-/// response to a request with a body has `Connection: close`, unless the body is [drained](Self::drain).
+/// Each rejection has `Cache-Control: no-store`, unless a custom response sets another value. If the length of the wait
+/// is unknown, `Retry-After` is [one second](Self::retry_after_unknown) by default. The length is unknown if it depends
+/// on calls in progress, if the limiter was closed, if its key table is full, or if the store failed. Clients that
+/// prefer `text/html`, as browsers do, get one line of text instead of JSON. The body of a rejected request is not
+/// read. So, over HTTP/1.x, the response to a request with a body has `Connection: close`, unless the body is
+/// [drained](Self::drain).
 ///
 /// Most of this can be configured:
 ///
@@ -78,7 +80,7 @@ pub struct HttpResponder<F = DefaultRejection, D = LeaveUnread, B = WrapBody> {
 }
 
 impl HttpResponder {
-    /// Creates a responder that makes the responses described above.
+    /// Creates a responder that makes the responses described in the docs of [`HttpResponder`].
     #[must_use]
     pub const fn new() -> Self {
         Self { options: Options::new(), answer: DefaultRejection, unread: LeaveUnread, body: WrapBody }
@@ -93,8 +95,8 @@ impl Default for HttpResponder {
 
 impl<F, D, B> HttpResponder<F, D, B> {
     /// Sets the formats of the header fields that report limits to callers. The default is [`HeaderFormat::Draft11`].
-    /// If the list contains several drafts, only the last draft is used. If it contains several
-    /// [`Custom`](HeaderFormat::Custom) formats, only the last of these is used.
+    /// If the list contains several drafts, only the last draft is used. The same is true of several
+    /// [`Custom`](HeaderFormat::Custom) formats, and of several [`XRateLimit`](HeaderFormat::XRateLimit) formats.
     #[must_use]
     pub fn headers(mut self, formats: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let options = &mut self.options;
@@ -134,7 +136,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the maximum of a random time, which is added to the wait that a rejection reports. So clients that were
+    /// Sets the maximum of a random time that is added to the wait that a rejection reports, so that clients that were
     /// rejected together do not retry together. Within one response, the same random time is added to the wait of each
     /// policy. The random time never shortens a reported wait. The default maximum is zero.
     ///
@@ -221,8 +223,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
 #[cfg(feature = "axum")]
 impl<F, D, B> HttpResponder<F, D, B> {
-    /// Leaves the body type of an axum app as it is. The limited service has the body type [`axum::body::Body`], and
-    /// not a [`ResponseBody`](crate::middleware::ResponseBody) that contains it.
+    /// Leaves the body type of an axum app as it is. The limited service then has the body type [`axum::body::Body`],
+    /// and not [`ResponseBody`](crate::middleware::ResponseBody).
     ///
     /// The body of the response to an admitted call is passed on unchanged, so axum does not box it again. If the call
     /// holds a permit, the body is wrapped. With this setting, the layer can be used where a layer must not change the

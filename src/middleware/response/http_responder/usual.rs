@@ -1,5 +1,6 @@
-//! The most frequent rejection: a denial by a policy with one limit, with the default settings. Its header fields are
-//! built once for each policy, and copied. The names of fields are then not hashed for each response.
+//! The usual rejection, which is a denial by a policy with one limit and the default settings. The header fields of a
+//! usual rejection are built once for each policy, and then copied, so that the names of fields are not hashed for each
+//! response.
 
 use std::time::Duration;
 
@@ -49,7 +50,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
         rejection: &Rejection<'a>,
     ) -> Option<Usual<'a>> {
         let Rejection::Limited([report]) = rejection else { return None };
-        // A denial with a known wait is not one because of a closed limiter, a full table, or a cost above the limit.
+        // If the wait is known, the reason for the denial is neither a closed limiter nor a full table nor a cost above
+        // the limit.
         let wait = report.decision().retry_after()?.min(self.options.max_reported_wait);
         let label = report.sole_label()?;
         let is_html = self.options.body == BodyFormat::ByAccept && prefers_html(request.headers());

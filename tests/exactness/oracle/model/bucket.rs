@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Rate, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// A level that rises and falls; here, the missing part of it.
+/// The tokens that are missing from a full bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     clock: Timeline,
@@ -19,7 +19,7 @@ impl Bucket {
         Self { clock, rate: Rate::of(rule), burst: rule.burst, missing: 0 }
     }
 
-    /// Returns the same bucket, if it was empty and has filled for `idle` nanoseconds.
+    /// Returns the same bucket after it was empty and has filled for `idle` nanoseconds.
     pub(crate) fn empty_until(mut self, idle: u64) -> Self {
         self.missing = self.size().saturating_sub(u128::from(idle) * self.rate.speed);
         self
@@ -52,7 +52,7 @@ impl Oracle for Bucket {
         self.missing = self.missing.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
-    /// Keeps the number of missing tokens, up to the new burst.
+    /// Keeps the number of missing tokens, but at most the new burst.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
         self.missing = rate.convert(self.missing, self.rate);

@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// The elapsed part of the current window, and two counts.
+/// The elapsed part of the current window, and the counts of two windows.
 #[derive(Clone, Debug)]
 pub(crate) struct Counter {
     clock: Timeline,
@@ -23,7 +23,7 @@ impl Counter {
         self.clock.period.into()
     }
 
-    /// Returns the free units, times the period.
+    /// Returns the free units, multiplied by the period.
     fn free(&self) -> u128 {
         let weighs = u128::from(self.previous) * (self.period() - self.gone);
         u128::from(self.limit - self.current) * self.period() - weighs
@@ -67,7 +67,7 @@ impl Oracle for Counter {
         self.previous = self.previous.saturating_sub(cost - newest);
     }
 
-    /// Keeps the elapsed part of the window; the counts are cut until they fit.
+    /// Keeps the elapsed part of the window. If the counts exceed the new limit, they are lowered to it.
     fn replace(&mut self, rule: &Rule) {
         self.gone = self.gone * u128::from(rule.period) / self.period();
         (self.limit, self.clock.period) = (rule.limit, rule.period);

@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// The beginning of the window, in the key's time, and the units it has admitted.
+/// The beginning of the window, in the key's time, and the number of units that the window has admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Fixed {
     clock: Timeline,
@@ -28,7 +28,7 @@ impl Fixed {
         self.clock.period.into()
     }
 
-    /// Returns when the window of the clock's grid began in which the key's time lies.
+    /// Returns the beginning of the window of the clock's grid that contains the key's time.
     fn edge(&self) -> i128 {
         self.now() - i128::from(self.clock.latest % self.clock.period)
     }
@@ -49,7 +49,7 @@ impl Oracle for Fixed {
         let earlier = now < self.clock.latest;
         self.clock.observe(now);
         self.end_if_over();
-        // A clock that was set back has other edges around it; the count stays.
+        // After the clock was set back, the window of the grid is another one. The count stays.
         if self.aligned && earlier && self.behind() == 0 {
             self.began = self.edge();
         }
@@ -70,7 +70,7 @@ impl Oracle for Fixed {
         self.count = self.count.saturating_sub(cost);
     }
 
-    /// Keeps the beginning of the window, or takes the one of the new grid.
+    /// Keeps the beginning of the window, or takes the beginning of the window of the new grid.
     fn replace(&mut self, rule: &Rule) {
         (self.limit, self.clock.period, self.aligned) = (rule.limit, rule.period, rule.aligned);
         self.count = self.count.min(self.limit);

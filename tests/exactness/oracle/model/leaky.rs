@@ -3,7 +3,7 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Rate, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// The time that is still to go until the next slot, in grains.
+/// The time until the next slot, in grains.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaky {
     clock: Timeline,
@@ -39,7 +39,7 @@ impl Oracle for Leaky {
         self.rest = self.rest.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
-    /// Keeps the number of intervals that are still to go.
+    /// Keeps the number of intervals until the next slot.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
         self.rest = rate.convert(self.rest, self.rate);
@@ -58,7 +58,7 @@ impl Oracle for Leaky {
         exactly(1)
     }
 
-    /// Returns 1: a call is admitted only when nothing is to go.
+    /// Returns 1, because a call is admitted only if the time until the next slot is zero.
     fn whole(&self) -> Option<u64> {
         Some(1)
     }

@@ -1,7 +1,7 @@
-//! The algorithms once more, as naive and exact as they can be written. Nothing here knows how the crate
+//! Models of the algorithms, which are as naive and exact as possible. The models do not depend on how the crate
 //! computes.
 //!
-//! A model records what *the crate* admitted, so that one wrong decision does not become a hundred.
+//! A model records what the *crate* has admitted, so that one wrong decision does not cause a hundred failures.
 
 mod bucket;
 mod counter;
@@ -23,12 +23,12 @@ pub(crate) use smooth::Smooth;
 
 use super::config::Rule;
 
-/// The decision of an algorithm for a call.
+/// The decision that an algorithm must make on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admit,
     Refuse,
-    /// The decision lies within what the algorithm allows for rounding.
+    /// Both decisions are correct, because of the rounding that the algorithm allows.
     Either,
 }
 
@@ -47,33 +47,35 @@ pub(crate) trait Oracle: Clone + Debug {
     fn refund(&mut self, cost: u64);
     fn replace(&mut self, rule: &Rule);
     fn remaining(&self) -> RangeInclusive<u64>;
-    /// Returns the time until the key is fresh; a key that is fresh waits for nothing but the clock.
+    /// Returns the time until the key is fresh. If the key is fresh, but the clock is behind, this is the time until
+    /// the clock has caught up.
     fn reset(&self) -> RangeInclusive<u128>;
-    /// Returns the maximum that can be admitted at one instant.
+    /// Returns the maximum number of units that can be admitted at one instant.
     fn limit(&self) -> RangeInclusive<u64>;
 
-    /// Returns the cost above which a call never fits.
+    /// Returns the cost above which a call can never be admitted.
     fn capacity(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the units that a key admits at once exactly when it is fresh.
+    /// Returns the number of units that a fresh key admits at once. A key that is not fresh admits fewer.
     fn whole(&self) -> Option<u64> {
         self.capacity()
     }
 
-    /// Returns whether nothing more can be reported of the key, because the clock will have ended first.
+    /// Returns whether the key's times cannot be reported, because the clock will end before.
     fn is_beyond(&self) -> bool {
         false
     }
 
-    /// Returns how far the clock is behind the key's time, which stands still meanwhile.
+    /// Returns the time by which the clock is behind the key's time. The key's time stands still while the clock is
+    /// behind.
     fn behind(&self) -> u64 {
         self.clock().behind
     }
 }
 
-/// A key's own time: the sum of the clock's advances, as promise 6 has it.
+/// A key's own time, which is the sum of the clock's advances, as promise 6 says.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     pub(crate) period: u64,
@@ -87,7 +89,7 @@ impl Timeline {
         Self { period, latest: start, time: 0, behind: 0 }
     }
 
-    /// Returns how far time went on.
+    /// Returns by how much the key's time has advanced.
     pub(crate) fn observe(&mut self, now: u64) -> u64 {
         let on = now.saturating_sub(self.latest);
         self.behind = self.latest.saturating_sub(now);
@@ -102,8 +104,8 @@ impl Timeline {
     }
 }
 
-/// The rate `limit` per `period`, in lowest terms. A nanosecond brings `speed` grains, and a unit is `unit`
-/// of them.
+/// The rate `limit` per `period`, in lowest terms. `speed` is the number of grains per nanosecond, and `unit` is the
+/// number of grains of one unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rate {
     pub(crate) speed: u128,
@@ -116,13 +118,13 @@ impl Rate {
         Self { speed: u128::from(rule.limit / shared), unit: u128::from(rule.period / shared) }
     }
 
-    /// Converts `grains` to the same number of units at `other`, rounded up to a grain.
+    /// Converts `grains` of the rate `other` to grains of this rate, for the same number of units, rounded up.
     pub(crate) fn convert(self, grains: u128, other: Self) -> u128 {
         let (whole, part) = (grains / other.unit, grains % other.unit);
         whole * self.unit + (part * self.unit).div_ceil(other.unit)
     }
 
-    /// Returns how long `grains` take.
+    /// Returns the time in nanoseconds that it takes for `grains` to become available, rounded up.
     pub(crate) fn nanos(self, grains: u128) -> u128 {
         grains.div_ceil(self.speed)
     }

@@ -3,9 +3,9 @@ use std::ops::RangeInclusive;
 use super::{Oracle, Timeline, Verdict, exactly};
 use crate::oracle::config::Rule;
 
-/// Every unit that counts, oldest first. A unit counts until the last instant of its slice is one period ago.
+/// All units that count, oldest first. A unit counts until one period after the last instant of its slice.
 ///
-/// The exact window is one with slices of a nanosecond.
+/// An exact window has slices of one nanosecond.
 #[derive(Clone, Debug)]
 pub(crate) struct Sliding {
     clock: Timeline,
@@ -22,7 +22,7 @@ pub(crate) struct Sliding {
 struct Units {
     number: u64,
     came: u128,
-    /// The last instant of their slice.
+    /// The last instant of the slice of these units.
     until: u128,
 }
 
@@ -60,8 +60,8 @@ impl Sliding {
         self.units.retain(|units| units.number > 0);
     }
 
-    /// Cuts new slices, backwards from now; each unit is taken to have been charged at the last instant of
-    /// its slice.
+    /// Lays new slices, backwards from now. Each unit is treated as if it had been charged at the last instant of its
+    /// slice.
     fn cut_anew(&mut self, slice: u64) {
         let now = self.clock.time;
         self.slice = slice;
@@ -93,7 +93,7 @@ impl Oracle for Sliding {
         }
         let now = self.clock.time;
         if self.units.is_empty() {
-            // The first call is the last instant of its slice.
+            // The first call is at the last instant of its slice.
             self.edge = now;
         }
         let slices = now.saturating_sub(self.edge).div_ceil(self.slice.into());

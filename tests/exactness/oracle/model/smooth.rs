@@ -6,12 +6,11 @@ use super::store::{Store, grain, hair, nanos, positive, whole_nanos};
 use super::{Oracle, Timeline, Verdict};
 use crate::oracle::config::Rule;
 
-/// Guava's algorithm in real arithmetic: how long the next call would wait, and what is stored, both in
-/// nanoseconds.
+/// Guava's algorithm in real arithmetic. The state is the time that the next call would wait, and the stored time, both
+/// in nanoseconds.
 ///
-/// An implementation that computes in fractions of a nanosecond rounds, and differs from the exact value by a
-/// small error. The model keeps the bound of that error as well, because it grows if a replacement or a cold
-/// start stretches it.
+/// An implementation that computes in fractions of a nanosecond rounds, so its values differ from the exact values by a
+/// small error. A replacement or a cold start can increase this error, so the model also has a bound of the error.
 #[derive(Clone, Debug)]
 pub(crate) struct Smooth {
     clock: Timeline,
@@ -24,7 +23,7 @@ pub(crate) struct Smooth {
     stored: Rounded,
 }
 
-/// An exact number, and by how much a rounded one may be more or less.
+/// An exact number, and by how much the rounded number of the crate may be larger or smaller.
 #[derive(Clone, Debug)]
 struct Rounded {
     exact: BigInt,
@@ -45,7 +44,7 @@ impl Rounded {
 }
 
 impl Smooth {
-    /// Creates the model of a key; a fresh key counts as idle since `created_at`.
+    /// Creates the model of a key. A fresh key is treated as idle since `created_at`.
     pub(crate) fn new(rule: &Rule, created_at: u64, start: u64) -> Self {
         let store = Store::of(rule);
         let stored = Rounded::new(store.at_first() + store.filled_in(&nanos(start - created_at)));
@@ -62,7 +61,7 @@ impl Smooth {
         smooth
     }
 
-    /// Returns how long the next call would wait, in nanoseconds, rounded up.
+    /// Returns the time that the next call would wait, in nanoseconds, rounded up.
     pub(crate) fn waits(&self) -> u128 {
         whole_nanos(&self.wait.exact)
     }
@@ -71,7 +70,8 @@ impl Smooth {
         nanos(units) * &self.period / &self.limit
     }
 
-    /// Returns how many permits of an interval each are free; an interval may be counted a grain too long.
+    /// Returns the number of permits that are stored. The interval of a permit may be too long by one grain, because of
+    /// rounding.
     fn permits(&self, stored: BigInt, grain: &BigInt) -> u64 {
         if self.store.slope.is_some() {
             return 0;
@@ -80,20 +80,20 @@ impl Smooth {
         u64::try_from(permits).unwrap_or(u64::MAX)
     }
 
-    /// Returns how many calls are admitted at once: those that are paid from the store, and one that the next
-    /// will pay for.
+    /// Returns the number of calls that are admitted at once. These are the calls that the store pays for, and one call
+    /// that the next call pays for.
     fn passing(&self, stored: &Rounded) -> RangeInclusive<u64> {
         let least = self.permits(positive(&stored.exact - &stored.less), &grain());
         let most = self.permits(&stored.exact + &stored.more + hair(), &BigInt::ZERO);
         least.saturating_add(1)..=most.saturating_add(1)
     }
 
-    /// Returns whether no call waits, however the wait was rounded.
+    /// Returns whether no call waits, with any rounding of the wait.
     fn no_call_waits(&self) -> bool {
         self.wait.exact == BigInt::ZERO && self.idle >= &self.wait.more + self.store.margin()
     }
 
-    /// Caps the store: a full one is exactly full, however it was rounded before.
+    /// Limits the store to its maximum. A full store has exactly the maximum, however it was rounded before.
     fn cap(&mut self) {
         let most = &self.store.most;
         if self.stored.exact >= most + &self.stored.less {
@@ -117,7 +117,7 @@ impl Oracle for Smooth {
         }
         let idle = on - &wait.exact;
         if self.idle == BigInt::ZERO {
-            // A call that waits longer idles less.
+            // If the rounded wait is longer, the idle time is shorter, and the store fills less.
             self.stored.less += self.store.filled_in(&wait.more) + hair();
             self.stored.more += self.store.filled_in(&wait.less);
         }
@@ -132,7 +132,7 @@ impl Oracle for Smooth {
         if cost == 0 || self.no_call_waits() {
             return Verdict::Admit;
         }
-        // Never early, except for what a replacement has stretched beyond any margin.
+        // A call is never early, unless replacements have made the rounding error larger than the margin.
         let early = if self.wait.less > self.store.margin() { &self.wait.less } else { &BigInt::ZERO };
         if self.wait.exact > early + hair() { Verdict::Refuse } else { Verdict::Either }
     }
@@ -143,7 +143,7 @@ impl Oracle for Smooth {
         }
         let (time, stored) = (self.time_of(cost), &mut self.stored);
         if self.wait.exact > BigInt::ZERO {
-            // Admitted slightly early, having idled since.
+            // The crate's rounded wait was already over, so the crate has added idle time to the store.
             stored.more += self.store.filled_in(&self.wait.less) + hair();
         }
         let from =
@@ -167,7 +167,7 @@ impl Oracle for Smooth {
         }
     }
 
-    /// Keeps the number of intervals to wait; the store keeps its fraction, or is that of a new limiter.
+    /// Keeps the number of intervals to wait. The store keeps its fraction, or is that of a new limiter.
     fn replace(&mut self, rule: &Rule) {
         let (limit, period) = (BigInt::from(rule.limit), BigInt::from(rule.period));
         if !self.no_call_waits() {
@@ -208,7 +208,7 @@ impl Oracle for Smooth {
         self.passing(&Rounded::new(self.store.most.clone()))
     }
 
-    /// Returns `true` if the wait is longer than any clock runs.
+    /// Returns whether the wait is longer than the range of any clock.
     fn is_beyond(&self) -> bool {
         self.wait.exact >= nanos(1 << 63)
     }

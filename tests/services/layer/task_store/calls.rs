@@ -1,4 +1,4 @@
-//! The methods of the limiter.
+//! Tests of a limiter's methods with this store.
 
 use super::*;
 
@@ -54,7 +54,7 @@ async fn permits_are_released_when_dropped_and_not_when_forgotten() -> Result<()
     assert_eq!(limiter.peek("a").await?.remaining(), 1);
     second.forget();
     assert_eq!(limiter.peek("a").await?.remaining(), 1);
-    // `check` holds its unit as well.
+    // The call by `check` holds its unit, too.
     assert!(limiter.check("a").await?.is_allowed());
     assert_eq!(limiter.peek("a").await?.remaining(), 0);
     limiter.release("a", 1).await?;

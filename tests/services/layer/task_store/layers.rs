@@ -1,4 +1,4 @@
-//! The layer.
+//! Tests of the layer with this store.
 
 use super::*;
 
@@ -89,7 +89,7 @@ async fn a_request_waits_if_the_algorithm_holds_requests() {
     assert_eq!(start.elapsed(), Duration::from_millis(200));
 }
 
-/// Returns a limiter whose store has ended.
+/// Returns a limiter whose store fails, because the store's task has ended.
 fn gone<A: Algorithm>(algorithm: A) -> RateLimiter<A, TaskStore<A>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async { limiter(algorithm) })

@@ -1,5 +1,5 @@
-//! A second store: a task that owns a plain map, and answers later. It is written with the public API only, as one
-//! outside of this crate would be.
+//! A second store, which is a task that owns a plain map and replies later. It is written with the public API only,
+//! like a store in another crate.
 
 mod calls;
 mod layers;
@@ -22,7 +22,7 @@ use tower_throttle::store::{
 };
 use tower_throttle::{Decision, RateLimiter};
 
-/// Makes a [`TaskStore`].
+/// A factory of a [`TaskStore`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InTask;
 
@@ -88,7 +88,7 @@ impl<A: Algorithm> Keys<A> {
         f(algorithm, state, now)
     }
 
-    /// Charges the call, or denies it. What it holds is released if the caller does not wait for the reply.
+    /// Charges the call or denies it. If the caller no longer waits for the reply, releases what the call holds.
     fn charge(&mut self, call: Call<A>, jobs: &mpsc::UnboundedSender<Job<A>>) -> (Decision, Reservation) {
         let (decision, algorithm, charged_at) = self.with(&call, |algorithm, state, now| {
             let decision = algorithm.check(state, now, call.cost);
@@ -135,7 +135,7 @@ impl<A: Algorithm> TaskStore<A> {
         }
     }
 
-    /// Charges the call, or denies it.
+    /// Charges the call or denies it.
     fn try_call(&self, call: Call<A>) -> BoxFuture<Result<(Decision, Reservation), Gone>> {
         let jobs = self.jobs.clone();
         Box::pin(self.run(move |keys| keys.charge(call, &jobs)))
@@ -161,7 +161,8 @@ impl<A: Algorithm> Store<A> for TaskStore<A> {
         }
     }
 
-    /// A call that waits asks again when the task says that it would be admitted. Calls have no order.
+    /// A call that waits tries again at the time at which the task says that the call would be admitted. The calls have
+    /// no order.
     fn acquire(&self, key: String, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
         let holds_requests = self.algorithm().queue_config().is_some_and(|queue| queue.holds_requests());
         let may_wait = attempt.may_wait() || holds_requests;
