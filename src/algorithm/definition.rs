@@ -104,6 +104,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Calls `f` with the policy of each limit, in the order of [`Decision::limit_index`]. A tuple has more than one
     /// limit.
+    #[inline]
     fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
         f(self.policy());
     }

@@ -220,6 +220,7 @@ impl Algorithm for FixedWindow {
         step.behind == 0 && (state.count == 0 || state.age.saturating_add(step.elapsed) >= period)
     }
 
+    #[inline]
     fn policy(&self) -> QuotaPolicy {
         QuotaPolicy::of_window(self.quota)
     }

@@ -85,9 +85,9 @@ pub(super) fn div_rem(dividend: u128, divisor: u64) -> (u128, u64) {
     if let Ok(dividend) = u64::try_from(dividend) {
         return (u128::from(dividend / divisor), dividend % divisor);
     }
-    let wide = u128::from(divisor);
-    // The remainder is below the divisor, so it fits.
-    (dividend / wide, (dividend % wide) as u64)
+    let quotient = dividend / u128::from(divisor);
+    // The remainder is below the divisor, so it fits. It takes less time to multiply than to divide once more.
+    (quotient, (dividend - quotient * u128::from(divisor)) as u64)
 }
 
 /// Returns `part * new / old`, rounded up. `part` is at most `old`.

@@ -3,7 +3,7 @@
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::rate::{div_rem, rescale_ceil};
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy};
+use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Usage};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -13,10 +13,13 @@ impl Algorithm for TokenBucket {
     const ADDS_UP: bool = true;
     const DENIALS_STAND: bool = true;
 
+    #[inline]
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
-        let used = if self.empty { self.burst() } else { 0 };
-        let mut state = TokenBucketState { last: now, used, part: 0 };
-        self.refill(&mut state, now.saturating_since(created_at));
+        let mut state = TokenBucketState { last: now, used: 0, part: 0 };
+        if self.empty {
+            state.used = self.burst();
+            self.refill(&mut state, now.saturating_since(created_at));
+        }
         state
     }
 
@@ -93,11 +96,20 @@ impl Algorithm for TokenBucket {
         }
     }
 
+    #[inline]
     fn is_fresh(&self, state: &TokenBucketState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         step.behind == 0 && self.rate.grains(step.elapsed) >= self.missing(state)
     }
 
+    #[inline]
+    fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        self.advance(&mut state, now);
+        Usage::of(self.burst() - self.available(&state), self.burst())
+    }
+
+    #[inline]
     fn policy(&self) -> QuotaPolicy {
         QuotaPolicy::refilled(self.burst(), self.rate)
     }

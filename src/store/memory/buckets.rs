@@ -53,10 +53,21 @@ impl<A: Algorithm> Table<A> {
 
     /// Examines the next few shared buckets, and drops their states if they are fresh. The caller must not hold the
     /// lock of a shared bucket.
+    #[inline]
     pub(super) fn clean_shared(&self) {
-        if self.buckets.load(Ordering::Relaxed) == 0 {
-            return;
+        if self.has_shared() {
+            self.clean_next_shared();
         }
+    }
+
+    /// Returns whether any shared bucket has a state.
+    #[inline]
+    fn has_shared(&self) -> bool {
+        self.buckets.load(Ordering::Relaxed) > 0
+    }
+
+    #[cold]
+    fn clean_next_shared(&self) {
         let first = self.next_bucket.fetch_add(SWEEP_PER_INSERT, Ordering::Relaxed);
         for number in first..first.saturating_add(SWEEP_PER_INSERT) {
             let number = number as u64 & ((1 << self.config.shared_bits) - 1);
@@ -74,6 +85,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Returns the initial state of a new key: a copy of the state of its shared bucket, or a new state if that bucket
     /// has no state.
+    #[inline]
     pub(super) fn initial_state(
         &self,
         key: Fingerprint,
@@ -83,26 +95,28 @@ impl<A: Algorithm> Table<A> {
     ) -> A::State {
         // No ordering is needed, because the key's own shard is locked here, and was locked whenever the key used the
         // bucket.
-        if self.buckets.load(Ordering::Relaxed) > 0 {
-            let bucket = self.config.bucket(key);
-            let shared = self.shared.lock(bucket);
-            if let Some(state) = shared.slots.get(bucket) {
-                let mut state = state.clone();
-                shared.config.algorithm.set_shared(&mut state, false);
-                if shared.config.generation != config.generation {
-                    // The algorithm is being replaced, and only one of the two shards has the new algorithm so far.
-                    config.algorithm.migrate(&mut state, &shared.config.algorithm, now);
-                }
-                return state;
-            }
+        let shared = if self.has_shared() { self.copy_shared(key, config, now) } else { None };
+        shared.unwrap_or_else(|| self.new_state(config, algorithm, now))
+    }
+
+    /// Returns a copy of the state of the key's shared bucket, if the bucket has one.
+    #[cold]
+    fn copy_shared(&self, key: Fingerprint, config: &ShardConfig<A>, now: Nanos) -> Option<A::State> {
+        let bucket = self.config.bucket(key);
+        let shared = self.shared.lock(bucket);
+        let mut state = shared.slots.get(bucket)?.clone();
+        shared.config.algorithm.set_shared(&mut state, false);
+        if shared.config.generation != config.generation {
+            // The algorithm is being replaced, and only one of the two shards has the new algorithm so far.
+            config.algorithm.migrate(&mut state, &shared.config.algorithm, now);
         }
-        self.new_state(config, algorithm, now)
+        Some(state)
     }
 
     /// Returns whether a key without a place of its own must use its shared bucket even if there is room. This is so
     /// while calls in progress hold units of the bucket, because some of them may be calls of this key.
     pub(super) fn must_use_shared(&self, key: Fingerprint) -> bool {
-        if !A::NEEDS_RELEASE || self.buckets.load(Ordering::Relaxed) == 0 {
+        if !A::NEEDS_RELEASE || !self.has_shared() {
             return false;
         }
         let bucket = self.config.bucket(key);

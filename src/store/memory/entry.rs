@@ -50,10 +50,18 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call. Always allows a
     /// cost of 0. A closed limiter charges nothing, and its [`OnClose`] decides.
+    #[inline]
     pub(super) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
+        let algorithm = self.algorithm();
+        if self.has_queue() { self.check_queued(now, cost) } else { algorithm.check(self.state, now, cost) }
+    }
+
+    /// Like [`check`](KeyEntry::check), for a key with a queue.
+    #[cold]
+    fn check_queued(&mut self, now: Nanos, cost: u64) -> Decision {
         let algorithm = self.algorithm();
         self.between_releases(now, |entry| match entry.queued_entry() {
             Some(queued) if queued.queue.has_waiters() && cost > 0 => {

@@ -82,16 +82,21 @@ impl<K: Copy> LeastUsed<K> {
         self.sampled.push(sampled);
     }
 
-    /// Returns the sampled keys in the order in which they should be evicted.
+    /// Returns the key to evict, if a key was offered.
     ///
-    /// A key at its limit comes last if its last call is much more recent than those of most sampled keys. Otherwise, a
-    /// flood of keys that are locked out would evict such a key again and again, although calls with the key continue.
-    pub(super) fn in_order(&mut self) -> impl Iterator<Item = Sampled<K>> {
+    /// If all sampled keys are at their limits, keys whose last calls are much more recent than those of most sampled
+    /// keys are not evicted. Otherwise, a flood of keys that are locked out would evict such a key again and again,
+    /// although calls with the key continue.
+    pub(super) fn least_used(mut self) -> Option<Sampled<K>> {
+        let least = *self.sampled.iter().min_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)))?;
+        if !least.usage.is_full() {
+            return Some(least);
+        }
         self.sampled.sort_by_key(|sampled| sampled.idle);
-        let median = self.sampled.get(self.sampled.len() / 2).map_or(0, |sampled| sampled.idle);
-        let is_active = |sampled: &Sampled<K>| sampled.usage.is_full() && sampled.idle < median / 4;
-        self.sampled.sort_by_key(|sampled| (is_active(sampled), sampled.usage, Reverse(sampled.idle)));
-        self.sampled.iter().copied()
+        let median = self.sampled[self.sampled.len() / 2].idle;
+        let is_active = |sampled: &Sampled<K>| sampled.idle < median / 4;
+        let order = |sampled: &Sampled<K>| (is_active(sampled), sampled.usage, Reverse(sampled.idle));
+        self.sampled.into_iter().min_by_key(order)
     }
 }
 
@@ -99,12 +104,16 @@ impl<K: Copy> LeastUsed<K> {
 mod tests {
     use super::*;
 
+    /// Returns the keys in the order in which they are evicted, if the others are sampled again each time.
     fn order(offers: &[(char, Usage, u64)]) -> String {
-        let mut sample = LeastUsed::new();
-        for (key, usage, idle) in offers {
-            sample.offer(Sampled { key: *key, usage: *usage, idle: *idle });
+        let (mut offers, mut evicted) = (offers.to_vec(), String::new());
+        loop {
+            let mut sample = LeastUsed::new();
+            offers.iter().for_each(|&(key, usage, idle)| sample.offer(Sampled { key, usage, idle }));
+            let Some(least) = sample.least_used() else { return evicted };
+            offers.retain(|(key, ..)| *key != least.key);
+            evicted.push(least.key);
         }
-        sample.in_order().map(|sampled| sampled.key).collect()
     }
 
     #[test]
@@ -128,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_key_that_is_locked_out_outlasts_those_at_their_limits() {
-        let offers = [('a', Usage::LOCKED_OUT, 50), ('b', Usage::FULL, 4), ('c', Usage::FULL, 5)];
+        let offers = [('a', Usage::LOCKED_OUT, 9), ('b', Usage::FULL, 4), ('c', Usage::FULL, 5)];
         assert_eq!(order(&offers), "cba");
     }
 
@@ -161,6 +170,6 @@ mod tests {
             sample.offer(Sampled { key, usage: Usage::FULL, idle: 0 });
         }
         assert!(sample.is_complete());
-        assert_eq!(sample.in_order().count(), 8);
+        assert_eq!(sample.least_used().map(|sampled| sampled.key), Some(0));
     }
 }

@@ -16,7 +16,10 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// The number of slots that are examined for each new key. While there is room, the slots for several new keys are
 /// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots
 /// are loaded together.
-const SWEEP_PER_INSERT: usize = 8;
+///
+/// If keys come and go, each slot is examined once per `n / 4` new keys, where `n` is the number of slots. So about an
+/// eighth of the slots contain keys that may be removed, but have not been examined yet.
+const SWEEP_PER_INSERT: usize = 4;
 /// The number of slots that are examined for a new key when there is no room, and [`OnFull`] does not allow evictions.
 const SWEEP_WHEN_FULL: usize = 16;
 /// The maximum number of slots that are examined for one new key.
@@ -33,15 +36,6 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// The result of examining a slot.
-enum Look {
-    /// The slot is vacant, or its key stays.
-    Kept,
-    /// The key is fresh.
-    Fresh,
-    Evictable(Sampled<Fingerprint>),
 }
 
 impl<A: Algorithm> Table<A> {
@@ -67,7 +61,7 @@ impl<A: Algorithm> Table<A> {
             return Some(place);
         }
         self.counters.record_full();
-        let Sampled { key, usage, .. } = sample.in_order().next()?;
+        let Sampled { key, usage, .. } = sample.least_used()?;
         shard.slots.remove(key);
         self.removed_at(now);
         self.counters.evict(usage.is_full());
@@ -96,59 +90,44 @@ impl<A: Algorithm> Table<A> {
         keep: &[Fingerprint],
         now: Nanos,
     ) -> Option<Place<'_>> {
-        let mut freed = None;
-        let due = mem::take(&mut shard.due);
-        let most = shard.slots.slot_count().min(MAX_LOOKS);
-        let mut look = 0;
-        while look < most {
+        let Shard { config, slots, queues, due } = shard;
+        let algorithm = &config.algorithm;
+        let retention = self.retention.load(Ordering::Relaxed);
+        let idle = |state: &A::State| now.saturating_since(algorithm.last_update(state));
+        let most = slots.slot_count().min(MAX_LOOKS);
+        let due = mem::take(due).min(most);
+        let (mut looks, mut freed) = (0, None);
+        loop {
             let full = freed.is_none() && self.len() >= self.max_keys;
             if !full {
                 // Most keys were used recently, so they are skipped.
-                let Shard { config, slots, .. } = &mut *shard;
-                let retention = self.retention.load(Ordering::Relaxed);
-                let idle = |state: &A::State| now.saturating_since(config.algorithm.last_update(state));
-                look += slots.skip_while(due.min(most).saturating_sub(look), |state| idle(state) < retention);
+                looks += slots.skip_while(due.saturating_sub(looks), |state| idle(state) < retention);
             }
             let enough = match &sample {
-                _ if !full => look >= due,
-                None => look >= SWEEP_WHEN_FULL,
-                Some(sample) => sample.is_complete(),
+                _ if !full => looks >= due,
+                None => looks >= SWEEP_WHEN_FULL.min(most),
+                Some(sample) => looks >= most || sample.is_complete(),
             };
             if enough {
-                break;
+                return freed;
             }
-            match self.look(shard, full, keep, now) {
-                Look::Fresh => {
-                    shard.slots.remove_examined();
-                    self.removed_at(now);
-                    // All places but the first are released here.
-                    freed.get_or_insert(Place(&self.len));
-                }
-                Look::Evictable(sampled) => sample.iter_mut().for_each(|sample| sample.offer(sampled)),
-                Look::Kept => {}
+            looks += 1;
+            let Some((key, state)) = slots.examine_next() else { continue };
+            let idle = idle(state);
+            if !full && idle < retention || queues.contains_key(&key) || keep.contains(&key) {
+                continue;
             }
-            look += 1;
-        }
-        freed
-    }
-
-    /// Examines the next slot.
-    #[inline(always)]
-    fn look(&self, shard: &mut Shard<A>, full: bool, keep: &[Fingerprint], now: Nanos) -> Look {
-        let Shard { config, slots, queues, .. } = shard;
-        let algorithm = &config.algorithm;
-        let Some((key, state)) = slots.examine_next() else { return Look::Kept };
-        let idle = now.saturating_since(algorithm.last_update(state));
-        let may_go = full || idle >= self.retention.load(Ordering::Relaxed);
-        if !may_go || queues.contains_key(&key) || keep.contains(&key) {
-            return Look::Kept;
-        }
-        if algorithm.is_fresh(state, now) && self.may_forget(config, now) {
-            return Look::Fresh;
-        }
-        match full && algorithm.in_flight(state) == 0 {
-            true => Look::Evictable(Sampled { key, usage: algorithm.usage(state, now), idle }),
-            false => Look::Kept,
+            if algorithm.is_fresh(state, now) && self.may_forget(config, now) {
+                slots.remove_examined();
+                self.removed_at(now);
+                // All places but the first are released here.
+                freed.get_or_insert(Place(&self.len));
+            } else if let Some(sample) = &mut sample
+                && full
+                && algorithm.in_flight(state) == 0
+            {
+                sample.offer(Sampled { key, usage: algorithm.usage(state, now), idle });
+            }
         }
     }
 

@@ -59,7 +59,7 @@ impl<S> Slots<S> {
 
     /// Inserts a key that is not in the table.
     pub(super) fn insert(&mut self, key: Fingerprint, state: S) {
-        if self.len >= self.slots.len() / 8 * 7 {
+        if 8 * self.len >= 7 * self.slots.len() {
             self.grow();
         }
         let mut at = self.home(key);
@@ -86,15 +86,14 @@ impl<S> Slots<S> {
     }
 
     /// Advances the cursor by at most `max` slots, while they are vacant, or `skips` returns `true` for their states.
-    /// Returns the number of these slots.
+    /// Stops at the end of the table, from where the cursor moves to the first slot. Returns the number of these slots.
     pub(super) fn skip_while(&mut self, max: usize, skips: impl Fn(&S) -> bool) -> usize {
-        for skipped in 0..max {
-            if self.slots[self.cursor].as_ref().is_some_and(|slot| !skips(&slot.state)) {
-                return skipped;
-            }
-            self.cursor = self.next(self.cursor);
-        }
-        max
+        let end = self.slots.len().min(self.cursor + max);
+        let slots = &self.slots[self.cursor..end];
+        let is_kept = |slot: &Slot<S>| !skips(&slot.state);
+        let skipped = slots.iter().position(|slot| slot.as_ref().is_some_and(is_kept)).unwrap_or(slots.len());
+        self.cursor = (self.cursor + skipped) & self.slots.len().wrapping_sub(1);
+        skipped
     }
 
     /// Removes the key that was examined last. Another key may move up to its slot, so that slot is examined next.

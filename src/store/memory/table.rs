@@ -160,6 +160,7 @@ impl<A: Algorithm> Table<A> {
         Some(change(self.entry(key, config, algorithm, state, Some(queues), &mut wake), now))
     }
 
+    #[inline]
     fn with_new_entry<R>(
         &self,
         mut shard: SpinGuard<'_, Shard<A>>,
@@ -252,6 +253,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at
     /// which any key was removed, because a removed key may have observed that reading.
+    #[inline]
     pub(super) fn new_state(&self, config: &ShardConfig<A>, algorithm: &A, now: Nanos) -> A::State {
         let now = now.max(Nanos(self.removed_until.load(Ordering::Relaxed)));
         let Some(mut first) = config.first.clone() else {

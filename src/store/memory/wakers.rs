@@ -27,6 +27,8 @@ impl DerefMut for Wakers {
 
 impl Drop for Wakers {
     fn drop(&mut self) {
-        wake_all(self.0.drain(..));
+        if !self.0.is_empty() {
+            wake_all(self.0.drain(..));
+        }
     }
 }

@@ -67,15 +67,15 @@ fn urgency(decision: &Decision, window: Option<u64>) -> (bool, u64, u64) {
 /// Returns how many limits a member has, and the effective window of the limit that `decision` reports, in nanoseconds.
 #[inline]
 fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<u64>) {
-    let (mut limits, mut window) = (0, None);
+    let (mut limits, mut reported) = (0, None);
     algorithm.for_each_policy(&mut |policy| {
         // A custom algorithm may have returned an index out of range. The first limit is used for such an index.
         if limits == 0 || limits == decision.limit_index() {
-            window = policy.effective_nanos(decision);
+            reported = Some(policy);
         }
         limits += 1;
     });
-    (limits, window)
+    (limits, reported.and_then(|policy| policy.effective_nanos(decision)))
 }
 
 /// Several limits on one key: a call is admitted and charged if each member admits it. Otherwise no member is charged.
