@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
 use super::thread_number::{THREADS, thread_number};
+use crate::decision::Decision;
 
 /// Counters that share no cache line with other counters.
 #[derive(Debug, Default)]
@@ -45,6 +46,16 @@ impl CallCounts {
                 counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
             }
             None => self.add_atomically(outcome),
+        }
+    }
+
+    /// Counts a call by its decision.
+    #[inline]
+    pub(crate) fn add_decision(&self, decision: &Decision, in_shadow: bool) {
+        // Most calls are admitted. What follows is then compiled without another test of the decision.
+        match decision.is_allowed() {
+            true => self.add(CallOutcome::Admitted),
+            false => self.add(CallOutcome::of(decision, in_shadow)),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
-use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats, Timeline};
+use crate::stats::{CallCounts, PolicyStats, StoreStats, Timeline};
 use crate::store::BoxError;
 
 /// The name, the settings and the counters of one policy.
@@ -94,12 +94,6 @@ impl PolicyInfo {
     pub(super) fn record_shadow_denial(&self, denial: &Decision) {
         self.shadow.iter().for_each(Shadow::count);
         self.observer.shadow(self.name(), denial);
-    }
-
-    /// Counts a call by its decision.
-    #[inline]
-    pub(super) fn count(&self, decision: &Decision, in_shadow: bool) {
-        self.calls.add(CallOutcome::of(decision, in_shadow));
     }
 
     /// Returns the counts of this policy. `store` contains the counts of its store.

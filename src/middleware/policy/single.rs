@@ -40,7 +40,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let store = self.limiter.store();
         match store.acquire(store.key(key), self.attempt(&options, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
-                info.count(&decision, in_shadow);
+                info.calls.add_decision(&decision, in_shadow);
                 let decided =
                     outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details: None });
                 decided.details = self.details(options.algorithm.as_ref());
@@ -111,7 +111,7 @@ where
                 if !S::OWNS_COUNTS && decision.is_delayed() {
                     info.calls.add(CallOutcome::Queued);
                 }
-                info.count(&decision, is_shadow);
+                info.calls.add_decision(&decision, is_shadow);
                 let decided = outcome.insert(Outcome { decision, is_shadow, reservation, details });
                 decided.set_borrowed(borrows);
                 verdict(info, decided)

@@ -9,7 +9,6 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::PollTurn;
-use crate::stats::CallOutcome;
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{PoisonError, RwLock, SpinGuard};
@@ -122,7 +121,7 @@ impl<A: Algorithm> MemoryContext<A> {
         let asked = self.table.with_used(key, None, |entry, now| {
             let asked = entry.ask(now, ticket, waker);
             if let (PollTurn::Ready(decision, _), true) = (&asked.0, counts) {
-                self.table.counters.calls.direct.add(CallOutcome::of(decision, false));
+                self.table.counters.calls.direct.add_decision(decision, false);
             }
             asked
         });

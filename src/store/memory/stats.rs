@@ -32,7 +32,9 @@ impl Counters {
     /// Counts the decision on a call, unless a layer counts the call.
     #[inline]
     pub(super) fn count<A>(&self, call: &Attempt<'_, A>, decision: &Decision) {
-        self.add(call, CallOutcome::of(decision, false));
+        if !call.is_counted {
+            self.calls.direct.add_decision(decision, false);
+        }
     }
 
     /// Counts the outcome of a call, unless a layer counts the call.
