@@ -141,7 +141,9 @@ mod usage;
 mod combinator;
 
 pub use combinator::lockout::{Lockout, LockoutBuilder, LockoutState};
-pub use combinator::priority::{HasPriority, Priority, Window};
+#[doc(hidden)]
+pub use combinator::priority::Window;
+pub use combinator::priority::{HasPriority, Priority};
 pub use combinator::tiered::{Tiered, TieredState};
 pub use concurrency::{Concurrency, ConcurrencyState};
 pub use definition::Algorithm;
@@ -159,9 +161,12 @@ pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 #[cfg(feature = "redis")]
+#[doc(hidden)]
+pub use stored::ScriptSteps;
+#[cfg(feature = "redis")]
 pub(crate) use stored::{MAX_LOCALS, Step, StepKind};
 #[cfg(feature = "redis")]
-pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+pub use stored::{ReservedTime, StateReader, StateWriter, StorableError, StoredAlgorithm};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 #[cfg(test)]

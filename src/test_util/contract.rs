@@ -22,7 +22,10 @@ pub struct Contract<M> {
 }
 
 impl<M: Subject> Contract<M> {
-    /// Creates the contract for the stores that `make` makes.
+    /// Creates the contract for the stores that `make` makes. `make` can be cloned, and is a
+    /// [`MakeStore`](crate::store::MakeStore) of stores that implement [`TestedStore`](super::TestedStore), for all
+    /// algorithms of the cases: `TokenBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, `LeakyBucket`,
+    /// `(TokenBucket, FixedWindow)`, `Tiered<FixedWindow>` and `Lockout<FixedWindow>`.
     pub fn new(make: M) -> Self {
         Self { make }
     }

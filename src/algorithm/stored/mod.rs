@@ -31,7 +31,9 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// Redis, [`RedisPermits`](crate::store::redis::RedisPermits) counts them instead.
 ///
 /// Implement the trait for an algorithm of your own to use that algorithm with a
-/// [`RedisStore`](crate::store::redis::RedisStore).
+/// [`RedisStore`](crate::store::redis::RedisStore). For such an algorithm, the store reads the state, decides the call,
+/// and then writes the new state if no other process has changed the state since it was read. This usually takes two
+/// trips, but the algorithm itself decides the call, with any arithmetic.
 ///
 /// [`write_state`](Self::write_state) and [`read_state`](Self::read_state) write and read the numbers of a state.
 /// [`unit`](Self::unit) and [`with_unit`](Self::with_unit) concern the *unit of a state*: the settings of the algorithm
@@ -85,10 +87,8 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Returns the steps by which a script on the server decides a check in one trip. Returns `None` if there is no
-    /// script. Without a script, the store reads the state, decides the call, and then writes the new state if no other
-    /// process has changed the state since it was read. This usually takes two trips, but the algorithm itself decides
-    /// the call, with any arithmetic. The numbers of a script are floating-point, so a script computes exactly only
-    /// with integers up to 2^53.
+    /// script. The numbers of a script are floating-point, so a script computes exactly only with integers up to 2^53.
+    #[doc(hidden)]
     fn script(&self) -> Option<ScriptSteps> {
         None
     }

@@ -38,7 +38,7 @@ pub struct RedisLimit<A: StoredAlgorithm> {
 pub struct RedisKey(pub(super) Arc<str>);
 
 /// The future of a reply of a [`RedisLimit`].
-pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
+pub(super) type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
 
 /// The part of a limiter that its clones share.
 pub(super) struct Shared<A: StoredAlgorithm> {

@@ -125,10 +125,13 @@ use crate::store::{MakeStore, StoreSettings};
 
 pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
-pub use lease::{LeasedLimit, WithLeases};
-pub use limit::{RedisKey, RedisLimit, RedisReply};
+pub use lease::LeasedLimit;
+pub use limit::RedisLimit;
 pub use permits::RedisPermits;
 pub use stats::RedisStats;
+
+#[doc(hidden)]
+pub use self::{lease::WithLeases, limit::RedisKey};
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
@@ -168,6 +171,7 @@ pub struct RedisStore {
 
 /// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
 /// [`RedisStore::fallback`] creates this store.
+#[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct WithFallback<A: StoredAlgorithm> {
     store: RedisStore,
@@ -244,7 +248,8 @@ impl RedisStore {
         RedisStoreBuilder::of_sentinels(urls, master)
     }
 
-    /// Returns a store that passes a call to `limiter` if Redis cannot decide the call.
+    /// Returns a store for [`Builder::store`](crate::limiter::Builder::store) that passes a call to `limiter` if Redis
+    /// cannot decide the call.
     ///
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A reset is
     /// always made in `limiter` as well. A refund is made in `limiter` if it fails in Redis.

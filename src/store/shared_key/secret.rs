@@ -56,7 +56,8 @@ impl KeySecret {
         Ok(Self { of_values: derive(1), of_texts: derive(2) })
     }
 
-    /// Returns the hash of a value that must not be readable, such as a token.
+    /// Returns the 128-bit hash of a value that must not be readable, such as a token. The hash is a key that implements
+    /// [`SharedKey`], and is the same in all processes with the same secret. Its `Debug` form shows nothing of the value.
     #[must_use]
     pub fn hash(&self, value: &[u8]) -> KeyedHash {
         KeyedHash(hash(self.of_values, value))

@@ -52,8 +52,8 @@ pub struct LeasedLimit {
 struct Owner(Arc<Shared>);
 
 impl RedisStore {
-    /// Returns a store whose limiters take up to `units` units of a key at once. These units are a *lease*: the limiter
-    /// spends them without further trips.
+    /// Returns a store for [`Builder::store`](crate::limiter::Builder::store) whose limiters take up to `units` units of
+    /// a key at once. These units are a *lease*: the limiter spends them without further trips.
     ///
     /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
     /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice
