@@ -166,7 +166,7 @@ pub use stored::ScriptSteps;
 #[cfg(feature = "redis")]
 pub(crate) use stored::{MAX_LOCALS, Step, StepKind};
 #[cfg(feature = "redis")]
-pub use stored::{ReservedTime, StateReader, StateWriter, StorableError, StoredAlgorithm};
+pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 #[cfg(test)]

@@ -9,11 +9,10 @@ mod micro_rate;
 mod script;
 mod text;
 
-use std::fmt;
-
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 
 pub(in crate::algorithm) use micro_rate::MicroRate;
 pub(in crate::algorithm) use script::MAX_EXACT;
@@ -82,7 +81,7 @@ pub trait StoredAlgorithm: Algorithm {
     /// # Errors
     ///
     /// Returns an error whose text says what to change.
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         Ok(())
     }
 
@@ -147,22 +146,3 @@ pub struct ReservedTime {
     /// number to detect whether another call has been charged since.
     pub mark: u128,
 }
-
-/// The error of an algorithm whose configuration does not allow its states to be kept on another machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StorableError(String);
-
-impl StorableError {
-    /// Creates the error. `reason` says what to change.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-}
-
-impl fmt::Display for StorableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for StorableError {}
