@@ -187,13 +187,7 @@ impl Store<TokenBucket> for LeasedLimit {
     }
 
     fn stats(&self) -> StoreStats {
-        let stats = self.owner.0.links.stats();
-        StoreStats {
-            trips: stats.trips,
-            circuit_openings: stats.opened,
-            is_circuit_open: stats.is_open,
-            ..StoreStats::default()
-        }
+        self.owner.0.links.stats()
     }
 
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
