@@ -45,7 +45,6 @@ mod shared;
 mod waits;
 
 pub use body::ResponseBody;
-pub use drain::Drain;
 pub use formats::{FieldNames, ResetFormat};
 pub use future::ResponseFuture;
 #[doc(no_inline)]
