@@ -151,7 +151,8 @@ pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
-pub use quota_policy::{QuotaPolicy, QuotaUnit};
+pub use quota_policy::QuotaPolicy;
+pub(crate) use quota_policy::QuotaUnit;
 pub(crate) use semaphore::QueueSlot;
 #[doc(hidden)]
 pub use semaphore::Semaphore;
