@@ -140,9 +140,7 @@ mod usage;
 // before `block_for` and `priority`.
 mod combinator;
 
-pub use combinator::lockout::{Lockout, LockoutBuilder, LockoutState};
-#[doc(hidden)]
-pub use combinator::priority::Window;
+pub use combinator::lockout::{Lockout, LockoutState};
 pub use combinator::priority::{HasPriority, Priority};
 pub use combinator::tiered::{Tiered, TieredState};
 pub use concurrency::{Concurrency, ConcurrencyState};
@@ -154,22 +152,25 @@ pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
 pub(crate) use quota_policy::QuotaUnit;
 pub(crate) use semaphore::QueueSlot;
-#[doc(hidden)]
-pub use semaphore::Semaphore;
 pub use shared_permit::SharedPermit;
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 #[cfg(feature = "redis")]
-#[doc(hidden)]
-pub use stored::ScriptSteps;
-#[cfg(feature = "redis")]
 pub(crate) use stored::{MAX_LOCALS, Step, StepKind};
 #[cfg(feature = "redis")]
 pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
+
+// These items occur in the signatures of algorithms.
+#[cfg(feature = "redis")]
+#[doc(hidden)]
+pub use self::stored::ScriptSteps;
+#[doc(hidden)]
+pub use self::{combinator::lockout::LockoutBuilder, combinator::priority::Window, semaphore::Semaphore};
+
 #[cfg(test)]
 mod tests {
     use super::*;
