@@ -45,8 +45,7 @@ impl QuotaError {
     }
 
     pub(crate) fn text(text: &str, reason: &'static str) -> Self {
-        let text = text.chars().take(MAX_ECHO).collect();
-        Self { problem: Problem::Text { text, reason } }
+        Self { problem: Problem::Text { text: beginning(text), reason } }
     }
 }
 
@@ -72,143 +71,74 @@ impl fmt::Display for QuotaError {
 
 impl Error for QuotaError {}
 
-/// The error of a string that cannot be a policy's name.
+/// The error of a setting that is not valid, except for a [`Quota`](crate::Quota).
 ///
-/// A policy's name is sent in the `RateLimit` header fields, whose strings contain only printable ASCII (RFC 9651,
-/// section 3.3.3).
+/// The error's text says what is wrong and what to write instead. If a string is the mistake, the text also shows the
+/// beginning of that string. Secrets are not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyNameError {
-    name: String,
+pub struct ConfigError {
+    text: String,
 }
 
-impl PolicyNameError {
-    pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.chars().take(MAX_ECHO).collect() }
+impl ConfigError {
+    /// Creates the error of a setting of your own type, such as an algorithm whose states cannot be stored. `text` says
+    /// what to change.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into() }
     }
-}
 
-impl fmt::Display for PolicyNameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
+    pub(crate) fn policy_name(name: &str) -> Self {
+        Self::new(format!(
             "{:?} cannot be a policy's name: header fields carry it, so give 1 to 256 printable ASCII \
              characters (space to ~)",
-            self.name
-        )
+            beginning(name)
+        ))
     }
-}
 
-impl Error for PolicyNameError {}
+    pub(crate) fn network(entry: &str, reason: &str) -> Self {
+        Self::new(format!("{:?} is no network: {reason}", beginning(entry)))
+    }
 
-/// The error of a list of networks, or of a number of proxies, that is not valid.
-///
-/// The error's text says what to write. If a single entry is the mistake, the text also names that entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetworkError {
-    entry: Option<String>,
-    reason: String,
-}
-
-impl NetworkError {
-    pub(crate) fn entry(entry: &str, reason: String) -> Self {
-        Self { entry: Some(entry.chars().take(MAX_ECHO).collect()), reason }
+    /// Creates the error of a list of trusted proxies that contains all IPv4 or all IPv6 addresses.
+    pub(crate) fn trusts_all(network: &dyn fmt::Display) -> Self {
+        Self::new(format!(
+            "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list the \
+             networks that the proxies are in, or count them with `TrustedProxies::hops`"
+        ))
     }
 
     pub(crate) fn no_hops() -> Self {
-        let reason = "to trust 0 proxies is to read no header: take `PeerIp`, or trust at least 1";
-        Self { entry: None, reason: reason.to_owned() }
-    }
-}
-
-impl NetworkError {
-    /// Creates the error of a list of trusted proxies that contains all IPv4 or all IPv6 addresses.
-    pub(crate) fn trusts_all(network: &dyn fmt::Display) -> Self {
-        let reason = format!(
-            "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list the \
-             networks that the proxies are in, or count them with `TrustedProxies::hops`"
-        );
-        Self { entry: None, reason }
-    }
-}
-
-impl fmt::Display for NetworkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.entry {
-            Some(entry) => write!(f, "{entry:?} is no network: {}", self.reason),
-            None => f.write_str(&self.reason),
-        }
-    }
-}
-
-impl Error for NetworkError {}
-
-/// The error of a header name or a cookie name that an extractor cannot use.
-///
-/// The error's text says what to use instead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeaderNameError {
-    name: String,
-    instead: Hint,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hint {
-    Name,
-    CookieName,
-    Method(&'static str),
-}
-
-impl HeaderNameError {
-    fn new(name: &str, instead: Hint) -> Self {
-        Self { name: name.chars().take(MAX_ECHO).collect(), instead }
+        Self::new("to trust 0 proxies is to read no header: take `PeerIp`, or trust at least 1")
     }
 
-    pub(crate) fn no_name(name: &str) -> Self {
-        Self::new(name, Hint::Name)
+    pub(crate) fn header_name(name: &str) -> Self {
+        Self::new(format!("{:?} is no header name: give one such as \"cf-connecting-ip\"", beginning(name)))
     }
 
-    pub(crate) fn no_cookie(name: &str) -> Self {
-        Self::new(name, Hint::CookieName)
+    pub(crate) fn cookie_name(name: &str) -> Self {
+        Self::new(format!("{:?} is no cookie name: give one such as \"session\"", beginning(name)))
     }
 
     pub(crate) fn dedicated_method(name: &str, method: &'static str) -> Self {
-        Self::new(name, Hint::Method(method))
+        Self::new(format!("{:?} has a form of its own: take `ClientIp::{method}`", beginning(name)))
     }
-}
 
-impl fmt::Display for HeaderNameError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = &self.name;
-        match self.instead {
-            Hint::Name => write!(f, "{name:?} is no header name: give one such as \"cf-connecting-ip\""),
-            Hint::CookieName => write!(f, "{name:?} is no cookie name: give one such as \"session\""),
-            Hint::Method(method) => write!(f, "{name:?} has a form of its own: take `ClientIp::{method}`"),
-        }
-    }
-}
-
-impl Error for HeaderNameError {}
-
-/// The error of a [secret for keys](crate::store::KeySecret) that is too short.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeySecretError {
-    len: usize,
-}
-
-impl KeySecretError {
-    pub(crate) fn new(len: usize) -> Self {
-        Self { len }
-    }
-}
-
-impl fmt::Display for KeySecretError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let len = self.len;
-        write!(
-            f,
+    pub(crate) fn short_secret(len: usize) -> Self {
+        Self::new(format!(
             "a secret of {len} bytes can be guessed: give at least 16 bytes, such as `openssl rand -hex 16` prints"
-        )
+        ))
     }
 }
 
-impl Error for KeySecretError {}
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Error for ConfigError {}
+
+/// Returns the part of an invalid input that an error repeats.
+fn beginning(input: &str) -> String {
+    input.chars().take(MAX_ECHO).collect()
+}

@@ -109,12 +109,25 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         f(self.policy());
     }
 
-    /// Locks a key out for `duration` when a number of its calls were denied within one window.
-    /// [`after`](LockoutBuilder::after) sets the number. See [`Lockout`](super::Lockout).
+    /// Locks a key out for `duration` when a number of its calls were denied within one window. The method `after(n)` of
+    /// the result sets the number, and returns the [`Lockout`](super::Lockout). The window is as long as the longest
+    /// window of the algorithm's policies. If the policies have no window, it is as long as the lockout.
     ///
     /// # Panics
     ///
-    /// Panics if `duration` is zero.
+    /// Panics if `duration` is zero. `after` panics if `n` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::algorithm::{Algorithm, FixedWindow, Lockout, TokenBucket};
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limits = (TokenBucket::new(Quota::per_second(1)), FixedWindow::new(Quota::per_minute(5)));
+    /// let algorithm: Lockout<_> = limits.block_for(Duration::from_secs(3_600)).after(10);
+    /// let logins = RateLimiter::new(algorithm);
+    /// ```
     fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
         LockoutBuilder::new(self, duration)
     }

@@ -140,8 +140,8 @@ mod usage;
 // before `block_for` and `priority`.
 mod combinator;
 
-pub use combinator::lockout::{Lockout, LockoutBuilder, LockoutState};
-pub use combinator::priority::{HasPriority, Priority, Window};
+pub use combinator::lockout::{Lockout, LockoutState};
+pub use combinator::priority::{HasPriority, Priority};
 pub use combinator::tiered::{Tiered, TieredState};
 pub use concurrency::{Concurrency, ConcurrencyState};
 pub use definition::Algorithm;
@@ -149,10 +149,9 @@ pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
-pub use quota_policy::{QuotaPolicy, QuotaUnit};
+pub use quota_policy::QuotaPolicy;
+pub(crate) use quota_policy::QuotaUnit;
 pub(crate) use semaphore::QueueSlot;
-#[doc(hidden)]
-pub use semaphore::Semaphore;
 pub use shared_permit::SharedPermit;
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
@@ -161,9 +160,17 @@ pub use smooth::{Smooth, SmoothState};
 #[cfg(feature = "redis")]
 pub(crate) use stored::{MAX_LOCALS, Step, StepKind};
 #[cfg(feature = "redis")]
-pub use stored::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
+
+// These items occur in the signatures of algorithms.
+#[cfg(feature = "redis")]
+#[doc(hidden)]
+pub use self::stored::ScriptSteps;
+#[doc(hidden)]
+pub use self::{combinator::lockout::LockoutBuilder, combinator::priority::Window, semaphore::Semaphore};
+
 #[cfg(test)]
 mod tests {
     use super::*;

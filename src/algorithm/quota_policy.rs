@@ -14,11 +14,11 @@ pub struct QuotaPolicy {
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), this number includes the
     /// places of the queue.
     pub quota: u64,
-    /// The time in which `quota` units become available again. It has no meaning for
-    /// [concurrent](QuotaUnit::ConcurrentRequests) requests.
+    /// The time in which `quota` units become available again. It has no meaning if the quota
+    /// [is concurrent](Self::is_concurrent).
     pub window: Duration,
     /// The unit that is counted.
-    pub unit: QuotaUnit,
+    pub(crate) unit: QuotaUnit,
     /// The rate at which units become available one by one. `None` if units become available in another way.
     rate: Option<Rate>,
     /// `true` if the quota has a burst that the algorithm does not use.
@@ -26,11 +26,9 @@ pub struct QuotaPolicy {
 }
 
 /// The unit that a quota counts, which the `qu` parameter of the `RateLimit-Policy` field reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuotaUnit {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuotaUnit {
     /// Requests, or the units that they cost.
-    #[default]
     Requests,
     /// Requests in progress.
     ConcurrentRequests,
@@ -48,6 +46,12 @@ impl QuotaPolicy {
     #[must_use]
     pub const fn concurrent(quota: u64) -> Self {
         Self { unit: QuotaUnit::ConcurrentRequests, ..Self::new(quota, Duration::ZERO) }
+    }
+
+    /// Returns whether the quota counts requests in progress, and not requests in a window.
+    #[must_use]
+    pub const fn is_concurrent(&self) -> bool {
+        matches!(self.unit, QuotaUnit::ConcurrentRequests)
     }
 
     /// Creates the policy of a window, which does not use the quota's burst.

@@ -24,10 +24,12 @@ use crate::quota::Quota;
 /// use tower_throttle::clock::ManualClock;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
-/// let clock = ManualClock::new(); let limiter =
-/// RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
-/// assert!(limiter.check_n("user:42", 10).is_allowed()); clock.advance(Duration::from_millis(1_300)); // 30 % of the
-/// next window has passed: 10 * 0.7 = 7 units still count assert_eq!(limiter.peek("user:42").remaining(), 3);
+/// let clock = ManualClock::new();
+/// let limiter = RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
+/// assert!(limiter.check_n("user:42", 10).is_allowed());
+/// clock.advance(Duration::from_millis(1_300));
+/// // 30 % of the next window has passed: 10 * 0.7 = 7 units still count
+/// assert_eq!(limiter.peek("user:42").remaining(), 3);
 /// ```
 ///
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures):

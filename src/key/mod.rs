@@ -22,8 +22,8 @@
 //! # Requests that are exempt, forbidden, or without a key
 //!
 //! An extractor returns `Ok(None)` for a request that is not limited. [`allow`](PeerIp::allow) exempts callers in some
-//! networks, and [`unless`](crate::RateLimitLayer::unless) exempts requests that match a [`RequestPredicate`], such as
-//! [`Paths`], [`Preflight`] or [`GrpcHealth`]. Callers in the networks of a [`deny`](PeerIp::deny) list are rejected
+//! networks, and [`unless`](crate::RateLimitLayer::unless) exempts requests that match a predicate: a closure, or one of
+//! [`Paths`], [`Preflight`], [`GrpcHealth`] and [`GrpcReflection`]. Callers in the networks of a [`deny`](PeerIp::deny) list are rejected
 //! with 403, and neither the layer nor a layer that is [joined](crate::RateLimitLayer::and) with it charges their
 //! requests.
 //!
@@ -82,12 +82,12 @@ mod watched;
 use std::hash::Hash;
 
 pub use error::KeyError;
-pub use exempt::{GrpcHealth, GrpcReflection, Paths, Preflight, RequestPredicate, Unless};
+pub use exempt::{GrpcHealth, GrpcReflection, Paths, Preflight, Unless};
 pub use extension::Extension;
 pub use first_of::{ExtractorTuple, first_of};
 pub use from_fn::{FromFn, from_fn};
 pub use global::Global;
-pub use header::{Bearer, Cookie, Header, HeaderKey, ProcessSeed, SecretHash};
+pub use header::{Bearer, Cookie, Header, HeaderKey, SecretHash};
 pub use ip::{ClientIp, Networks, PeerIp, TrustedProxies};
 pub use missing_key::{MissingKey, StoreKey};
 pub use or::{Or, OrKey};
@@ -95,6 +95,9 @@ pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
 #[cfg(feature = "axum")]
 pub use request::{Route, RouteKey};
 pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
+// These items occur in the types of extractors and in the bounds of methods.
+#[doc(hidden)]
+pub use self::{exempt::RequestPredicate, header::ProcessSeed};
 
 /// Finds the key of a request.
 ///

@@ -5,7 +5,6 @@
 //! client that ignores the announcement can lose the response to the rejected request, or the response to its next
 //! request. If the body is read to its end, the connection can be used again.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,6 +24,9 @@ const MAX_DRAINS: usize = 1_024;
 
 /// The maximum number of frames that are read before the task yields to the runtime.
 const FRAMES_AT_ONCE: usize = 64;
+
+/// A future that reads the rest of a rejected request: see [`Responder::drain`](super::Responder::drain).
+pub(super) type Drain = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// Reads the unread body of a rejected request, or leaves it unread. `B` is the type of the body. Only this crate
 /// implements the trait.
@@ -87,7 +89,7 @@ where
         let slot = Slot::take(&self.running)?;
         let body = request.into_body();
         let deadline = sleep(self.max_time);
-        Some(Drain(Box::pin(Reading { body, left: self.max_bytes, deadline, _slot: slot })))
+        Some(Box::pin(Reading { body, left: self.max_bytes, deadline, _slot: slot }))
     }
 }
 
@@ -140,37 +142,6 @@ pub(super) fn keep_open<B>(answer: &mut Response<B>) {
 fn is_closing(headers: &HeaderMap) -> bool {
     let options = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     options.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case("close"))
-}
-
-/// A future that reads the body of a rejected request and discards it. The output is `true` if the body was read to its
-/// end, and `false` if the body was too long, was too slow, or failed.
-///
-/// # Cancel safety
-///
-/// If the future is dropped, the rest of the body is left unread. Over HTTP/1.x, the server then closes the connection.
-pub struct Drain(Pin<Box<dyn Future<Output = bool> + Send>>);
-
-impl Drain {
-    /// Creates a drain from a future whose output is `true` if the request's body was read to its end. Use this
-    /// function to implement [`Responder::drain`](super::Responder::drain) for a responder of your own.
-    #[must_use]
-    pub fn new(reading: impl Future<Output = bool> + Send + 'static) -> Self {
-        Self(Box::pin(reading))
-    }
-}
-
-impl Future for Drain {
-    type Output = bool;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl fmt::Debug for Drain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drain").finish_non_exhaustive()
-    }
 }
 
 pin_project! {

@@ -7,7 +7,6 @@ use http::{HeaderMap, HeaderName};
 
 use super::response::report::PolicyReport;
 use super::response::structured_field::{self, RATELIMIT, RATELIMIT_POLICY};
-use crate::algorithm::QuotaUnit;
 use crate::clock::since_epoch;
 
 /// The format of `X-RateLimit-Reset`, in seconds, rounded up. On the response to an admitted call, the field says when
@@ -190,17 +189,13 @@ fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) 
     for report in reports.iter().filter(|report| !report.is_hidden()) {
         for (label, quota) in report.limits() {
             let policy = quota.unwrap_or(label.policy());
-            let item = match policy.unit {
-                QuotaUnit::Requests => {
-                    let (quota, window) = (
-                        structured_field::clamp_integer(policy.quota),
-                        structured_field::seconds(policy.window),
-                    );
-                    format!("{quota};w={}", structured_field::clamp_integer(window))
-                }
-                // A concurrency limit has no window, and this format requires one.
-                QuotaUnit::ConcurrentRequests => continue,
-            };
+            // A concurrency limit has no window, and this format requires one.
+            if policy.is_concurrent() {
+                continue;
+            }
+            let (quota, window) =
+                (structured_field::clamp_integer(policy.quota), structured_field::seconds(policy.window));
+            let item = format!("{quota};w={}", structured_field::clamp_integer(window));
             if !items.contains(&item) {
                 items.push(item);
             }

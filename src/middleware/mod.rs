@@ -45,21 +45,18 @@ mod shared;
 mod waits;
 
 pub use body::ResponseBody;
-pub use drain::Drain;
 pub use formats::{FieldNames, ResetFormat};
 pub use future::ResponseFuture;
 #[doc(no_inline)]
 pub use layer::RateLimitLayer;
 pub use layers::Layers;
 pub use policy::on_store_error::OnStoreError;
-pub use policy::request_options::UnitCost;
 pub use policy::shadow::{Shadow, ShadowDenied};
 #[doc(no_inline)]
 pub use response::error::{Error, ErrorResponder};
 pub use response::extensions::{Decisions, Rejected};
 #[doc(no_inline)]
 pub use response::http_responder::HttpResponder;
-pub use response::on_reject::OnReject;
 pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, SendHeaders};
 pub use response::report::PolicyReport;
 pub use response::request_head::RequestHead;
@@ -77,6 +74,7 @@ pub use self::{
     layers::IntoPolicySet,
     policy::Policy,
     policy::and::And,
-    policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn},
+    policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost},
+    response::on_reject::OnReject,
     response::rejection_body::{DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse},
 };

@@ -79,6 +79,9 @@ pub struct StoreStats {
     pub shared: u64,
     /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
     pub trips: u64,
+    /// Calls that failed because no reply came before their deadline, even if the reason was a missing connection. Only
+    /// stores in Redis count these calls.
+    pub late: u64,
     /// Calls that the store's fallback limiter has decided. These are the calls that the store could not decide, and
     /// the calls that were made to the fallback limiter directly.
     pub fallbacks: u64,

@@ -26,8 +26,9 @@
 //! | [`MakeStore`] | [`Builder::store`](crate::limiter::Builder::store), which passes the algorithm and the clock to the store |
 //!
 //! The [`MemoryStore`], which every limiter has by default, decides immediately, except for calls that are queued. It
-//! requires only that a key has a [prefix-free](MemoryKey) `Hash`. A store on other machines requires a key that can be
-//! written as a string which is the same on all machines: see [`SharedKey`]. std's `Hash` may differ between machines.
+//! requires only that a key has a [prefix-free](crate::key::KeyExtractor::Key) `Hash`. A store on other machines
+//! requires a key that can be written as a string which is the same on all machines: see [`SharedKey`]. std's `Hash`
+//! may differ between machines.
 
 mod attempt;
 mod joint;
@@ -54,12 +55,17 @@ pub(crate) use joint::{JointKind, JointStore};
 pub(crate) use memory::{AllDecisions, Decided, Few, JointOutcome, OnClose};
 #[cfg(feature = "redis")]
 pub(crate) use memory::{AnyAlgorithm, JointRequest};
-#[doc(hidden)]
-pub use memory::{KeyId, MemoryOptions, QueuedAcquire};
-pub use memory::{MemoryKey, MemoryStore, OnFull};
+pub use memory::{MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
-pub use shared_key::{KeySecret, KeyText, KeyWriter, KeyedHash, SharedKey};
+pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
+
+// These items occur in the signatures of stores and limiters.
+#[doc(hidden)]
+pub use self::{
+    memory::{KeyId, MemoryKey, MemoryOptions, QueuedAcquire},
+    shared_key::KeyedHash,
+};
 
 /// A store keeps the state of keys, and lets one call at a time change the state of a key.
 ///

@@ -22,7 +22,10 @@ pub struct Contract<M> {
 }
 
 impl<M: Subject> Contract<M> {
-    /// Creates the contract for the stores that `make` makes.
+    /// Creates the contract for the stores that `make` makes. `make` can be cloned, and is a
+    /// [`MakeStore`](crate::store::MakeStore) of stores that implement [`TestedStore`](super::TestedStore), for all
+    /// algorithms of the cases: `TokenBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, `LeakyBucket`,
+    /// `(TokenBucket, FixedWindow)`, `Tiered<FixedWindow>` and `Lockout<FixedWindow>`.
     pub fn new(make: M) -> Self {
         Self { make }
     }
@@ -67,11 +70,11 @@ impl<M: Subject> Contract<M> {
         for (case, result) in running.join_all().await {
             match result {
                 Ok(()) => report.passed.push(case),
-                Err(message) => report.failed.push(Failure { case, message }),
+                Err(message) => report.failed.push((case, message)),
             }
         }
         report.passed.sort_unstable();
-        report.failed.sort_unstable_by_key(|failure| failure.case);
+        report.failed.sort_unstable();
         report
     }
 }
@@ -108,17 +111,7 @@ fn message(panic: Box<dyn Any + Send>) -> String {
 #[must_use = "a failed case is not an error by itself: call `assert_passed`"]
 pub struct Report {
     passed: Vec<&'static str>,
-    failed: Vec<Failure>,
-}
-
-/// A case that failed.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Failure {
-    /// The name of the case, which is the promise.
-    pub case: &'static str,
-    /// The message of the panic, or a sentence that says that the case did not end in time.
-    pub message: String,
+    failed: Vec<(&'static str, String)>,
 }
 
 impl Report {
@@ -128,9 +121,10 @@ impl Report {
         &self.passed
     }
 
-    /// Returns the cases that failed.
+    /// Returns the name of each case that failed, and a message: that of the panic, or a sentence that says that the
+    /// case did not end in time.
     #[must_use]
-    pub fn failed(&self) -> &[Failure] {
+    pub fn failed(&self) -> &[(&'static str, String)] {
         &self.failed
     }
 
@@ -148,6 +142,6 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cases passed, {} failed", self.passed.len(), self.failed.len())?;
-        self.failed.iter().try_for_each(|Failure { case, message }| write!(f, "\n{case}: {message}"))
+        self.failed.iter().try_for_each(|(case, message)| write!(f, "\n{case}: {message}"))
     }
 }

@@ -63,6 +63,8 @@ mod tested;
 
 #[cfg(feature = "redis")]
 pub use crate::store::redis::in_process::RedisInProcess;
-pub use contract::{Contract, Failure, Report};
+pub use contract::{Contract, Report};
 pub use in_memory::InMemory;
-pub use tested::{MakeTested, Subject, TestedStore};
+pub use tested::TestedStore;
+#[doc(hidden)]
+pub use tested::{MakeTested, Subject};

@@ -5,8 +5,9 @@ use super::{LeakyBucket, LeakyBucketState};
 use crate::algorithm::clock_step::step;
 use crate::algorithm::rate::div_rem;
 use crate::algorithm::stored::{MicroRate, StepKind, numbers_of};
-use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+use crate::algorithm::{ReservedTime, ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
+use crate::error::ConfigError;
 use crate::quota::Quota;
 
 /// The maximum of each number that the script adds to another number. Up to this maximum, the sum is exact.
@@ -54,7 +55,7 @@ impl StoredAlgorithm for LeakyBucket {
         Some(LeakyBucketState { last: numbers.instant()?, next: Slot::NOW.later(until) })
     }
 
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         self.micro_rate().check_storable()
     }
 

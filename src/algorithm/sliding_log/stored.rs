@@ -3,7 +3,8 @@
 
 use super::{Hit, SlidingLog, SlidingLogState};
 use crate::algorithm::stored::numbers_of;
-use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
+use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
+use crate::error::ConfigError;
 use crate::quota::Quota;
 
 /// The maximum limit of a log that is kept in Redis, because each call sends all records of the log.
@@ -46,10 +47,10 @@ impl StoredAlgorithm for SlidingLog {
         Some(state)
     }
 
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         match self.quota.limit() <= MAX_HITS {
             true => Ok(()),
-            false => Err(StorableError::new(format!(
+            false => Err(ConfigError::new(format!(
                 "a SlidingLog in Redis has a limit of at most {MAX_HITS}, since each call sends the whole log: take a \
                  SlidingWindow for a limit of {}",
                 self.quota.limit()

@@ -1,5 +1,5 @@
-use crate::algorithm::StorableError;
 use crate::algorithm::rate::Rate;
+use crate::error::ConfigError;
 
 /// A rate for a server whose clock counts microseconds: the grains per microsecond and the grains per unit, in lowest
 /// terms.
@@ -42,10 +42,10 @@ impl MicroRate {
 
     /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the string of a state can
     /// represent.
-    pub(in crate::algorithm) fn check_storable(self) -> Result<(), StorableError> {
+    pub(in crate::algorithm) fn check_storable(self) -> Result<(), ConfigError> {
         match self.micro <= 1_000_000 * self.unit {
             true => Ok(()),
-            false => Err(StorableError::new(
+            false => Err(ConfigError::new(
                 "a bucket in Redis refills by at most 10^12 units per second: give a lower rate",
             )),
         }

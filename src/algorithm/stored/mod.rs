@@ -9,11 +9,10 @@ mod micro_rate;
 mod script;
 mod text;
 
-use std::fmt;
-
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 
 pub(in crate::algorithm) use micro_rate::MicroRate;
 pub(in crate::algorithm) use script::MAX_EXACT;
@@ -31,7 +30,9 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// Redis, [`RedisPermits`](crate::store::redis::RedisPermits) counts them instead.
 ///
 /// Implement the trait for an algorithm of your own to use that algorithm with a
-/// [`RedisStore`](crate::store::redis::RedisStore).
+/// [`RedisStore`](crate::store::redis::RedisStore). For such an algorithm, the store reads the state, decides the call,
+/// and then writes the new state if no other process has changed the state since it was read. This usually takes two
+/// trips, but the algorithm itself decides the call, with any arithmetic.
 ///
 /// [`write_state`](Self::write_state) and [`read_state`](Self::read_state) write and read the numbers of a state.
 /// [`unit`](Self::unit) and [`with_unit`](Self::with_unit) concern the *unit of a state*: the settings of the algorithm
@@ -80,15 +81,13 @@ pub trait StoredAlgorithm: Algorithm {
     /// # Errors
     ///
     /// Returns an error whose text says what to change.
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         Ok(())
     }
 
     /// Returns the steps by which a script on the server decides a check in one trip. Returns `None` if there is no
-    /// script. Without a script, the store reads the state, decides the call, and then writes the new state if no other
-    /// process has changed the state since it was read. This usually takes two trips, but the algorithm itself decides
-    /// the call, with any arithmetic. The numbers of a script are floating-point, so a script computes exactly only
-    /// with integers up to 2^53.
+    /// script. The numbers of a script are floating-point, so a script computes exactly only with integers up to 2^53.
+    #[doc(hidden)]
     fn script(&self) -> Option<ScriptSteps> {
         None
     }
@@ -147,22 +146,3 @@ pub struct ReservedTime {
     /// number to detect whether another call has been charged since.
     pub mark: u128,
 }
-
-/// The error of an algorithm whose configuration does not allow its states to be kept on another machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StorableError(String);
-
-impl StorableError {
-    /// Creates the error. `reason` says what to change.
-    pub fn new(reason: impl Into<String>) -> Self {
-        Self(reason.into())
-    }
-}
-
-impl fmt::Display for StorableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for StorableError {}

@@ -5,8 +5,7 @@ pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 /// the temporary variables within a step, needs fewer than 40 more. A function of Lua can have 200.
 pub(crate) const MAX_LOCALS: usize = 150;
 
-/// The steps by which a script decides a check: one for each limit. See
-/// [`StoredAlgorithm::script`](crate::algorithm::StoredAlgorithm::script).
+/// The steps by which a script decides a check: one for each limit. See `StoredAlgorithm::script`.
 ///
 /// Only this crate creates `ScriptSteps`, for its own algorithms.
 #[derive(Clone, Debug)]

@@ -3,10 +3,9 @@
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::rate::div_rem;
 use crate::algorithm::stored::{MAX_EXACT, MicroRate, StepKind, numbers_of};
-use crate::algorithm::{
-    Algorithm, ReservedTime, ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm,
-};
+use crate::algorithm::{Algorithm, ReservedTime, ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
+use crate::error::ConfigError;
 use crate::quota::Quota;
 
 /// The maximum number of tokens by which a state may be short of a full bucket, as a multiple of the burst. A state is
@@ -54,7 +53,7 @@ impl StoredAlgorithm for TokenBucket {
         Some(TokenBucketState { last: numbers.instant()?, used, part })
     }
 
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         self.micro_rate().check_storable()
     }
 

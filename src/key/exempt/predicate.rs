@@ -1,5 +1,5 @@
 /// A predicate on requests. Closures `Fn(&Req) -> bool` implement this trait, and so do types of this module such as
-/// [`Paths`](super::Paths).
+/// `Paths`.
 pub trait RequestPredicate<Req> {
     /// Returns whether the request matches.
     fn matches(&self, request: &Req) -> bool;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::DEFAULT_MAX_LEN;
 use super::secret_hash::{HashSecret, ProcessSeed};
-use crate::error::HeaderNameError;
+use crate::error::ConfigError;
 use crate::key::error::HeaderProblem;
 use crate::key::or::{OptionalExtractor, Or};
 use crate::key::{KeyError, KeyExtractor};
@@ -31,7 +31,7 @@ use crate::store::KeySecret;
 /// use tower_throttle::key::{Cookie, PeerIp};
 ///
 /// let by_session = Cookie::new("session")?.or(PeerIp::new());
-/// # Ok::<(), tower_throttle::error::HeaderNameError>(())
+/// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cookie<S = ProcessSeed> {
@@ -47,10 +47,10 @@ impl Cookie {
     ///
     /// Returns an error if `name` is not a cookie name. A name consists of the characters of a header name (RFC 6265,
     /// section 4.1.1). `%` is not allowed, because names are percent-decoded.
-    pub fn new(name: &str) -> Result<Self, HeaderNameError> {
+    pub fn new(name: &str) -> Result<Self, ConfigError> {
         let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
         if !is_name {
-            return Err(HeaderNameError::no_cookie(name));
+            return Err(ConfigError::cookie_name(name));
         }
         Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed })
     }

@@ -8,7 +8,7 @@ use super::networks::{NetworkSet, Networks};
 use super::options::{IpOptions, ip_extractor};
 use super::peer_source::{Peer, PeerSource};
 use super::trusted::{Trust, TrustedProxies};
-use crate::error::HeaderNameError;
+use crate::error::ConfigError;
 use crate::key::error::HeaderProblem;
 use crate::key::single_header::single_value;
 use crate::key::{KeyError, KeyExtractor};
@@ -70,7 +70,7 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// let by_client = ClientIp::x_forwarded_for(TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"])?);
 /// let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_minute(100)));
 /// # let _: axum::Router = axum::Router::new().layer(layer);
-/// # Ok::<(), tower_throttle::error::NetworkError>(())
+/// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientIp {
@@ -118,17 +118,17 @@ impl ClientIp {
     /// use tower_throttle::key::ClientIp;
     ///
     /// let by_client = ClientIp::header("cf-connecting-ip")?;
-    /// # Ok::<(), tower_throttle::error::HeaderNameError>(())
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
-    pub fn header(name: &str) -> Result<Self, HeaderNameError> {
-        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::no_name(name))?;
+    pub fn header(name: &str) -> Result<Self, ConfigError> {
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| ConfigError::header_name(name))?;
         let instead = match header.as_str() {
             "x-forwarded-for" => "x_forwarded_for",
             "forwarded" => "forwarded",
             "cloudfront-viewer-address" => "cloudfront",
             _ => return Ok(Self::new(Source::Single(header))),
         };
-        Err(HeaderNameError::dedicated_method(name, instead))
+        Err(ConfigError::dedicated_method(name, instead))
     }
 
     /// Creates an extractor that reads `CloudFront-Viewer-Address`, which contains one address and its port.

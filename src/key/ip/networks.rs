@@ -5,7 +5,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::peer_source::Peer;
 use super::swappable::Swappable;
-use crate::error::NetworkError;
+use crate::error::ConfigError;
 
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 const PRIVATE: [&str; 8] = [
@@ -45,7 +45,7 @@ const PRIVATE: [&str; 8] = [
 /// let by_ip = PeerIp::new().allow(office.clone());
 /// // later, when the office has moved: replace the list by the entries of a string
 /// office.replace(Networks::new("198.51.100.0/24, 2001:db8:8::/48".split(','))?);
-/// # Ok::<(), tower_throttle::error::NetworkError>(())
+/// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone)]
 pub struct Networks {
@@ -58,7 +58,7 @@ impl Networks {
     /// # Errors
     ///
     /// Returns an error if an entry is not valid. The error names the entry, and says what to write.
-    pub fn new<I>(entries: I) -> Result<Self, NetworkError>
+    pub fn new<I>(entries: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
@@ -96,7 +96,7 @@ impl Networks {
     /// let by_peer = PeerIp::new().deny(blocked.clone());
     /// // later, when the list is read anew
     /// blocked.replace(Networks::new(["203.0.113.0/24", "2001:db8::/32"])?);
-    /// # Ok::<(), tower_throttle::error::NetworkError>(())
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
     pub fn replace(&self, other: Self) {
         self.set.replace(&other.set);
@@ -122,14 +122,14 @@ pub(super) struct NetworkSet {
 }
 
 impl NetworkSet {
-    pub(super) fn new<I>(entries: I) -> Result<Self, NetworkError>
+    pub(super) fn new<I>(entries: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
         let mut set = Self::default();
         for entry in entries {
             let entry = entry.as_ref();
-            set.add(entry.trim()).map_err(|reason| NetworkError::entry(entry, reason))?;
+            set.add(entry.trim()).map_err(|reason| ConfigError::network(entry, &reason))?;
         }
         set.v4 = Ipv4Net::aggregate(&set.v4);
         set.v6 = Ipv6Net::aggregate(&set.v6);

@@ -110,7 +110,7 @@ macro_rules! ip_extractor {
             /// use tower_throttle::key::{Networks, PeerIp};
             ///
             /// let by_peer = PeerIp::new().allow(Networks::private()).deny(Networks::new(["203.0.113.0/24"])?);
-            /// # Ok::<(), tower_throttle::error::NetworkError>(())
+            /// # Ok::<(), tower_throttle::error::ConfigError>(())
             /// ```
             #[must_use]
             pub fn deny(mut self, networks: Networks) -> Self {
@@ -176,7 +176,7 @@ macro_rules! ip_extractor {
     (@example ClientIp) => {
         "let proxies = TrustedProxies::cidrs([\"10.0.0.0/8\", \"unix\"])?;\n\
          let by_client = ClientIp::x_forwarded_for(proxies).peer_from(address);\n\
-         # Ok::<(), tower_throttle::error::NetworkError>(())"
+         # Ok::<(), tower_throttle::error::ConfigError>(())"
     };
 }
 

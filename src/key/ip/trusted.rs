@@ -2,7 +2,7 @@ use std::fmt;
 
 use super::networks::NetworkSet;
 use super::swappable::Swappable;
-use crate::error::NetworkError;
+use crate::error::ConfigError;
 
 /// The proxies that are trusted to report the address of the client.
 ///
@@ -23,7 +23,7 @@ use crate::error::NetworkError;
 /// let by_client = ClientIp::x_forwarded_for(proxies.clone());
 /// // later, when the load balancer has moved
 /// proxies.replace(TrustedProxies::cidrs(["10.7.0.0/16"])?);
-/// # Ok::<(), tower_throttle::error::NetworkError>(())
+/// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone)]
 pub struct TrustedProxies {
@@ -48,13 +48,13 @@ impl TrustedProxies {
     /// Returns an error if an entry is not a network. The error names the entry, and says what to write. Also returns
     /// an error if the entries together contain all IPv4 addresses or all IPv6 addresses, because every caller could
     /// then claim any address.
-    pub fn cidrs<I>(networks: I) -> Result<Self, NetworkError>
+    pub fn cidrs<I>(networks: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item: AsRef<str>>,
     {
         let set = NetworkSet::new(networks)?;
         match set.whole_family() {
-            Some(network) => Err(NetworkError::trusts_all(&network)),
+            Some(network) => Err(ConfigError::trusts_all(&network)),
             None => Ok(Self::of(Trust::Networks(set))),
         }
     }
@@ -65,8 +65,8 @@ impl TrustedProxies {
     /// # Errors
     ///
     /// Returns an error if `count` is 0.
-    pub fn hops(count: usize) -> Result<Self, NetworkError> {
-        if count == 0 { Err(NetworkError::no_hops()) } else { Ok(Self::of(Trust::Hops(count))) }
+    pub fn hops(count: usize) -> Result<Self, ConfigError> {
+        if count == 0 { Err(ConfigError::no_hops()) } else { Ok(Self::of(Trust::Hops(count))) }
     }
 
     /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`.

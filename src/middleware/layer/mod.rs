@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use crate::algorithm::{Algorithm, TokenBucket};
-use crate::error::PolicyNameError;
+use crate::error::ConfigError;
 use crate::key::{MissingKey, PeerIp};
 use crate::limiter::RateLimiter;
 use crate::middleware::policy::Policy;
@@ -198,7 +198,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// # Errors
     ///
     /// Returns an error if `name` does not consist of 1 to 256 printable ASCII characters.
-    pub fn try_name(self, name: &str) -> Result<Self, PolicyNameError> {
+    pub fn try_name(self, name: &str) -> Result<Self, ConfigError> {
         let mut renamed = Ok(());
         let layer = self.with_info(|info| renamed = info.names.rename(name));
         renamed.map(|()| layer)

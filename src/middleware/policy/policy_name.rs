@@ -9,7 +9,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
 use crate::algorithm::{Algorithm, QuotaPolicy};
-use crate::error::PolicyNameError;
+use crate::error::ConfigError;
 use crate::middleware::response::problem_json;
 use crate::middleware::response::structured_field::{self, RATELIMIT, RATELIMIT_POLICY};
 
@@ -37,7 +37,7 @@ impl PolicyNames {
     }
 
     /// Gives the name `name` to all limits. For each limit except the first, a number is appended to the name.
-    pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), PolicyNameError> {
+    pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
         self.names = names?;
@@ -120,10 +120,10 @@ impl PolicyName {
         fields
     }
 
-    pub(in crate::middleware) fn new(name: &str, policy: QuotaPolicy) -> Result<Self, PolicyNameError> {
+    pub(in crate::middleware) fn new(name: &str, policy: QuotaPolicy) -> Result<Self, ConfigError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         if !printable || name.is_empty() || name.len() > MAX_LEN {
-            return Err(PolicyNameError::new(name));
+            return Err(ConfigError::policy_name(name));
         }
         Ok(Self::printable(name, policy))
     }

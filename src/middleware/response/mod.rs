@@ -80,10 +80,16 @@ pub trait Responder<Req, Res, Err> {
     /// Returns an error if this responder rejects calls with an error, as `ErrorResponder` does.
     fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error>;
 
-    /// Returns a future that reads the body of a rejected request. The method is called after [`reject`](Self::reject).
-    /// When the future has completed, the response that `reject` returned is passed on. The default drops the request
-    /// and returns `None`, and the response is then passed on at once. A responder that delegates to another responder
-    /// must delegate this method and [`drained`](Self::drained).
+    /// Returns a future that reads the rest of a rejected request and discards it. The future's output is `true` if the
+    /// request was read to its end. The method is called after [`reject`](Self::reject). When the future has completed,
+    /// the response that `reject` returned is passed on. The default drops the request and returns `None`, and the
+    /// response is then passed on at once. A responder that delegates to another responder must delegate this method and
+    /// [`drained`](Self::drained).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the rest of the request is left unread. Over HTTP/1.x, the server then closes the
+    /// connection.
     fn drain(&self, _request: Req) -> Option<Drain> {
         None
     }

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::{QuotaPolicy, QuotaUnit};
+use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
 use crate::middleware::policy::info::PolicyInfo;
 use crate::middleware::policy::outcome::{Outcome, limited};
@@ -73,7 +73,7 @@ impl<'a> PolicyReport<'a> {
     /// Returns whether the reported limit bounds requests in progress.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
-        self.policy().unit == QuotaUnit::ConcurrentRequests
+        self.policy().is_concurrent()
     }
 
     /// Returns the decision.
@@ -87,7 +87,7 @@ impl<'a> PolicyReport<'a> {
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
         let (policy, decision) = (self.policy(), self.decision());
-        if policy.unit == QuotaUnit::ConcurrentRequests {
+        if policy.is_concurrent() {
             return None;
         }
         // If no unit remains, a window of zero means that it is not known when the next unit is available.

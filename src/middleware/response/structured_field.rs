@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
-use crate::algorithm::{QuotaPolicy, QuotaUnit};
+use crate::algorithm::QuotaPolicy;
 
 pub(in crate::middleware) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(in crate::middleware) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -32,10 +32,10 @@ pub(in crate::middleware) fn clamp_integer(number: u64) -> u64 {
 pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderValue {
     let (name, quota, window) =
         (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
-    let text = match policy.unit {
-        QuotaUnit::Requests => format!("{name};q={quota};w={window}"),
+    let text = match policy.is_concurrent() {
+        false => format!("{name};q={quota};w={window}"),
         // A concurrency limit has no window, because a unit becomes available when a call ends.
-        QuotaUnit::ConcurrentRequests => format!("{name};q={quota};qu=\"concurrent-requests\""),
+        true => format!("{name};q={quota};qu=\"concurrent-requests\""),
     };
     value(text.into_bytes())
 }

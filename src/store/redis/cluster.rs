@@ -19,8 +19,8 @@ use super::link::Link;
 use super::node::{Node, NodeSettings};
 use super::route::Route;
 use super::slots::{Address, Range, Redirect, SLOTS, parse_slots, slot};
-use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
+use crate::stats::StoreStats;
 use crate::store::shared_key::KeyText;
 
 /// The maximum number of nodes to which `CLUSTER SLOTS` is sent at the same time.
@@ -45,7 +45,7 @@ struct Nodes {
     /// The index of each slot's node in `nodes`.
     of_slots: Vec<u16>,
     /// The sum of the statistics of all nodes whose links were dropped because the nodes have no slots any more.
-    former: RedisStats,
+    former: StoreStats,
 }
 
 /// A round of `CLUSTER SLOTS`. Until this value is dropped and [`PAUSE`] is over, no other round begins, unless this
@@ -76,7 +76,7 @@ impl Cluster {
         // Until it is known which node has which slots, the call for a key is sent to any of the named nodes. If that
         // node does not have the key, it replies which node has the key.
         let of_slots = (0..SLOTS).map(|slot| (slot % first.len()) as u16).collect();
-        let nodes = Nodes { nodes: first, of_slots, former: RedisStats::default() };
+        let nodes = Nodes { nodes: first, of_slots, former: StoreStats::default() };
         Ok(Self { named, settings, any, nodes: RwLock::new(nodes), next_question: AtomicU64::new(0) })
     }
 
@@ -193,8 +193,7 @@ impl Cluster {
             *new = *index;
         }
         let is_gone = |node: &&Node| !masters.iter().any(|master| Arc::ptr_eq(&master.link, &node.link));
-        let former =
-            nodes.nodes.iter().filter(is_gone).fold(nodes.former, |sum, node| sum.and(node.link.stats()));
+        let former = nodes.nodes.iter().filter(is_gone).fold(nodes.former, |sum, node| node.add_stats(sum));
         let of_slots = of_slots.into_iter().flatten().collect();
         *nodes = Nodes { nodes: masters, of_slots, former };
         Ok(())
@@ -236,10 +235,10 @@ impl Cluster {
         }
     }
 
-    pub(super) fn stats(&self) -> RedisStats {
+    pub(super) fn stats(&self) -> StoreStats {
         let nodes = self.read();
-        let former = RedisStats { is_open: false, ..nodes.former };
-        nodes.nodes.iter().fold(former, |sum, node| sum.and(node.link.stats()))
+        let former = StoreStats { is_circuit_open: false, ..nodes.former };
+        nodes.nodes.iter().fold(former, |sum, node| node.add_stats(sum))
     }
 
     /// Creates a node at `address`, with the settings of the first server that the user has named.
@@ -366,9 +365,12 @@ mod tests {
         let error = RedisError::new(RedisErrorKind::Busy, "");
         link.count_late();
         link.failed(error, 0);
-        assert_eq!(cluster.stats(), RedisStats { trips: 0, late: 1, opened: 1, is_open: true });
+        assert_eq!(
+            cluster.stats(),
+            StoreStats { late: 1, circuit_openings: 1, is_circuit_open: true, ..StoreStats::default() }
+        );
         cluster.take_over(&[range(0, 16_383, 2)]).unwrap();
-        assert_eq!(cluster.stats(), RedisStats { trips: 0, late: 1, opened: 1, is_open: false });
+        assert_eq!(cluster.stats(), StoreStats { late: 1, circuit_openings: 1, ..StoreStats::default() });
         cluster.take_over(&[range(0, 16_383, 3)]).unwrap();
         assert_eq!(cluster.stats().late, 1);
     }

@@ -176,8 +176,9 @@ impl RedisErrorKind {
             Self::Auth => "Redis does not know the user or the password: check those in the URL",
             Self::Permission => {
                 "the Redis user lacks a permission: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the \
-                 prefix; with leases also EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE; in a cluster also CLUSTER \
-                 SLOTS and ASKING; and ROLE with sentinels"
+                 prefix; with leases or `Concurrency` also EXISTS, HGET, HMGET, HGETALL, HSET, HDEL and PEXPIRE; with \
+                 `Concurrency` also PUBLISH and SUBSCRIBE on the channels `throttle:permits:*` (or another prefix); \
+                 in a cluster also CLUSTER SLOTS and ASKING; and ROLE with sentinels"
             }
             Self::Moved => "the server is a node of a cluster: create the store with `RedisStore::cluster`",
             Self::Unserved => "no node of the cluster has the slot of the key: assign the slot to a master",

@@ -17,7 +17,6 @@ use super::names::Registered;
 use super::next_trip::Waiting;
 use super::operation::{Action, Operation, Outcome, Pending};
 use super::plan::Plan;
-use super::stats::RedisStats;
 use super::wait_queue::WaitQueues;
 use crate::algorithm::{StoredAlgorithm, holds_requests};
 use crate::clock::Nanos;
@@ -38,7 +37,7 @@ pub struct RedisLimit<A: StoredAlgorithm> {
 pub struct RedisKey(pub(super) Arc<str>);
 
 /// The future of a reply of a [`RedisLimit`].
-pub type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
+pub(super) type RedisReply<T> = Pin<Box<dyn Future<Output = Result<T, RedisError>> + Send>>;
 
 /// The part of a limiter that its clones share.
 pub(super) struct Shared<A: StoredAlgorithm> {
@@ -215,15 +214,8 @@ impl<A: StoredAlgorithm> Store<A> for RedisLimit<A> {
 
     fn stats(&self) -> StoreStats {
         let Shared { links, fallback, .. } = &*self.shared;
-        let RedisStats { trips, opened, is_open, .. } = links.stats();
         let fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
-        StoreStats {
-            trips,
-            circuit_openings: opened,
-            is_circuit_open: is_open,
-            fallbacks,
-            ..StoreStats::default()
-        }
+        StoreStats { fallbacks, ..links.stats() }
     }
 
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {

@@ -16,9 +16,9 @@ use super::connection::{CallError, Command, Connection, Listening, OnMessage, Re
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{KeySteps, Script, TimeSource};
 use super::server_time::ServerTime;
-use super::stats::RedisStats;
 use crate::clock::{AnyClock, Nanos};
 use crate::random::random_u64;
+use crate::stats::StoreStats;
 
 pub(super) struct Link {
     connection: Box<dyn Connection>,
@@ -132,12 +132,13 @@ impl Link {
         self.connection.problem().unwrap_or_else(late)
     }
 
-    pub(super) fn stats(&self) -> RedisStats {
-        RedisStats {
+    pub(super) fn stats(&self) -> StoreStats {
+        StoreStats {
             trips: self.trips.load(Ordering::Relaxed),
             late: self.late.load(Ordering::Relaxed),
-            opened: self.breaker.opened(),
-            is_open: self.breaker.is_open(),
+            circuit_openings: self.breaker.opened(),
+            is_circuit_open: self.breaker.is_open(),
+            ..StoreStats::default()
         }
     }
 

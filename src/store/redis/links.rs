@@ -8,8 +8,8 @@ use super::error::{RedisError, RedisErrorKind};
 use super::link::Link;
 use super::route::Route;
 use super::slots::slot;
-use super::stats::RedisStats;
 use crate::clock::Nanos;
+use crate::stats::StoreStats;
 
 #[derive(Clone, Debug)]
 pub(super) enum Links {
@@ -134,7 +134,7 @@ impl Links {
         }
     }
 
-    pub(super) fn stats(&self) -> RedisStats {
+    pub(super) fn stats(&self) -> StoreStats {
         match self {
             Self::One(link) => link.stats(),
             Self::Cluster(cluster) => cluster.stats(),

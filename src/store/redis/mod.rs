@@ -78,6 +78,7 @@ mod connection;
 mod decide;
 mod denials;
 mod error;
+mod fallback;
 mod flight;
 mod fragments;
 #[cfg(any(test, feature = "test-util"))]
@@ -102,7 +103,6 @@ mod server_time;
 mod settings;
 mod slots;
 mod states;
-mod stats;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -121,14 +121,17 @@ use self::plan::Plan;
 use self::settings::Settings;
 use crate::algorithm::StoredAlgorithm;
 use crate::limiter::RateLimiter;
+use crate::stats::StoreStats;
 use crate::store::{MakeStore, StoreSettings};
 
 pub use builder::RedisStoreBuilder;
 pub use error::{RedisError, RedisErrorKind};
-pub use lease::{LeasedLimit, WithLeases};
-pub use limit::{RedisKey, RedisLimit, RedisReply};
+pub use lease::LeasedLimit;
+pub use limit::RedisLimit;
 pub use permits::RedisPermits;
-pub use stats::RedisStats;
+
+#[doc(hidden)]
+pub use self::{fallback::WithFallback, lease::WithLeases, limit::RedisKey};
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
@@ -164,14 +167,6 @@ pub struct RedisStore {
     settings: Settings,
     names: Names,
     listener: Arc<Listener>,
-}
-
-/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
-/// [`RedisStore::fallback`] creates this store.
-#[derive(Clone, Debug)]
-pub struct WithFallback<A: StoredAlgorithm> {
-    store: RedisStore,
-    fallback: RateLimiter<A>,
 }
 
 impl RedisStore {
@@ -244,17 +239,10 @@ impl RedisStore {
         RedisStoreBuilder::of_sentinels(urls, master)
     }
 
-    /// Returns a store that passes a call to `limiter` if Redis cannot decide the call.
-    ///
-    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A reset is
-    /// always made in `limiter` as well. A refund is made in `limiter` if it fails in Redis.
-    pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
-        WithFallback { store: self, fallback: limiter }
-    }
-
-    /// Returns the counts of this store, which its clones share.
+    /// Returns what this store has counted since it was created: `trips`, `late`, `circuit_openings` and
+    /// `is_circuit_open`. Its clones and all its limiters share these counts. The other fields are zero.
     #[must_use]
-    pub fn stats(&self) -> RedisStats {
+    pub fn stats(&self) -> StoreStats {
         self.links.stats()
     }
 
@@ -286,15 +274,6 @@ impl<A: StoredAlgorithm> MakeStore<A> for RedisStore {
     /// algorithm or quota, or if the states of the limiter's algorithm cannot be kept in Redis.
     fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
         self.limit(settings, None)
-    }
-}
-
-impl<A: StoredAlgorithm> MakeStore<A> for WithFallback<A> {
-    type Store = RedisLimit<A>;
-    type Error = RedisError;
-
-    fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
-        self.store.limit(settings, Some(self.fallback))
     }
 }
 

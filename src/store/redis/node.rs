@@ -13,6 +13,7 @@ use super::scripts::TimeSource;
 use super::server::Server;
 use super::slots::Address;
 use crate::clock::AnyClock;
+use crate::stats::StoreStats;
 
 /// The address of a node, and the link to the node.
 #[derive(Clone)]
@@ -50,6 +51,18 @@ impl Node {
         let client = Client::new(Server::At(client), timeout);
         let link = Link::new(Box::new(client.clone()), clock, deadline, TimeSource::Server).into();
         Ok(Self { address, client, link })
+    }
+
+    /// Returns the sum of `stats` and the counts of this node.
+    pub(super) fn add_stats(&self, stats: StoreStats) -> StoreStats {
+        let own = self.link.stats();
+        StoreStats {
+            trips: stats.trips + own.trips,
+            late: stats.late + own.late,
+            circuit_openings: stats.circuit_openings + own.circuit_openings,
+            is_circuit_open: stats.is_circuit_open || own.is_circuit_open,
+            ..stats
+        }
     }
 }
 

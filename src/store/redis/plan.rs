@@ -5,8 +5,9 @@ use smallvec::SmallVec;
 use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
 use super::scripts::{KeySteps, Script, TimeSource};
-use crate::algorithm::{ScriptSteps, Step, StepKind, StorableError, StoredAlgorithm};
+use crate::algorithm::{ScriptSteps, Step, StepKind, StoredAlgorithm};
 use crate::clock::Nanos;
+use crate::error::ConfigError;
 
 /// The version of the format of a key's value in Redis. It is the first word of the value.
 pub(super) const VERSION: &str = "1";
@@ -41,7 +42,7 @@ pub(super) struct ScriptPart {
 impl<A: StoredAlgorithm> Plan<A> {
     /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
-        let unstorable = |error: StorableError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
+        let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
         let script = algorithm.script().filter(|_| scripts).map(ScriptPart::new).and_then(|part| {
             let script = Script::decide(source, &[part.steps(false)])?;

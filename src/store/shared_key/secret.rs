@@ -4,7 +4,7 @@ use std::hash::Hash;
 use siphasher::sip128::SipHasher24;
 
 use super::{KeyWriter, SharedKey};
-use crate::error::KeySecretError;
+use crate::error::ConfigError;
 
 /// A secret in the configuration of all processes that share limits.
 ///
@@ -23,7 +23,7 @@ use crate::error::KeySecretError;
 /// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
 /// let secret = KeySecret::new(from_environment)?;
 /// let by_token = Bearer::new().keyed_by(secret).or(PeerIp::new());
-/// # Ok::<(), tower_throttle::error::KeySecretError>(())
+/// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct KeySecret {
@@ -42,10 +42,10 @@ impl KeySecret {
     /// # Errors
     ///
     /// Returns an error if `secret` has fewer than 16 bytes.
-    pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, KeySecretError> {
+    pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let secret = secret.as_ref();
         if secret.len() < Self::MIN_LEN {
-            return Err(KeySecretError::new(secret.len()));
+            return Err(ConfigError::short_secret(secret.len()));
         }
         // Each purpose has its own hash key, so that the hash of a value differs from the hash of a key's text with the
         // same bytes.
@@ -56,7 +56,8 @@ impl KeySecret {
         Ok(Self { of_values: derive(1), of_texts: derive(2) })
     }
 
-    /// Returns the hash of a value that must not be readable, such as a token.
+    /// Returns the 128-bit hash of a value that must not be readable, such as a token. The hash is a key that implements
+    /// [`SharedKey`], and is the same in all processes with the same secret. Its `Debug` form shows nothing of the value.
     #[must_use]
     pub fn hash(&self, value: &[u8]) -> KeyedHash {
         KeyedHash(hash(self.of_values, value))

@@ -91,7 +91,7 @@ async fn each_fault_of_a_store_is_found() {
         (Fault::WaitsTooShort, "a_bucket_releases_waiting_calls_at_its_rate"),
     ] {
         let report = Contract::new(MakeBroken(fault)).run().await;
-        let found = report.failed().iter().any(|failure| failure.case == case);
+        let found = report.failed().iter().any(|(name, _)| *name == case);
         assert!(found, "{fault:?} is not found by {case}: {report}");
     }
 }

@@ -85,7 +85,7 @@ async fn limits_are_exact_over_many_keys_on_three_nodes() {
         let errors = node.info("errorstats");
         assert!(!errors.contains("CROSSSLOT"), "{errors}");
     }
-    assert!(stores.iter().all(|store| store.stats().trips >= 90 && !store.stats().is_open));
+    assert!(stores.iter().all(|store| store.stats().trips >= 90 && !store.stats().is_circuit_open));
     limiters[0].reset(keys[0].as_str()).await.unwrap();
     assert_eq!(limiters[2].peek(keys[0].as_str()).await.unwrap().remaining(), 7);
 }
@@ -166,7 +166,7 @@ async fn slots_that_move_under_load_are_followed_without_an_error() {
         assert_eq!(used, calls.load(Ordering::Relaxed), "{key}");
     }
     assert!(limiters[1].check(to[0].as_str()).await.is_ok());
-    assert!(stores.iter().all(|store| store.stats().late == 0 && store.stats().opened == 0));
+    assert!(stores.iter().all(|store| store.stats().late == 0 && store.stats().circuit_openings == 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -229,8 +229,8 @@ async fn concerns_only_its_keys(fail: fn(&mut RedisServer), repair: fn(&mut Redi
     };
     assert!(kinds.iter().all(named), "{kinds:?}");
     assert!(at_once > 0, "the circuit breaker of that node has opened");
-    assert_eq!(store.stats().opened, 1, "and no other has");
-    assert!(store.stats().is_open);
+    assert_eq!(store.stats().circuit_openings, 1, "and no other has");
+    assert!(store.stats().is_circuit_open);
     assert!(
         longest < 5 * deadline,
         "a call took {longest:?}, with a deadline of {deadline:?} on a busy machine"

@@ -247,7 +247,7 @@ async fn a_name_that_no_sentinel_knows_opens_the_circuit_breaker() {
     let store = builder.connect_lazily().unwrap();
     let limiter = limiter(&store);
     let start = Instant::now();
-    while !store.stats().is_open {
+    while !store.stats().is_circuit_open {
         assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Config);
         assert!(start.elapsed() < PATIENCE);
     }

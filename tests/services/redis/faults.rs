@@ -81,7 +81,7 @@ async fn a_server_that_is_suspended_fails_calls_in_time_and_charges_none_later()
     let (all, failed, longest) = call_for(&limiter, 800 * MS).await;
     assert_eq!(failed, all);
     assert!(longest < 5_000 * MS, "a call took {longest:?}, with a deadline of 50 ms on a busy machine");
-    assert!(store.stats().opened >= 1);
+    assert!(store.stats().circuit_openings >= 1);
     server.resume();
     // The calls that the server receives now are too late, and charge nothing.
     assert_eq!(used(&limiter).await, before);

@@ -110,7 +110,7 @@ async fn swallowed<A: StoredAlgorithm>(algorithm: A, is_charged: bool) {
     // The server has decided the call in time, but its reply was lost. So the call stays charged, once.
     assert_eq!(setting.used().await, u64::from(is_charged));
     let mut failed = Vec::new();
-    while setting.store.stats().opened == 0 {
+    while setting.store.stats().circuit_openings == 0 {
         failed.extend(setting.fail(1).await);
     }
     let named = |kind: &RedisErrorKind| matches!(kind, RedisErrorKind::Late | RedisErrorKind::Unreachable);

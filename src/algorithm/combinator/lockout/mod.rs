@@ -16,8 +16,7 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// A builder of a [`Lockout`] with a given duration. [`after`](LockoutBuilder::after) sets the number of denials, and
-/// returns the `Lockout`.
+/// A builder of a [`Lockout`] with a given duration. `after` sets the number of denials, and returns the `Lockout`.
 #[derive(Clone, Debug)]
 #[must_use = "say after how many refusals: `.after(n)`"]
 pub struct LockoutBuilder<A> {
@@ -32,9 +31,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
         Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
     }
 
-    /// Returns the algorithm that locks a key out when `refusals` calls of the key were denied within one window. This
-    /// window is as long as the longest window of the algorithm's policies. If the policies have no window, the window
-    /// of the denials is as long as the lockout.
+    /// Returns the algorithm that locks a key out when `refusals` calls of the key were denied within one window.
     ///
     /// # Panics
     ///
@@ -259,12 +256,14 @@ macro_rules! block_for {
     ($($algorithm:ty)+) => {
         $(
             impl $algorithm {
-                /// Locks a key out for `duration` when a number of its calls were denied within one window.
-                /// [`after`](LockoutBuilder::after) sets the number. See [`Lockout`].
+                /// Locks a key out for `duration` when a number of its calls were denied within one window. The method
+                /// `after(n)` of the result sets the number, and returns the [`Lockout`], whose docs have an example. The
+                /// window is as long as the longest window of the algorithm's policies. If the policies have no window,
+                /// it is as long as the lockout.
                 ///
                 /// # Panics
                 ///
-                /// Panics if `duration` is zero.
+                /// Panics if `duration` is zero. `after` panics if `n` is 0.
                 pub fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
                     LockoutBuilder::new(self, duration)
                 }

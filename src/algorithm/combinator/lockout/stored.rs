@@ -3,8 +3,9 @@
 
 use super::{Lockout, LockoutState, RejectionCount};
 use crate::algorithm::stored::numbers_of;
-use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
+use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
+use crate::error::ConfigError;
 
 impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
     fn unit(&self) -> String {
@@ -39,7 +40,7 @@ impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
         Some(LockoutState { state: self.algorithm.read_state(numbers)?, count })
     }
 
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         self.algorithm.check_storable()
     }
 

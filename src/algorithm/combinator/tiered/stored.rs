@@ -4,7 +4,8 @@
 use std::iter;
 
 use super::{MAX_TIERS, Tiered, TieredState};
-use crate::algorithm::{StateReader, StateWriter, StorableError, StoredAlgorithm};
+use crate::algorithm::{StateReader, StateWriter, StoredAlgorithm};
+use crate::error::ConfigError;
 
 impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
     fn unit(&self) -> String {
@@ -40,7 +41,7 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         Some(TieredState { by, state, other_tiers })
     }
 
-    fn check_storable(&self) -> Result<(), StorableError> {
+    fn check_storable(&self) -> Result<(), ConfigError> {
         self.algorithm.check_storable()
     }
 

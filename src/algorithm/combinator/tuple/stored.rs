@@ -1,8 +1,9 @@
 //! The state as a string: the states of the members, one after another.
 
 use crate::algorithm::stored::split_members;
-use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StorableError, StoredAlgorithm};
+use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
 use crate::clock::Nanos;
+use crate::error::ConfigError;
 
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
@@ -25,7 +26,7 @@ macro_rules! tuple {
                 Some(($(self.$at.read_state(numbers)?,)+))
             }
 
-            fn check_storable(&self) -> Result<(), StorableError> {
+            fn check_storable(&self) -> Result<(), ConfigError> {
                 $(self.$at.check_storable()?;)+
                 Ok(())
             }

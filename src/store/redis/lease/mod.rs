@@ -52,8 +52,8 @@ pub struct LeasedLimit {
 struct Owner(Arc<Shared>);
 
 impl RedisStore {
-    /// Returns a store whose limiters take up to `units` units of a key at once. These units are a *lease*: the limiter
-    /// spends them without further trips.
+    /// Returns a store for [`Builder::store`](crate::limiter::Builder::store) whose limiters take up to `units` units of
+    /// a key at once. These units are a *lease*: the limiter spends them without further trips.
     ///
     /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
     /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice
@@ -187,13 +187,7 @@ impl Store<TokenBucket> for LeasedLimit {
     }
 
     fn stats(&self) -> StoreStats {
-        let stats = self.owner.0.links.stats();
-        StoreStats {
-            trips: stats.trips,
-            circuit_openings: stats.opened,
-            is_circuit_open: stats.is_open,
-            ..StoreStats::default()
-        }
+        self.owner.0.links.stats()
     }
 
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {

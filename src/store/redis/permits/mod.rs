@@ -199,14 +199,8 @@ impl Store<Concurrency> for RedisPermits {
 
     fn stats(&self) -> StoreStats {
         let Shared { links, keys, .. } = &*self.owner.0;
-        let stats = links.stats();
-        StoreStats {
-            trips: stats.trips,
-            circuit_openings: stats.opened,
-            is_circuit_open: stats.is_open,
-            waiting: keys.iter().map(|records| records.lock().waiting()).sum(),
-            ..StoreStats::default()
-        }
+        let waiting = keys.iter().map(|records| records.lock().waiting()).sum();
+        StoreStats { waiting, ..links.stats() }
     }
 
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> Acquired<Self::Wait> {

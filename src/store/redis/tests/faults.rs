@@ -62,7 +62,7 @@ async fn late_calls_open_the_breaker_and_one_call_tries_again() {
     assert!(limiter.check("a").await.is_ok());
     assert!(limiter.check("b").await.is_ok());
     let stats = store.stats();
-    assert_eq!((stats.opened, stats.is_open), (1, false));
+    assert_eq!((stats.circuit_openings, stats.is_circuit_open), (1, false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,14 +104,14 @@ async fn a_read_does_not_close_the_breaker_while_writes_fail() {
         assert_eq!(limiter.peek("b").await.unwrap().remaining(), 5);
         assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
         assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open);
-        assert!(store.stats().is_open, "a read says nothing about writes");
+        assert!(store.stats().is_circuit_open, "a read says nothing about writes");
     }
-    assert_eq!(store.stats().opened, 1, "it was open all the time");
+    assert_eq!(store.stats().circuit_openings, 1, "it was open all the time");
     server.set_full(false);
     tokio::time::advance(400 * MS).await;
     // A denial writes nothing by itself.
     assert!(!limiter.check_n("a", 3).await.unwrap().is_allowed());
-    assert!(!store.stats().is_open, "the state was written as it is");
+    assert!(!store.stats().is_circuit_open, "the state was written as it is");
     assert_eq!(limiter.check_n("a", 2).await.unwrap().remaining(), 0);
 }
 

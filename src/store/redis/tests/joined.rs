@@ -74,7 +74,7 @@ async fn calls_that_are_late_after_a_reply_do_not_open_the_breaker() {
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap_err().kind(), RedisErrorKind::Late);
     }
-    assert_eq!((store.stats().late, store.stats().opened), (7, 0));
+    assert_eq!((store.stats().late, store.stats().circuit_openings), (7, 0));
     server.set(Mode::Serve);
     assert!(decide(&limit, "a", [enforced(1)]).await.is_ok());
 }
@@ -89,12 +89,12 @@ async fn a_joint_denial_closes_a_breaker_that_waits_for_a_write() {
     assert_eq!(decide(&limit, "a", [enforced(1)]).await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
     tokio::time::advance(400 * MS).await;
     assert!(decide(&limit, "a", [enforced(2)]).await.is_ok(), "a denial needs no write");
-    assert!(store.stats().is_open, "the probe failed");
+    assert!(store.stats().is_circuit_open, "the probe failed");
     server.set_full(false);
     tokio::time::advance(400 * MS).await;
     let texts = server.texts();
     let decided = decide(&limit, "a", [enforced(2)]).await.unwrap();
     assert!(!decided.into_iter().flatten().next().unwrap().decision.is_allowed());
-    assert!(!store.stats().is_open, "the state was written as it is");
+    assert!(!store.stats().is_circuit_open, "the state was written as it is");
     assert_eq!(server.texts(), texts);
 }
