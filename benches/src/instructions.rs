@@ -32,10 +32,10 @@ const CHECKS: [(&str, [f64; 2]); 2] = [("TokenBucket", [258.0, 240.0]), ("FixedW
 const LOCKED: f64 = 1.05;
 /// The maximum numbers of instructions that the layer adds to a request that is admitted, and to one that is refused.
 const REQUESTS: [(&str, [f64; 2]); 4] = [
-    ("limited", [820.0, 870.0]),
+    ("limited", [790.0, 790.0]),
     ("limited, joined (and)", [2_250.0, 2_400.0]),
     ("limited, header fields, no extension", [2_650.0, 3_200.0]),
-    ("limited, default", [3_000.0, 3_200.0]),
+    ("limited, default", [2_950.0, 3_100.0]),
 ];
 
 /// The maximum numbers of instructions that a timeline adds to a request that is admitted, and to one that is refused.
