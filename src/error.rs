@@ -73,8 +73,8 @@ impl Error for QuotaError {}
 
 /// The error of a setting that is not valid, except for a [`Quota`](crate::Quota).
 ///
-/// The error's text says what is wrong and what to write instead. If a string is the mistake, the text also shows the
-/// beginning of that string. Secrets are not shown.
+/// The error's text says what is wrong and what to write instead. If the invalid setting is a string, the text also
+/// shows the beginning of that string. Secrets are not shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     text: String,

@@ -104,8 +104,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn now(&self) -> Nanos;
 
     /// Returns whether each reading is at least as large as all earlier readings. If `true`, a limiter in memory may
-    /// deny a call without recording the reading, so a later reading that is before this one is not noticed. The
-    /// default implementation returns `false`.
+    /// deny a call without recording the reading. If the clock then steps back behind that reading, the limiter does
+    /// not notice the step. The default implementation returns `false`.
     fn is_monotonic(&self) -> bool {
         false
     }

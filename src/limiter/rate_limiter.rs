@@ -33,8 +33,8 @@ use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit,
 /// `S` stores the state. With the store in memory, [`check`](RateLimiter::check) returns a [`Decision`]. With a
 /// [store](crate::store) that replies later, `check` returns a future of a `Result` of a `Decision`, so write
 /// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset`, `release` and `try_acquire_permit` return
-/// futures as well, and the futures of `acquire` and `acquire_permit` yield a `Result`. A missing `.await` does not
-/// compile:
+/// futures as well, and the futures of `acquire` and `acquire_permit` yield a `Result`. Code without the `.await` does
+/// not compile:
 ///
 /// ```compile_fail,E0599
 /// # use std::{future::Future, pin::Pin};

@@ -105,9 +105,9 @@ impl Timeline {
         }
     }
 
-    /// Counts an event of a thread that has no number. The clock is read under the lock. Otherwise, a thread could
-    /// count at an earlier reading than the thread before it, as if the clock had stepped back, and counts of slices
-    /// could be lost.
+    /// Counts an event of a thread that has no number. The clock is read under the lock. Otherwise, a thread that takes
+    /// the lock later could use an earlier reading. The ring would then see a clock that steps back, and could lose the
+    /// counts of slices.
     #[cold]
     fn record_without_number(&self, event: Event) {
         let Shared { rest, size, .. } = &*self.shared;

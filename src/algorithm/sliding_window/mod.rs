@@ -72,7 +72,7 @@ const MAX_SLICES: u64 = 1_000;
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
 /// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 72 bytes. With more than ten
-/// slices, or once a count of the key has needed more than 32 bits, the key takes 88 bytes and 8 bytes per slice, and
+/// slices, or once a count of the key has needed more than 32 bits, the key takes 88 bytes plus 8 bytes per slice, and
 /// at least 168 bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
@@ -105,7 +105,7 @@ impl SlidingWindow {
     }
 
     /// Sets the number of slices. With more slices, a unit is available again sooner. With more than ten slices, each
-    /// key has an allocation of 16 bytes and 8 bytes per slice.
+    /// key has an allocation of 16 bytes plus 8 bytes per slice.
     ///
     /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
     /// that are not needed to cover the period are left out, so [`slice_count`](SlidingWindow::slice_count) may be less

@@ -15,7 +15,7 @@ const CLOSED: usize = 2;
 #[derive(Clone, Debug)]
 pub struct SlidingWindowState {
     pub(super) last: Nanos,
-    /// The offset of `last` in the open slice, below the width.
+    /// The time from the beginning of the open slice to `last`, in nanoseconds. It is less than the length of a slice.
     pub(super) into: u64,
     units: Units,
 }

@@ -62,7 +62,7 @@ impl StoredPermits {
         }
     }
 
-    /// Returns the stored time when a limiter is built: zero if bursty, the maximum if warming up.
+    /// Returns the stored time with which a limiter begins: zero if bursty, the maximum if warming up.
     pub(super) fn initial(self) -> u128 {
         match self {
             Self::Bursty => 0,

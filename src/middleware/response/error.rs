@@ -29,8 +29,8 @@ pub enum Error<E> {
     /// A policy denied the call, the limiter was [closed](Decision::is_closed), or its [key table is
     /// full](Decision::is_table_full).
     Limited(Decision),
-    /// The call has no key because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
-    /// or the caller is [forbidden](KeyError::is_forbidden).
+    /// The extractor returned no valid key: there is a configuration mistake, the [client](KeyError::is_invalid) made
+    /// the key invalid, or the caller is [forbidden](KeyError::is_forbidden).
     Key(KeyError),
     /// The store could not decide the call.
     Store(BoxError),

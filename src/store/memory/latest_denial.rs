@@ -1,6 +1,6 @@
 //! The latest denial of a shard, which is read without the lock of the shard.
 //!
-//! Callers that are denied often try again at once. Their calls would all lock the shard of their key only to be denied
+//! After a denial, callers often try again at once. Their calls would all lock the shard of their key only to be denied
 //! again. Until the `retry_after` of a denial has passed, no other call can change the decision on a call of cost 1, if
 //! the algorithm [promises that](crate::algorithm::Algorithm::DENIALS_STAND). Refunds, resets, replacements of the
 //! algorithm and similar changes can change the decision. All of these lock the shard, and then remove the denial. Only

@@ -59,8 +59,9 @@ pub(super) struct Sampled<K> {
     pub(super) idle: u64,
 }
 
-/// The choice of the key to evict, which is the least used of a few sampled keys. Of equally used keys, it is the key
-/// that has been idle longest.
+/// The choice of the key to evict, which is the least used of a few sampled keys. If all sampled keys are at their
+/// limits, keys that were used recently are evicted last. Of equally used keys, it is the key that has been idle
+/// longest.
 ///
 /// This type does not access the table. The caller offers only keys that may be evicted.
 #[derive(Debug)]

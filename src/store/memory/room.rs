@@ -17,8 +17,9 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots
 /// are loaded together.
 ///
-/// If keys come and go, each slot is examined once per `n / 4` new keys, where `n` is the number of slots. So about an
-/// eighth of the slots contain keys that may be removed, but have not been examined yet.
+/// If keys come and go, each slot is examined once per `n / 4` new keys, where `n` is the number of slots. Meanwhile,
+/// about `n / 4` keys become removable, and such a key is found after half a round on average. So about an eighth of
+/// the slots contain keys that may be removed, but have not been examined yet.
 const SWEEP_PER_INSERT: usize = 4;
 /// The number of slots that are examined for a new key when there is no room, and [`OnFull`] does not allow evictions.
 const SWEEP_WHEN_FULL: usize = 16;

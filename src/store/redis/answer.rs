@@ -28,8 +28,8 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Replaces the verdict of the script that reads by [`Verdict::Other`], as if another script had found a value that
-    /// it cannot process. A late answer stays late.
+    /// Sets the verdict to [`Verdict::Other`]. The answer of the script that only reads is then treated as the answer
+    /// of a script that found a value which it cannot process. A late answer stays late.
     pub(super) fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }

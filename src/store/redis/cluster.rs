@@ -48,8 +48,9 @@ struct Nodes {
     former: StoreStats,
 }
 
-/// A round of `CLUSTER SLOTS`. Until this value is dropped and [`PAUSE`] is over, no other round begins, unless this
-/// round takes longer than ten times the time limit of an attempt to connect.
+/// A round of `CLUSTER SLOTS`. While this value exists, and for [`PAUSE`] after it was dropped, no other round begins.
+/// There is one exception: a round that takes longer than ten times the time limit of an attempt to connect no longer
+/// prevents others.
 struct Question(Arc<Cluster>);
 
 impl Cluster {

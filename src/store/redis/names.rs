@@ -53,7 +53,8 @@ impl Names {
 }
 
 impl Registered {
-    /// Sets the beginning of the values of this name, after the algorithm of a limiter was replaced.
+    /// Sets the unit of the states that are kept under this name. This function is called after the algorithm of a
+    /// limiter was replaced.
     pub(super) fn set(&self, unit: &str) {
         self.names.with(|names| {
             if let Some(entry) = names.get_mut(&self.name) {

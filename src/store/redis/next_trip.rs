@@ -14,7 +14,8 @@ use tokio::sync::oneshot::error::RecvError;
 use super::operation::Pending;
 use crate::clock::Nanos;
 
-/// The maximum number of calls that one trip decides. It is bounded because a script blocks the server while it runs.
+/// The maximum number of calls that one trip decides. The number is bounded because the server executes nothing else
+/// while a script runs.
 const MAX_BATCH: usize = 256;
 
 /// A [`Flight`](super::flight::Flight) that is polled by the call that began it. The only call for a key then needs no

@@ -16,8 +16,8 @@ pub(super) struct ServerTime {
 }
 
 const BIAS: u64 = 1 << 62;
-/// The maximum error, in microseconds, of a comparison of two differences, because readings are rounded to
-/// microseconds.
+/// The maximum error, in microseconds, when two differences between the clocks are compared. It arises because each
+/// reading is rounded down to a microsecond.
 const ROUNDING: u64 = 2;
 
 impl ServerTime {

@@ -141,7 +141,8 @@ struct RejectionCount {
     age: u64,
 }
 
-/// The value of `refusals` that marks a state which several keys share. Denials of such a state are not counted.
+/// The value of `refusals` that marks a state which several keys share. Denials of calls for the keys that share such a
+/// state are not counted.
 const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> Lockout<A> {

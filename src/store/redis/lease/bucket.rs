@@ -88,7 +88,7 @@ impl Bucket {
         Level { missing: 0, last: now, leased: 0 }
     }
 
-    /// Returns what a trip changes at `now`, in microseconds of the server's clock.
+    /// Returns what a trip changes at `now`, a time of the server's clock in microseconds.
     pub(super) fn touch(&self, found: &Found, now: u64, ask: &Ask) -> Touched {
         let Found { own, expired, .. } = *found;
         let was_set_back = found.level.last.saturating_sub(now) > self.period;

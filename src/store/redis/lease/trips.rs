@@ -163,7 +163,8 @@ impl Served {
         self.has_ended = true;
     }
 
-    /// Returns the next trip, once there is one. Returns `None` if the process holds no units, and no calls follow.
+    /// Returns the next trip, once there is one. Returns `None` if the process holds no units of the key, has none to
+    /// refund, and no call has arrived for some time.
     async fn next_trip(&self) -> Option<Trip> {
         let Self { shared, held, .. } = self;
         loop {
