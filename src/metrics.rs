@@ -38,6 +38,7 @@ pub(crate) fn record(stats: &PolicyStats) {
     of_policy("tower_throttle_evicted_at_limit_total", store.evicted_at_limit);
     of_policy("tower_throttle_shared_bucket_total", store.shared);
     of_policy("tower_throttle_trips_total", store.trips);
+    of_policy("tower_throttle_late_total", store.late);
     of_policy("tower_throttle_fallbacks_total", store.fallbacks);
     of_policy("tower_throttle_circuit_openings_total", store.circuit_openings);
     let now = |metric: &'static str, value: u64| gauge!(metric, "policy" => name.clone()).set(value as f64);

@@ -67,6 +67,9 @@ impl CallStats {
 ///
 /// If `evicted` and `shared` are zero, and no call was denied as [`table_full`](CallStats::table_full),
 /// [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
+///
+/// With Redis, `trips`, `late`, `circuit_openings` and `is_circuit_open` are counted for each `RedisStore`. All limiters
+/// of the store report the same values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -79,8 +82,8 @@ pub struct StoreStats {
     pub shared: u64,
     /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
     pub trips: u64,
-    /// Calls that failed because no reply came before their deadline, even if the reason was a missing connection. Only
-    /// stores in Redis count these calls.
+    /// Calls that failed at their deadline or later, whatever the reason was, such as a missing connection. A call that
+    /// a fallback limiter then decides is included. Only stores in Redis count these calls.
     pub late: u64,
     /// Calls that the store's fallback limiter has decided. These are the calls that the store could not decide, and
     /// the calls that were made to the fallback limiter directly.
