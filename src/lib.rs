@@ -41,35 +41,41 @@
 //! exact](guide::many_machines#what-is-not-exact).
 //!
 //! 1. **Never early.** No call is admitted that the algorithm, computed exactly, would deny. This is true over any
-//! length of time, since decisions use no floating-point numbers and do not drift. Rounding makes a call late by at
-//! most one nanosecond, except for [`Smooth`](algorithm::Smooth) with a cold factor above 3. For keys that a full table
-//! evicts, or that share a bucket, see [`OnFull`](store::OnFull). 2. **Exact under concurrency.** With any number of
-//! threads on one key, exactly as many calls are admitted as the algorithm allows. 3. **A denial charges nothing**, and
-//! delays no later call. A client that retries in a loop is admitted as early as a client that waits, unless a
-//! [lockout](algorithm::Lockout) is configured. If one limit of a tuple or one of several joined layers denies a call,
-//! the other limits do not charge the call. 4. **`retry_after` is exact.** Suppose that after a denial, no other call
-//! for the key is made, no queued call is cancelled, and queued calls with [priority](algorithm::Priority) are released
-//! on time. The same call is then denied at every instant before `retry_after` has passed. As soon as this time has
-//! passed, the call is allowed or, if the call may wait, queued. With
-//! [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
-//! `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
-//! `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
-//! progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only [a
-//! hint](middleware::HttpResponder::retry_after_unknown). 5. **`remaining` is exact**: it is the number of calls of
-//! cost 1, made by the same method (such as `check` or `acquire`), that would be admitted at this instant.
-//! [`Decision::remaining`] says when `remaining` also includes calls that would be queued, and what `remaining` is if
-//! the key table is full. 6. **A clock that steps back** admits nothing extra. If the clock is at most one period
-//! behind the latest reading that a key has observed, the key's time stands still until the clock has caught up. If the
-//! clock is further behind, the key keeps its used units, and the key's time continues from the new reading. 7.
-//! **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all. The docs of each
-//! method say which. The other waiters of the key are still released, and the dropped call no longer occupies a place
-//! in the queue. 8. **Bounded**: the number of keys, the number of queued calls, the memory per key, and the work per
-//! call. The work per call is constant, with two exceptions. It is constant only on average for a call that makes a
-//! table or a queue grow, and for calls of [`SlidingLog`](algorithm::SlidingLog). It is linear in the length of the
-//! key's queue, about 10 ns to 30 ns per waiter, for calls that: - are cancelled while they are queued, or arrive after
-//! a queued call was cancelled; - arrive after a window has released a waiter late, and have a `max_wait` or only peek;
-//! - evict the oldest waiter from the full queue of a window or of [`Smooth`](algorithm::Smooth); - have priority and
-//! are denied; - have another [tier](algorithm::Tiered) than the queued calls.
+//!    length of time, since decisions use no floating-point numbers and do not drift. Rounding makes a call late by at
+//!    most one nanosecond, except for [`Smooth`](algorithm::Smooth) with a cold factor above 3. For keys that a full
+//!    table evicts, or that share a bucket, see [`OnFull`](store::OnFull).
+//! 2. **Exact under concurrency.** With any number of threads on one key, exactly as many calls are admitted as the
+//!    algorithm allows.
+//! 3. **A denial charges nothing**, and delays no later call. A client that retries in a loop is admitted as early as a
+//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple or one of
+//!    several joined layers denies a call, the other limits do not charge the call.
+//! 4. **`retry_after` is exact.** Suppose that after a denial, no other call for the key is made, no queued call is
+//!    cancelled, and queued calls with [priority](algorithm::Priority) are released on time. The same call is then
+//!    denied at every instant before `retry_after` has passed. As soon as this time has passed, the call is allowed or,
+//!    if the call may wait, queued. With
+//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
+//!    `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
+//!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
+//!    progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only [a
+//!    hint](middleware::HttpResponder::retry_after_unknown).
+//! 5. **`remaining` is exact**: it is the number of calls of cost 1, made by the same method (such as `check` or
+//!    `acquire`), that would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes
+//!    calls that would be queued, and what `remaining` is if the key table is full.
+//! 6. **A clock that steps back** admits nothing extra. If the clock is at most one period behind the latest reading
+//!    that a key has observed, the key's time stands still until the clock has caught up. If the clock is further
+//!    behind, the key keeps its used units, and the key's time continues from the new reading.
+//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all. The docs of
+//!    each method say which. The other waiters of the key are still released, and the dropped call no longer occupies a
+//!    place in the queue.
+//! 8. **Bounded**: the number of keys, the number of queued calls, the memory per key, and the work per call. The work
+//!    per call is constant, with two exceptions. It is constant only on average for a call that makes a table or a
+//!    queue grow, and for calls of [`SlidingLog`](algorithm::SlidingLog). It is linear in the length of the key's
+//!    queue, about 10 ns to 30 ns per waiter, for calls that:
+//!    - are cancelled while they are queued, or arrive after a queued call was cancelled;
+//!    - arrive after a window has released a waiter late, and have a `max_wait` or only peek;
+//!    - evict the oldest waiter from the full queue of a window or of [`Smooth`](algorithm::Smooth);
+//!    - have priority and are denied;
+//!    - have another [tier](algorithm::Tiered) than the queued calls.
 //!
 //!    By default, a flood of keys does not cause new keys to be denied, during the flood or afterwards. There is one
 //!    exception. Before an eviction, the limiter examines at most 64 keys. If all of them have calls in progress or
