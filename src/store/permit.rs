@@ -16,11 +16,6 @@ use crate::decision::Decision;
 pub struct Permit(Reservation);
 
 impl Permit {
-    #[inline]
-    pub(crate) fn new(reservation: Reservation) -> Self {
-        Self(reservation)
-    }
-
     /// Returns the permit of a call that was admitted by `decision`. The `reservation` is released when the permit is
     /// dropped. This function is for authors of stores.
     ///
@@ -65,14 +60,9 @@ impl Permit {
         }
     }
 
-    /// Returns the reservation that releases the permit.
-    pub(super) fn into_reservation(self) -> Reservation {
-        self.0
-    }
-
-    /// Merges permits into one.
-    pub(crate) fn merged(permits: impl IntoIterator<Item = Self>) -> Self {
-        Self(Reservation::merged(permits.into_iter().map(|permit| permit.0).collect()))
+    /// Merges the reservations of several permits into one permit.
+    pub(crate) fn merged(permits: impl IntoIterator<Item = Reservation>) -> Self {
+        Self(Reservation::merged(permits.into_iter().collect()))
     }
 
     /// Returns whether the permit holds no units, so that there is nothing to release.

@@ -86,7 +86,7 @@ pub(in crate::middleware) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Pe
                 .iter_mut()
                 .flatten()
                 .filter(|outcome| has_permit(outcome))
-                .map(|outcome| Permit::new(mem::take(&mut outcome.reservation))),
+                .map(|outcome| mem::take(&mut outcome.reservation)),
         ),
         false => Permit::default(),
     }

@@ -6,6 +6,7 @@ use super::{JointRequest, LockedShards, Participant};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::Enqueued;
+use crate::store::Reservation;
 use crate::store::memory::preview::Preview;
 
 /// The second phase of a joint decision: charges the calls, or counts their denials.
@@ -24,7 +25,7 @@ impl Commit<'_, '_, '_> {
         self.wait.charged.resize_with(count, || None);
         self.wait.charged_at.resize(count, Nanos::ZERO);
         self.wait.settles.resize(count, false);
-        self.wait.permits.resize_with(count, || None);
+        self.wait.permits.resize_with(count, Reservation::default);
         // The calls that their limits will certainly admit are made last. A call that holds units until it is released
         // is not one of them, because it may use totals of all keys, which the locks of the shards do not protect.
         let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
@@ -92,7 +93,7 @@ impl Commit<'_, '_, '_> {
             Enqueued::Decided(decision) if decision.is_allowed() => {
                 let permit = self.shards.of(call).permit(call.ask(call.total));
                 let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));
-                if permit.is_some() || self.preview.iter().any(may_wait) {
+                if !permit.is_empty() || self.preview.iter().any(may_wait) {
                     self.wait.charged[at] = charged();
                 }
                 self.wait.permits[at] = permit;

@@ -15,6 +15,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued};
+use crate::store::Reservation;
 use crate::store::memory::QueuedAcquire;
 use crate::store::memory::charge::{Held, MemoryCharge, permit_for};
 use crate::store::memory::context::MemoryContext;
@@ -24,7 +25,6 @@ use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
 use crate::store::memory::preview::Preview;
 use crate::store::memory::shard::Shard;
-use crate::store::{Permit, Reservation};
 use crate::sync::SpinGuard;
 
 /// The algorithm that a call chose, with its type erased.
@@ -68,7 +68,7 @@ pub(super) trait ErasedLimiter: fmt::Debug {
 
 /// The future of a call in one queue. Yields the decision, the clock reading at which the call was charged, and the
 /// permit of the call.
-pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Permit)> + Send>>;
+pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Reservation)> + Send>>;
 
 /// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
 pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
@@ -85,8 +85,8 @@ pub(super) trait ErasedShard {
     fn settles(&self) -> bool;
     /// Returns whether an admitted call holds units until it is released.
     fn needs_release(&self, ask: Ask<'_>) -> bool;
-    /// Returns the permit of an admitted call. Returns `None` if the call needs no release.
-    fn permit(&self, ask: Ask<'_>) -> Option<Permit>;
+    /// Returns the permit of an admitted call. The permit is empty if the call needs no release.
+    fn permit(&self, ask: Ask<'_>) -> Reservation;
     /// Returns the future of the call that is queued on `key` under `ticket`.
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
     /// Gives the key or the shared bucket at `location` a state, unless it has a state already or there is no room for
@@ -154,10 +154,11 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.config.closed
     }
 
-    fn permit(&self, ask: Ask<'_>) -> Option<Permit> {
-        let algorithm = || self.algorithm(ask).clone();
-        self.needs_release(ask)
-            .then(|| Permit::new(permit_for(self.context, ask.location, algorithm(), ask.cost)))
+    fn permit(&self, ask: Ask<'_>) -> Reservation {
+        match self.needs_release(ask) {
+            true => permit_for(self.context, ask.location, self.algorithm(ask).clone(), ask.cost),
+            false => Reservation::default(),
+        }
     }
 
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait {
@@ -168,7 +169,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         Box::pin(async move {
             let mut wait = pin!(wait);
             match wait.as_mut().await {
-                Ok((decision, reservation)) => (decision, wait.charged_at(), Permit::new(reservation)),
+                Ok((decision, reservation)) => (decision, wait.charged_at(), reservation),
                 Err(never) => match never {},
             }
         })

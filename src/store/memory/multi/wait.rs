@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +13,7 @@ use super::locked::{AnyAlgorithm, BoxWait, Reserve, Undo};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome};
-use crate::store::{Permit, Reservation};
+use crate::store::Reservation;
 
 /// The outcome of one of several calls.
 #[derive(Debug)]
@@ -64,8 +65,8 @@ pub struct JointWait {
     pub(super) parts: Few<Member>,
     /// The charges that must be undone in any case, with the clock readings at which they were made.
     pub(super) rollbacks: Vec<(Nanos, Undo)>,
-    /// The permit of each call. `None` while the call waits, and for a call that needs no release.
-    pub(super) permits: Few<Option<Permit>>,
+    /// The permit of each call. Empty while the call waits, and for a call that needs no release.
+    pub(super) permits: Few<Reservation>,
 }
 
 impl JointWait {
@@ -86,7 +87,7 @@ impl JointWait {
         self.may_wait.clear();
         self.undo();
         self.rollbacks.drain(..).for_each(|(charged_at, undo)| undo(charged_at));
-        self.permits.fill_with(|| None);
+        self.permits.fill_with(Reservation::default);
     }
 
     /// Counts the outcomes of the calls. The caller ensures that no call is waiting.
@@ -112,7 +113,7 @@ impl JointWait {
             let reservation = match reserve {
                 Some((charged, reserve)) => reserve(charged_at[charged]),
                 // If several calls use one state, the first of them gets the permit.
-                None => permits[decides?].take().map(Permit::into_reservation).unwrap_or_default(),
+                None => mem::take(&mut permits[decides?]),
             };
             let borrowed = if decision.is_delayed() { borrows } else { 0 };
             Some(Decided { decision, algorithm, reservation, borrowed, is_shadow: false })
@@ -132,9 +133,7 @@ impl Future for JointWait {
                 this.charged_at[*call] = charged_at;
                 denied |= !decision.is_allowed();
                 this.decisions[*call] = Some(decision);
-                if !permit.is_empty() {
-                    this.permits[*call] = Some(permit);
-                }
+                this.permits[*call] = permit;
                 false
             }
             Poll::Pending => true,
