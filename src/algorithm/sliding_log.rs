@@ -38,18 +38,17 @@ use crate::quota::Quota;
 ///
 /// # How it works
 ///
-/// **Problem.** Never admit more than `limit` units in any period, and make each unit available again after exactly one
-/// period.
+/// **Problem.** Admit at most `limit` units in any period. Each unit is available again after exactly one period.
 ///
 /// **Naive answer.** Record when each call passed, and count the records of the last period.
 ///
-/// **Where it breaks.** The naive answer is right, but its cost is proportional to the limit. Each call counts all
-/// records, and with a limit of a million, the records of one busy key take 16 MB.
+/// **Where it breaks.** The cost is proportional to the limit. Each call counts all records, and with a limit of a
+/// million, the records of a busy key take 16 MB.
 ///
 /// **The idea.** Keep a deque of records, oldest first. Each record has a *running total*: the units of this record and
 /// of all earlier records. Records that are a period old are dropped. The units of the last period are the difference
-/// of two running totals. So a binary search can find when, for example, five more units are available. Calls at the
-/// same instant share a record.
+/// of two running totals. So a binary search finds when five more units are available. Calls at the same instant share
+/// a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)

@@ -55,7 +55,7 @@ impl CallCounts {
         // Most calls are admitted. What follows is then compiled without another test of the decision.
         match decision.is_allowed() {
             true => self.add(CallOutcome::Admitted),
-            false => self.add(CallOutcome::of(decision, in_shadow)),
+            false => self.add(CallOutcome::of_denial(decision, in_shadow)),
         }
     }
 

@@ -44,8 +44,9 @@ impl CallOutcome {
         }
     }
 
+    /// Returns the outcome of a call that `decision` denies.
     #[inline]
-    fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
+    pub(super) fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
         match decision {
             _ if in_shadow => Self::ShadowDenied,
             decision if decision.is_closed() => Self::Closed,

@@ -55,29 +55,28 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
-        let algorithm = self.algorithm();
-        if self.has_queue() { self.check_queued(now, cost) } else { algorithm.check(self.state, now, cost) }
+        match self.has_queue() {
+            true => self.check_queued(now, cost),
+            false => self.algorithm().check(self.state, now, cost),
+        }
     }
 
     /// Like [`check`](KeyEntry::check), for a key with a queue.
     #[cold]
     fn check_queued(&mut self, now: Nanos, cost: u64) -> Decision {
         let algorithm = self.algorithm();
-        self.between_releases(now, |entry| match entry.queued_entry() {
-            Some(queued) if queued.queue.has_waiters() && cost > 0 => {
+        self.with_queue(now, |queued| {
+            if queued.queue.has_waiters() && cost > 0 {
                 let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
                 let mut view = queued.queue.view(queued.base, algorithm, queued.state, now);
                 let blocked = view.deny_behind_queue(arrival);
-                algorithm.report(queued.state, now, cost, true, blocked)
+                return algorithm.report(queued.state, now, cost, true, blocked);
             }
-            Some(queued) => {
-                let decision = algorithm.check(queued.state, now, cost);
-                if cost > 0 && decision.is_allowed() {
-                    queued.queue.commit_release();
-                }
-                if queued.queue.has_waiters() { decision.with_remaining_zero() } else { decision }
+            let decision = algorithm.check(queued.state, now, cost);
+            if cost > 0 && decision.is_allowed() {
+                queued.queue.commit_release();
             }
-            None => algorithm.check(entry.state, now, cost),
+            if queued.queue.has_waiters() { decision.with_remaining_zero() } else { decision }
         })
     }
 
@@ -277,8 +276,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         Some(QueuedEntry { base: self.base, queue, state: self.state, wake: self.wake })
     }
 
-    /// Releases all due waiters, runs `change` on the queue, and releases all due waiters again. The key must have a
-    /// queue.
+    /// Releases due waiters, runs `change` on the queue, and releases due waiters again. The key must have a queue.
     #[cold]
     fn with_queue<R>(&mut self, now: Nanos, change: impl FnOnce(&mut QueuedEntry<'_, A>) -> R) -> R {
         let Some(mut queued_entry) = self.queued_entry() else {

@@ -5,7 +5,7 @@ use crate::stats::{CallOutcome, CallRegistry, StoreStats};
 use crate::store::Attempt;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) calls: CallRegistry,
     evicted: AtomicU64,
@@ -18,17 +18,6 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    pub(super) fn new() -> Self {
-        Self {
-            calls: CallRegistry::default(),
-            evicted: AtomicU64::new(0),
-            evicted_at_limit: AtomicU64::new(0),
-            shared: AtomicU64::new(0),
-            is_full: AtomicBool::new(false),
-            has_warned: AtomicBool::new(false),
-        }
-    }
-
     /// Counts the decision on a call, unless a layer counts the call.
     #[inline]
     pub(super) fn count<A>(&self, call: &Attempt<'_, A>, decision: &Decision) {

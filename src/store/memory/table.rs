@@ -63,7 +63,7 @@ impl<A: Algorithm> Table<A> {
             retention: AtomicU64::new(retention(algorithm)),
             keys: Shards::new(shards, algorithm),
             shared: Shards::new(SHARED_SHARDS, algorithm),
-            counters: Counters::new(),
+            counters: Counters::default(),
             buckets: AtomicUsize::new(0),
             next_bucket: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
