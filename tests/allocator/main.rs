@@ -4,3 +4,5 @@ mod allocation;
 mod flood;
 mod layer_calls;
 mod memory;
+#[path = "../support/scale.rs"]
+mod scale;

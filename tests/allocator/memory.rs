@@ -8,8 +8,12 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
-/// The number of keys of a flood, for tables of 100,000 keys.
-const FLOOD: u32 = 300_000;
+use crate::scale::scaled;
+
+/// Returns the number of keys of a flood, for tables of 100,000 keys.
+fn flood_size() -> u32 {
+    scaled(3_000_000) as u32
+}
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -44,7 +48,7 @@ fn flood<A: Algorithm>((limiter, clock): (RateLimiter<A>, ManualClock), capacity
     }
     let before = limiter.check("honest");
     assert!(!before.is_allowed());
-    for key in 0..FLOOD {
+    for key in 0..flood_size() {
         let _ = limiter.check(&key);
         assert!(limiter.len() <= 100_000);
     }
@@ -71,13 +75,13 @@ fn the_same_holds_for_each_algorithm() {
 fn a_flood_holds_no_more_bytes_than_the_documentation_says() {
     let (limiter, _clock) = limiter(bucket(), 100_000);
     let bytes = held(|| {
-        for key in 0..FLOOD {
+        for key in 0..flood_size() {
             let _ = limiter.check(&key);
         }
     });
     assert!(bytes <= 48 * 100_000, "{bytes} bytes for 100,000 keys");
     let more = held(|| {
-        for key in FLOOD..2 * FLOOD {
+        for key in flood_size()..2 * flood_size() {
             let _ = limiter.check(&key);
         }
     });

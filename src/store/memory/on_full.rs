@@ -138,8 +138,9 @@ mod tests {
 
     #[test]
     fn a_key_that_is_locked_out_outlasts_those_at_their_limits() {
-        let offers = [('a', Usage::LOCKED_OUT, 9), ('b', Usage::FULL, 4), ('c', Usage::FULL, 5)];
-        assert_eq!(order(&offers), "cba");
+        let offers = |idle| [('a', Usage::LOCKED_OUT, idle), ('b', Usage::FULL, 4), ('c', Usage::FULL, 5)];
+        assert_eq!(order(&offers(9)), "cba");
+        assert_eq!(order(&offers(50))[..1], *"c");
     }
 
     #[test]
@@ -171,6 +172,7 @@ mod tests {
             sample.offer(Sampled { key, usage: Usage::FULL, idle: 0 });
         }
         assert!(sample.is_complete());
+        assert_eq!(sample.sampled.len(), 8);
         assert_eq!(sample.least_used().map(|sampled| sampled.key), Some(0));
     }
 }
