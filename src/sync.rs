@@ -16,29 +16,32 @@ mod real {
 
     pub(crate) type SpinGuard<'a, T> = SpinMutexGuard<'a, T>;
 
-    /// The number of times that a waiting thread looks at the lock before each yield or sleep.
-    const SPINS: u32 = 64;
-    /// The number of times that a waiting thread yields before it sleeps for the first time.
-    const YIELDS: u32 = 256;
+    /// The number of times that a waiting thread looks at the lock before it lets other threads run.
+    const SPINS: u32 = 400;
     const SLEEP: Duration = Duration::from_micros(50);
 
     /// A lock that is taken by one compare-exchange, and released by a plain store. By comparison, a mutex of std needs
     /// a second locked instruction for its release. A panic does not poison the lock.
     ///
     /// A waiting thread spins for a short time. If the lock is still taken, the thread that has it was probably
-    /// preempted, so the waiting thread yields its time slice. Finally, the waiting thread sleeps, because a thread
-    /// with a high priority that only yields may never let a thread with a low priority run.
+    /// preempted, or many threads wait. The waiting thread then takes the mutex `waiting`, so that all waiting threads
+    /// but one block, and do not take the processor from the thread that has the lock. The one that does not block
+    /// spins, and sleeps after each [`SPINS`] looks. It does not yield instead: a thread with a high priority that only
+    /// yields may never let a thread with a low priority run.
     #[derive(Debug)]
-    pub(crate) struct SpinLock<T>(SpinMutex<T>);
+    pub(crate) struct SpinLock<T> {
+        lock: SpinMutex<T>,
+        waiting: Mutex<()>,
+    }
 
     impl<T> SpinLock<T> {
         pub(crate) fn new(value: T) -> Self {
-            Self(SpinMutex::new(value))
+            Self { lock: SpinMutex::new(value), waiting: Mutex::new(()) }
         }
 
         #[inline]
         pub(crate) fn lock(&self) -> SpinGuard<'_, T> {
-            match self.0.try_lock() {
+            match self.lock.try_lock() {
                 Some(guard) => guard,
                 None => self.wait(),
             }
@@ -46,23 +49,28 @@ mod real {
 
         #[cold]
         fn wait(&self) -> SpinGuard<'_, T> {
-            let mut yields = 0;
+            if let Some(guard) = self.spin() {
+                return guard;
+            }
+            let _turn = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
-                for _ in 0..SPINS {
-                    if !self.0.is_locked()
-                        && let Some(guard) = self.0.try_lock()
-                    {
-                        return guard;
-                    }
-                    spin_loop();
-                }
-                if yields < YIELDS {
-                    yields += 1;
-                    thread::yield_now();
-                } else {
-                    thread::sleep(SLEEP);
+                match self.spin() {
+                    Some(guard) => return guard,
+                    None => thread::sleep(SLEEP),
                 }
             }
+        }
+
+        fn spin(&self) -> Option<SpinGuard<'_, T>> {
+            for _ in 0..SPINS {
+                if !self.lock.is_locked()
+                    && let Some(guard) = self.lock.try_lock()
+                {
+                    return Some(guard);
+                }
+                spin_loop();
+            }
+            None
         }
     }
 }

@@ -32,8 +32,8 @@ tower-throttle beside governor and tower_governor, as ratios
 
     cargo bench [-- OPTIONS] [SECTION...]
 
-sections: check, layer, server, store (check by table size, threads, memory and part), count (instructions per check and request,
-          exact; needs valgrind), verify (fails if they are above their bounds), and redis (limits in Redis, to PING; needs
+sections: check, layer, server, store (check by table size, threads, memory and part), waits (the times of single calls of
+          eight threads; a part of store), count (instructions per check and request, exact; needs valgrind), verify (fails if they are above their bounds), and redis (limits in Redis, to PING; needs
           redis-server). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
@@ -48,7 +48,7 @@ fn main() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "store" | "count" | "verify" | "redis" => sections.push(argument),
+            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" => sections.push(argument),
             // `count` and `verify` start this under valgrind, with a subject, a quota and a length.
             "loop" => return instructions::run(arguments),
             other => {
@@ -70,6 +70,7 @@ fn main() {
             }
             "server" => server::run(rounds / 2),
             "store" => store::run(rounds / 9, markdown),
+            "waits" => store::waits(),
             #[cfg(feature = "redis")]
             "redis" => redis::run(rounds / 5),
             #[cfg(not(feature = "redis"))]

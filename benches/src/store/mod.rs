@@ -19,7 +19,8 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::TscClock;
 
-use self::parts::{parts, waits};
+use self::parts::parts;
+pub use self::parts::waits;
 use self::peers::{Bare, Map, fast_governor};
 use self::report::Report;
 use self::tables::{bytes, first_seen, replace};
@@ -180,7 +181,7 @@ pub fn run(rounds: usize, summary: bool) {
     }
     replace(&keys);
     parts(rounds);
-    waits(&cores);
+    waits();
     if summary {
         report.finish();
     }

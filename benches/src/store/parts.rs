@@ -68,8 +68,8 @@ pub fn parts(rounds: usize) {
     print("the parts of a check", &rounds);
 }
 
-/// Prints the times of single calls while eight threads use one key on all `cores`.
-pub fn waits(cores: &[CoreId]) {
+/// Prints the times of single calls while eight threads use one key on all cores.
+pub fn waits() {
     const CALLS: usize = 400_000;
     const THREADS: usize = 8;
     fn row<S: Subject + Sync>(name: &str, cores: &[CoreId], subject: &S) -> Vec<String> {
@@ -95,7 +95,7 @@ pub fn waits(cores: &[CoreId]) {
         let at = |of: f64| took[(((took.len() - 1) as f64) * of) as usize].to_string();
         [name.to_owned()].into_iter().chain([0.5, 0.99, 0.999, 0.9999, 1.0].map(at)).collect()
     }
-    let mutex = Mutexed(Mutex::new(0));
+    let (mutex, cores) = (Mutexed(Mutex::new(0)), &*core_affinity::get_core_ids().unwrap_or_default());
     let rows = [
         row(PEER, cores, &governor(Quotas::deep())),
         row("a mutex of std, and the clock", cores, &mutex),
