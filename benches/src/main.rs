@@ -48,7 +48,9 @@ fn main() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" => sections.push(argument),
+            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" => {
+                sections.push(argument)
+            }
             // `count` and `verify` start this under valgrind, with a subject, a quota and a length.
             "loop" => return instructions::run(arguments),
             other => {

@@ -15,18 +15,20 @@ use crate::check::{PLENTY, Quotas, Subject, governor};
 use crate::interleave::{Contestant, Rounds};
 use crate::{alloc, table};
 
-/// Measures the insertion of all keys into a limiter with room for `max` keys. If there is room for all keys, each
-/// round has a new limiter. Otherwise, the limiter is full of other keys before each round.
-pub fn first_seen(keys: &[IpAddr], max: usize, rounds: usize) -> Rounds {
+/// Measures the insertion of all keys into a limiter with room for `max` keys. Each key is called `calls` times. If
+/// there is room for all keys, each round has a new limiter. Otherwise, the limiter is full of other keys before each
+/// round.
+pub fn first_seen(keys: &[IpAddr], max: usize, calls: usize, rounds: usize) -> Rounds {
     fn contestant<'a, S: Subject + 'a>(
         name: &str,
         keys: &'a [IpAddr],
         max: usize,
+        calls: usize,
         create: impl Fn() -> S + 'a,
     ) -> Contestant<'a> {
         let insert = move |subject: &S| {
             let started = Instant::now();
-            keys.iter().for_each(|key| assert!(subject.check(key)));
+            keys.iter().for_each(|key| (0..calls).for_each(|_| assert!(subject.check(key))));
             started.elapsed()
         };
         if max >= keys.len() {
@@ -40,15 +42,15 @@ pub fn first_seen(keys: &[IpAddr], max: usize, rounds: usize) -> Rounds {
     let (deep, window) = (Quotas::deep(), Quotas::per_hour(PLENTY));
     let contestants = vec![
         // The tables of the peers are not bounded, so each round has a new one.
-        contestant(PEER, keys, keys.len(), || governor(deep)),
-        contestant("governor, foldhash", keys, keys.len(), || fast_governor(deep)),
-        contestant("bare table", keys, keys.len(), || Bare::new(keys.len(), PLENTY.into())),
-        contestant("TokenBucket", keys, max, move || ours(TokenBucket::new(deep.ours), max)),
-        contestant("TokenBucket, time stamp counter", keys, max, move || {
+        contestant(PEER, keys, keys.len(), calls, || governor(deep)),
+        contestant("governor, foldhash", keys, keys.len(), calls, || fast_governor(deep)),
+        contestant("bare table", keys, keys.len(), calls, || Bare::new(keys.len(), PLENTY.into())),
+        contestant("TokenBucket", keys, max, calls, move || ours(TokenBucket::new(deep.ours), max)),
+        contestant("TokenBucket, time stamp counter", keys, max, calls, move || {
             by_tsc(TokenBucket::new(deep.ours), max)
         }),
-        contestant("FixedWindow", keys, max, move || ours(FixedWindow::new(window.ours), max)),
-        contestant("SlidingWindow", keys, max, move || ours(SlidingWindow::new(window.ours), max)),
+        contestant("FixedWindow", keys, max, calls, move || ours(FixedWindow::new(window.ours), max)),
+        contestant("SlidingWindow", keys, max, calls, move || ours(SlidingWindow::new(window.ours), max)),
     ];
     Rounds::of(contestants, rounds.min(9))
 }

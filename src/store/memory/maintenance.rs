@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
+use super::on_full::one_unit;
 use super::room::retention;
 use super::shard::{Shard, ShardConfig};
 use super::table::Table;
@@ -92,8 +93,8 @@ impl<A: Algorithm> Table<A> {
             let mut first = self.new_state(config, &config.algorithm, now);
             new.migrate(&mut first, &config.algorithm, now);
             let (generation, closed) = (config.generation + 1, config.closed);
-            let algorithm = new.clone();
-            *config = Arc::new(ShardConfig { algorithm, generation, first: Some(first), closed });
+            let (algorithm, one_unit) = (new.clone(), one_unit(new));
+            *config = Arc::new(ShardConfig { algorithm, one_unit, generation, first: Some(first), closed });
         }
         self.retention.store(retention(new), Ordering::Relaxed);
         wake

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Usage;
+use crate::algorithm::{Algorithm, Usage};
 
 /// The behaviour for a new key when the table contains [`max_keys`](crate::limiter::Builder::max_keys) keys, and none
 /// of the few keys that are then examined is fresh.
@@ -16,7 +16,8 @@ use crate::algorithm::Usage;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest.
+    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest. The
+    /// sample ends at a key that has used at most one unit of a limit of eight or more. This key is evicted.
     ///
     /// A key at its limit is evicted only if none of the other sampled keys is used less. Of keys at their limits, idle
     /// keys are evicted first, then keys that are locked out, and keys with frequent calls last. At its next call, an
@@ -88,7 +89,7 @@ impl<K: Copy> LeastUsed<K> {
     /// If all sampled keys are at their limits, keys whose last calls are much more recent than those of most sampled
     /// keys are not evicted. Otherwise, a flood of keys that are locked out would evict such a key again and again,
     /// although calls with the key continue.
-    pub(super) fn least_used(mut self) -> Option<Sampled<K>> {
+    pub(super) fn least_used(&mut self) -> Option<Sampled<K>> {
         let least = *self.sampled.iter().min_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)))?;
         if !least.usage.is_full() {
             return Some(least);
@@ -97,13 +98,26 @@ impl<K: Copy> LeastUsed<K> {
         let median = self.sampled[self.sampled.len() / 2].idle;
         let is_active = |sampled: &Sampled<K>| sampled.idle < median / 4;
         let order = |sampled: &Sampled<K>| (is_active(sampled), sampled.usage, Reverse(sampled.idle));
-        self.sampled.into_iter().min_by_key(order)
+        self.sampled.iter().copied().min_by_key(order)
     }
+}
+
+/// Returns the usage of a key that has used one unit, if each limit is at least eight units. Otherwise returns
+/// [`Usage::NONE`].
+///
+/// A key with at most this usage is evicted without a comparison with other keys. So the many keys of a flood that are
+/// called once are evicted in little time, and such an eviction gives back at most one unit.
+pub(super) fn one_unit<A: Algorithm>(algorithm: &A) -> Usage {
+    let mut least = u64::MAX;
+    algorithm.for_each_policy(&mut |policy| least = least.min(policy.quota));
+    if least < 8 { Usage::NONE } else { Usage::of(1, least) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::FixedWindow;
+    use crate::quota::Quota;
 
     /// Returns the keys in the order in which they are evicted, if the others are sampled again each time.
     fn order(offers: &[(char, Usage, u64)]) -> String {
@@ -115,6 +129,14 @@ mod tests {
             offers.retain(|(key, ..)| *key != least.key);
             evicted.push(least.key);
         }
+    }
+
+    #[test]
+    fn one_unit_of_a_small_limit_is_compared() {
+        let of = |quota| one_unit(&FixedWindow::new(Quota::per_hour(quota)));
+        assert_eq!([1, 7, 8, 100].map(of), [Usage::NONE, Usage::NONE, Usage::of(1, 8), Usage::of(1, 100)]);
+        let (hourly, daily) = (Quota::per_hour(10), Quota::per_day(9));
+        assert_eq!(one_unit(&(FixedWindow::new(hourly), FixedWindow::new(daily))), Usage::of(1, 9));
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Room for new keys: fresh keys are removed and, if the table is full, other keys may be evicted.
 //!
-//! A call with a new key examines slots of the key's shard, which is locked. Keys are distributed over the shards by a
-//! keyed hash, so callers cannot choose which shard is examined, or which key is evicted.
+//! A call with a new key examines slots of the key's shard, which is locked. Keys are distributed over the shards and
+//! their slots by a keyed hash, so callers cannot choose which slots are examined, or which key is evicted.
 
 use std::mem;
 
 use super::fingerprint::Fingerprint;
 use super::on_full::{LeastUsed, OnFull, Sampled};
-use super::shard::Shard;
+use super::shard::{Shard, ShardConfig};
+use super::slots::Slots;
 use super::table::Table;
-use crate::algorithm::{Algorithm, QuotaUnit};
+use crate::algorithm::{Algorithm, QuotaUnit, Usage};
 use crate::clock::Nanos;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,9 +22,9 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// about `n / 4` keys become removable, and such a key is found after half a round on average. So about an eighth of
 /// the slots contain keys that may be removed, but have not been examined yet.
 const SWEEP_PER_INSERT: usize = 4;
-/// The number of slots that are examined for a new key when there is no room, and [`OnFull`] does not allow evictions.
+/// The minimum number of slots that are examined together when there is no room.
 const SWEEP_WHEN_FULL: usize = 16;
-/// The maximum number of slots that are examined for one new key.
+/// The maximum number of slots that are examined together.
 const MAX_LOOKS: usize = 64;
 
 /// The maximum time for which a fresh key must be idle before it is removed while there is room: ten seconds, in
@@ -39,34 +40,128 @@ impl Drop for Place<'_> {
     }
 }
 
+/// The room for a new key. If it is dropped, the table stays as it is.
+pub(super) enum Room<'a> {
+    Vacant(Place<'a>),
+    /// A slot whose key is removed when the new key is inserted.
+    Occupied {
+        /// The position of the slot in the search order of the new key.
+        position: usize,
+        /// The usage of the removed key, or `None` if that key is fresh.
+        usage: Option<Usage>,
+    },
+}
+
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key of a locked shard. If enough slots are due or there is no room, examines a few slots
-    /// first, and removes fresh keys. If there is still no room, evicts one of the examined keys, if [`OnFull`] allows
-    /// evictions. No key in `keep` is removed. Returns `None` if there is no room.
+    /// Makes room for a new key of a locked shard. If enough slots are due, or if there is no room and [`OnFull`] does
+    /// not allow evictions, examines a few slots first, and removes fresh keys. If there is no room and [`OnFull`]
+    /// allows evictions, the new key gets the room of another key. No key in `keep` is removed. Returns `None` if there
+    /// is no room.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<A>,
+        key: Fingerprint,
         keep: &[Fingerprint],
         now: Nanos,
-    ) -> Option<Place<'_>> {
-        shard.due += SWEEP_PER_INSERT;
-        if shard.due < MAX_LOOKS.min(shard.slots.slot_count())
-            && let Some(place) = self.try_reserve()
-        {
-            return Some(place);
-        }
+    ) -> Option<Room<'_>> {
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
-        let mut sample = LeastUsed::new();
-        let freed = self.sweep(shard, evicts.then_some(&mut sample), keep, now);
+        shard.due += SWEEP_PER_INSERT;
+        let is_due = shard.due >= MAX_LOOKS.min(shard.slots.slot_count());
+        let freed = match is_due || !evicts && self.is_full() {
+            true => self.sweep(shard, keep, now),
+            false => None,
+        };
         if let Some(place) = freed.or_else(|| self.try_reserve()) {
-            return Some(place);
+            return Some(Room::Vacant(place));
         }
-        self.counters.record_full();
-        let Sampled { key, usage, .. } = sample.least_used()?;
-        shard.slots.remove(key);
+        if !evicts {
+            self.counters.record_full();
+            return None;
+        }
+        self.replaceable(shard, key, keep, now).or_else(|| {
+            // All keys near the first slot of the new key are in use.
+            shard.due = MAX_LOOKS;
+            self.sweep(shard, keep, now).map(Room::Vacant)
+        })
+    }
+
+    /// Inserts a new key into its room.
+    pub(super) fn insert(
+        &self,
+        room: Room<'_>,
+        slots: &mut Slots<A::State>,
+        key: Fingerprint,
+        state: A::State,
+        now: Nanos,
+    ) {
+        match room {
+            Room::Vacant(place) => {
+                slots.insert(key, state);
+                // The key occupies the place now.
+                mem::forget(place);
+            }
+            Room::Occupied { position, usage } => {
+                self.record_replaced(usage, now);
+                slots.replace(position, key, state);
+            }
+        }
+    }
+
+    /// Chooses the key that is removed for the new key `key`. Examines the slots that a search for the new key examines,
+    /// and then the slots behind them, until a key has used at most one unit or enough keys are sampled. The search has
+    /// loaded these slots from memory already. The new key usually gets the slot of the chosen key, so that no other
+    /// key moves.
+    fn replaceable(
+        &self,
+        shard: &mut Shard<A>,
+        key: Fingerprint,
+        keep: &[Fingerprint],
+        now: Nanos,
+    ) -> Option<Room<'_>> {
+        let Shard { config, slots, queues, .. } = shard;
+        let ShardConfig { algorithm, one_unit, .. } = &**config;
+        let (mut sample, mut vacant, mut chosen) = (LeastUsed::new(), None, None);
+        for (position, slot) in slots.in_search_order(key).take(MAX_LOOKS).enumerate() {
+            let Some((key, state)) = slot else {
+                vacant.get_or_insert(position);
+                continue;
+            };
+            if algorithm.in_flight(state) > 0 || queues.contains_key(&key) || keep.contains(&key) {
+                continue;
+            }
+            let usage = algorithm.usage(state, now);
+            if usage <= *one_unit {
+                let is_fresh = algorithm.is_fresh(state, now) && self.may_forget(config, now);
+                chosen = Some((position, (!is_fresh).then_some(usage)));
+                break;
+            }
+            let idle = now.saturating_since(algorithm.last_update(state));
+            sample.offer(Sampled { key: position, usage, idle });
+            if sample.is_complete() {
+                break;
+            }
+        }
+        let sampled = || sample.least_used().map(|sampled| (sampled.key, Some(sampled.usage)));
+        let chosen = chosen.or_else(sampled);
+        if !matches!(chosen, Some((_, None))) {
+            self.counters.record_full();
+        }
+        let (position, usage) = chosen?;
+        if vacant.is_none_or(|vacant| position < vacant) {
+            return Some(Room::Occupied { position, usage });
+        }
+        let (removed, _) = slots.in_search_order(key).nth(position)??;
+        slots.remove(removed);
+        self.record_replaced(usage, now);
+        Some(Room::Vacant(Place(&self.len)))
+    }
+
+    /// Records that a key was removed for a new key. `usage` is `None` if the removed key was fresh.
+    fn record_replaced(&self, usage: Option<Usage>, now: Nanos) {
         self.removed_at(now);
-        self.counters.evict(usage.is_full());
-        Some(Place(&self.len))
+        if let Some(usage) = usage {
+            self.counters.evict(usage.is_full());
+        }
     }
 
     /// Examines a few slots if `key` is not in the table, and removes the keys that are fresh. So slots are also
@@ -78,19 +173,12 @@ impl<A: Algorithm> Table<A> {
             self.clean_shared();
             let now = self.clock.now();
             shard.due += SWEEP_PER_INSERT;
-            let _freed = self.sweep(&mut shard, None, &[], now);
+            let _freed = self.sweep(&mut shard, &[], now);
         }
     }
 
-    /// Examines a few slots, and removes keys that are fresh. If there is no room, offers to `sample` the keys that may
-    /// be evicted. Returns the place of the first key that was removed.
-    fn sweep(
-        &self,
-        shard: &mut Shard<A>,
-        mut sample: Option<&mut LeastUsed<Fingerprint>>,
-        keep: &[Fingerprint],
-        now: Nanos,
-    ) -> Option<Place<'_>> {
+    /// Examines a few slots, and removes keys that are fresh. Returns the place of the first key that was removed.
+    fn sweep(&self, shard: &mut Shard<A>, keep: &[Fingerprint], now: Nanos) -> Option<Place<'_>> {
         let Shard { config, slots, queues, due } = shard;
         let algorithm = &config.algorithm;
         let retention = self.retention.load(Ordering::Relaxed);
@@ -99,23 +187,17 @@ impl<A: Algorithm> Table<A> {
         let due = mem::take(due).min(most);
         let (mut looks, mut freed) = (0, None);
         loop {
-            let full = freed.is_none() && self.len() >= self.max_keys;
+            let full = freed.is_none() && self.is_full();
             if !full {
                 // Most keys were used recently, so they are skipped.
                 looks += slots.skip_while(due.saturating_sub(looks), |state| idle(state) < retention);
             }
-            let enough = match &sample {
-                _ if !full => looks >= due,
-                None => looks >= SWEEP_WHEN_FULL.min(most),
-                Some(sample) => looks >= most || sample.is_complete(),
-            };
-            if enough {
+            if looks >= if full { due.max(SWEEP_WHEN_FULL).min(most) } else { due } {
                 return freed;
             }
             looks += 1;
             let Some((key, state)) = slots.examine_next() else { continue };
-            let idle = idle(state);
-            if !full && idle < retention || queues.contains_key(&key) || keep.contains(&key) {
+            if !full && idle(state) < retention || queues.contains_key(&key) || keep.contains(&key) {
                 continue;
             }
             if algorithm.is_fresh(state, now) && self.may_forget(config, now) {
@@ -123,13 +205,12 @@ impl<A: Algorithm> Table<A> {
                 self.removed_at(now);
                 // All places but the first are released here.
                 freed.get_or_insert(Place(&self.len));
-            } else if let Some(sample) = &mut sample
-                && full
-                && algorithm.in_flight(state) == 0
-            {
-                sample.offer(Sampled { key, usage: algorithm.usage(state, now), idle });
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.len() >= self.max_keys
     }
 
     pub(super) fn try_reserve(&self) -> Option<Place<'_>> {

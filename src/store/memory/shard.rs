@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
+use super::on_full::one_unit;
 use super::slots::Slots;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Usage};
 use crate::queue::Queue;
 use crate::sync::{SpinGuard, SpinLock};
 
@@ -59,6 +60,8 @@ pub(super) struct Shard<A: Algorithm> {
 #[derive(Clone, Debug)]
 pub(super) struct ShardConfig<A: Algorithm> {
     pub(super) algorithm: A,
+    /// The usage up to which a key is evicted without a comparison with other keys.
+    pub(super) one_unit: Usage,
     /// The number of times that the algorithm was replaced.
     pub(super) generation: u64,
     /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
@@ -101,8 +104,13 @@ impl<A: Algorithm> LockedShard<A> {
 
 impl<A: Algorithm> Shards<A> {
     pub(super) fn new(count: usize, algorithm: &A) -> Self {
-        let config = ShardConfig { algorithm: algorithm.clone(), generation: 0, first: None, closed: false };
-        let config = Arc::new(config);
+        let config = Arc::new(ShardConfig {
+            algorithm: algorithm.clone(),
+            one_unit: one_unit(algorithm),
+            generation: 0,
+            first: None,
+            closed: false,
+        });
         let shard = |_| {
             let queues = HashMap::with_hasher(IdentityBuildHasher);
             let shard = Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0 };
