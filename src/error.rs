@@ -81,8 +81,8 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Creates the error of a setting of your own type, such as an algorithm whose states cannot be stored. `text` says
-    /// what to change.
+    /// Creates the error of a setting that is not valid, for a type of your own. An example is an algorithm of your own
+    /// whose states cannot be stored. `text` says what to change.
     pub fn new(text: impl Into<String>) -> Self {
         Self { text: text.into() }
     }

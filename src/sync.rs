@@ -26,8 +26,8 @@ mod real {
     /// A waiting thread spins for a short time. If the lock is still taken, the thread that has it was probably
     /// preempted, or many threads wait. The waiting thread then takes the mutex `waiting`, so that all waiting threads
     /// but one block, and do not take the processor from the thread that has the lock. The one that does not block
-    /// spins, and sleeps after each [`SPINS`] looks. It does not yield instead: a thread with a high priority that only
-    /// yields may never let a thread with a low priority run.
+    /// spins, and sleeps whenever it has looked at the lock [`SPINS`] times. It does not yield instead: a thread with a
+    /// high priority that only yields may never let a thread with a low priority run.
     #[derive(Debug)]
     pub(crate) struct SpinLock<T> {
         lock: SpinMutex<T>,
@@ -84,7 +84,8 @@ mod real {
 
     pub(crate) type SpinGuard<'a, T> = MutexGuard<'a, T>;
 
-    /// A lock of the scheduler, under which a thread that spins would make no progress.
+    /// A lock that the scheduler provides. The lock does not spin, because under the scheduler a thread that spins
+    /// makes no progress.
     #[derive(Debug)]
     pub(crate) struct SpinLock<T>(Mutex<T>);
 

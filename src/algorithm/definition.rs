@@ -54,7 +54,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// back.
     ///
     /// Other charges of the key are not affected. A [`refund`](Algorithm::refund), in contrast, does not know which
-    /// charge it is for. The algorithms of this crate undo nothing if the clock was set back to before `charged_at`.
+    /// charge it is for. The algorithms of this crate undo nothing if the clock was set back by more than one period,
+    /// to before `charged_at`.
     ///
     /// The default implementation treats a charge as expired if `now` is after `charged_at`, and refunds `cost`
     /// otherwise.
@@ -71,7 +72,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;
 
     /// Returns the decision that [`check`](Algorithm::check) would make for a call of `cost`, without charging the
-    /// call. `remaining` and `reset_after` describe the state before such a charge.
+    /// call. `remaining` and `reset_after` describe the state without the call.
     ///
     /// The state may be advanced to `now`, which changes no decision at `now` or later.
     fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision;

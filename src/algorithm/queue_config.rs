@@ -212,7 +212,7 @@ pub(crate) fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
     algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
-/// Defines the methods that make an algorithm queue calls instead of denying them.
+/// Defines the methods that configure the queue of an algorithm: `queue`, `max_wait` and `overflow`.
 macro_rules! queue_methods {
     ($algorithm:ty, $default:literal) => {
         impl $algorithm {

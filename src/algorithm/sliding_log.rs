@@ -144,7 +144,8 @@ impl SlidingLog {
     }
 
     /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and from older records if that
-    /// one has fewer units. Newer records keep their units. The work is proportional to the number of newer records.
+    /// one has fewer units. Newer records keep their units. For each record that loses units, the work is proportional
+    /// to the number of records from this record on.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -235,7 +236,8 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units first. These would expire first, so a refund never gives back too much.
+    /// Gives back the oldest units first. The newer units stay counted until they expire, so a refund of older units
+    /// never admits more than `limit` units that were not refunded in any period.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
         Self::remove_oldest(state, cost);

@@ -194,7 +194,7 @@ impl Decision {
         Duration::from_nanos(self.delay)
     }
 
-    /// Returns whether the call was queued.
+    /// Returns whether the call was queued for at least one nanosecond.
     #[inline]
     pub(crate) const fn is_delayed(&self) -> bool {
         self.delay > 0

@@ -40,10 +40,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     ///   callers choose the keys, call `queue(n)` or `max_wait(d)`, or use
     ///   [`acquire_within`](RateLimiter::acquire_within).
     ///
-    /// In a tokio runtime, each call consumes budget of [cooperative
-    /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over calls that are
-    /// decided at once lets other tasks run. If the task has no budget left at the first poll of the future, the call
-    /// is made at a later poll.
+    /// In a tokio runtime, each call that is decided at once consumes budget of [cooperative
+    /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over such calls lets
+    /// other tasks run. If the task has no budget left at the first poll of the future, the call is made at a later
+    /// poll.
     ///
     /// # Cancel safety
     ///

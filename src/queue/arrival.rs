@@ -49,8 +49,8 @@ impl Arrival {
 }
 
 /// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead
-/// have been charged to `state`. `at` is the clock reading to pass to the algorithm as `now` together with `state`, and
-/// may be later than `now`.
+/// have been charged to `state`. `at` is the clock reading that the algorithm must receive together with `state`. It
+/// may be later than the arrival of the calls.
 pub(super) fn capacity<A: Algorithm>(
     algorithm: &A,
     state: &mut A::State,

@@ -191,7 +191,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         }
     }
 
-    /// Returns whether a new call evicts the oldest waiter if the queue is full.
+    /// Returns whether a new call displaces the oldest waiter if the queue is full.
     pub(crate) fn drops_oldest(&self) -> bool {
         self.config.overflow() == QueueOverflow::DropOldest
     }

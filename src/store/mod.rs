@@ -7,8 +7,9 @@
 //! 2. **Removal changes no decision.** The state of a key may be dropped only when the algorithm reports that the state
 //!    is [fresh](Algorithm::is_fresh). If the store is full, a documented policy may drop other states: for the
 //!    [`MemoryStore`], this policy is [`OnFull`].
-//! 3. **All or nothing.** A call that is denied charges nothing. In a store that decides immediately, a call that is
-//!    cancelled while it is queued charges nothing either. [`Store::Wait`] says what other stores promise.
+//! 3. **All or nothing.** A call that is denied charges nothing. In a store that makes its decisions in the process,
+//!    such as the [`MemoryStore`], a call that is cancelled while it is queued charges nothing either. [`Store::Wait`]
+//!    says what other stores promise.
 //!
 //! # A store of your own
 //!
@@ -195,8 +196,8 @@ pub trait ReplaceAlgorithm<A: Algorithm>: Store<A> {
 
 /// A store that can be closed.
 pub trait CloseStore<A: Algorithm>: Store<A> {
-    /// Denies all queued calls, and all later calls with a cost above 0, unless the store was configured to admit later
-    /// calls. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
+    /// Denies all queued calls. Also denies all later calls with a cost above 0, unless the store was configured to
+    /// admit later calls. See [`RateLimiter::close`](crate::limiter::RateLimiter::close).
     fn close(&self);
 }
 

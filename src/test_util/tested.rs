@@ -86,7 +86,7 @@ impl<M> Env<M> {
     }
 }
 
-/// A limiter that panics on an error of the store, which ends the case.
+/// A limiter that panics on an error of the store. The panic ends the test case.
 pub(super) struct Tested<A: Algorithm, S> {
     pub(super) limiter: RateLimiter<A, S>,
     pub(super) store: S,

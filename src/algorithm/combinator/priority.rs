@@ -39,7 +39,8 @@ use crate::decision::Decision;
 ///
 /// # How it works
 ///
-/// **Problem.** The window is used up when a call arrives that must not be denied, such as a payment among page views.
+/// **Problem.** The window is already used up, and a call arrives that must not be denied, such as a payment among page
+/// views.
 ///
 /// **Naive answer.** Admit the call over the limit.
 ///

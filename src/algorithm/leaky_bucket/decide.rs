@@ -107,8 +107,8 @@ impl Algorithm for LeakyBucket {
         Some(if state.next.is_due() { instant.min(now) } else { instant })
     }
 
-    /// Charges the call at its slot. If the slot is more than 5 ms before the key's time, charges the call at 5 ms
-    /// before the key's time instead, and the schedule continues from there.
+    /// Charges the call at its slot. The charge is at most 5 ms before the key's time, and not before the arrival of
+    /// the call. The next slot is counted from the time of the charge.
     fn admit_queued(
         &self,
         state: &mut LeakyBucketState,

@@ -2,7 +2,7 @@
 
 use crate::clock::Nanos;
 
-/// The number of slices that need no allocation.
+/// The maximum number of closed slices that are stored without an allocation.
 const FEW: usize = 10;
 /// The indexes of three words: the units in all slices, the units in the open slice, and the units in the first closed
 /// slice of the ring.

@@ -140,7 +140,8 @@ impl Algorithm for Smooth {
         now
     }
 
-    /// Finds the number by binary search, which is possible because no call is ready before the calls ahead of it.
+    /// Finds the number of calls by binary search, which is possible because no call is ready before the calls ahead of
+    /// it.
     fn queue_capacity(&self, state: &mut SmoothState, now: Nanos, max_wait: u64) -> u64 {
         if max_wait == u64::MAX {
             return u64::MAX;

@@ -83,8 +83,9 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// ```
 ///
 /// Stored permits are taken from the right end of the line, and each permit costs the area under its part of the line.
-/// So if the maximum is stored, a limiter that warms up starts at `cf`, the cold factor, times the interval `T`, and
-/// reaches `T` after `warm_up`. Since the cost is an area, it does not matter how permits are split into calls.
+/// So if the maximum is stored, the time per permit of a limiter that warms up starts at `cf * T`, and falls to `T`
+/// after `warm_up`. Here `cf` is the cold factor, and `T` is the interval. Since the cost is an area, it does not
+/// matter how permits are split into calls.
 ///
 /// **Numbers.** Stored permits are counted as *time*: each permit is one interval `T`. With a warm-up, the threshold is
 /// then at `warm_up / 2`, the maximum is at `warm_up / 2 + 2 warm_up / (1 + cf)`, and each second of idle time adds

@@ -1,8 +1,8 @@
 use super::*;
 
-/// Returns the waits of calls, in hundredths of a second, in the form of Guava's own tests. `calls` has a pause, in
-/// hundredths of a second, and a cost for each call. Each call arrives when its pause has passed since the previous
-/// call was admitted.
+/// Returns the wait of each call, rounded to hundredths of a second, as the waits in Guava's own tests are. `calls` has
+/// a pause, in hundredths of a second, and a cost for each call. Each call arrives when its pause has passed since the
+/// previous call was admitted.
 fn waits(limiter: &Smooth, calls: &[(u64, u64)]) -> Vec<u64> {
     let mut now = Nanos::ZERO;
     let mut state = limiter.new_state(now, now);

@@ -104,9 +104,9 @@ pub trait StoredAlgorithm: Algorithm {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// If `state` contains algorithms whose states have the same unit as those of `self`, replaces these algorithms by
-    /// the algorithm of `self`. Only a state of [`Tiered`](crate::algorithm::Tiered) contains algorithms: those of its
-    /// tiers.
+    /// Replaces algorithms that `state` contains. Only a state of [`Tiered`](crate::algorithm::Tiered) contains
+    /// algorithms: those of its tiers. A `Tiered` replaces each of these algorithms that has the same
+    /// [unit](Self::unit) as its own default algorithm by that default algorithm.
     fn adopt(&self, _state: &mut Self::State) {}
 
     /// Charges `cost` units, or as many of them as are available. This method is called when a call is settled at

@@ -149,7 +149,8 @@ impl TokenBucket {
         self.quota.capacity()
     }
 
-    /// Advances the state to `now`. Returns how far the clock is behind the key's time, in nanoseconds.
+    /// Advances the state to `now`. Returns how far `now` is before the key's time, which is the latest clock reading
+    /// that the key has observed, in nanoseconds. Returns 0 if the clock was set back by more than one period.
     #[inline(always)]
     fn advance(&self, state: &mut TokenBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());

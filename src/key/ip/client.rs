@@ -233,7 +233,8 @@ fn nth_hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyE
     }
 }
 
-/// Returns the only address in the only header of that name.
+/// Returns the address in the header `name`. Returns an error if the request does not have exactly one such header, or
+/// if its value is not an address.
 fn single(
     name: &HeaderName,
     headers: &HeaderMap,

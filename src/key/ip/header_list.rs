@@ -44,8 +44,8 @@ impl List {
 }
 
 /// The iterator of [`List::elements`]. The iterator is lazy: an element is read only when the search from the right
-/// reaches that element. The client may have written the elements further left, so these elements must not affect the
-/// result.
+/// reaches that element. The client may have written the elements to the left of the last one that was read, so those
+/// elements must not affect the result.
 pub(super) struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// The unread rest of the current header value.

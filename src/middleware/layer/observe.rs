@@ -113,8 +113,8 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     }
 
     /// Passes the counts of this policy to the recorder of the `metrics` facade, if a recorder is installed. Call this
-    /// method before each scrape, or every few seconds. [In production](crate::guide::production) lists the names and
-    /// the labels of the metrics.
+    /// method before each scrape, or every few seconds. The chapter [In production](crate::guide::production) lists the
+    /// names and the labels of the metrics.
     ///
     /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. So call
     /// this method for one clone of a layer only, and give each policy a [name](RateLimitLayer::name) of its own. When

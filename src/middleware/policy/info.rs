@@ -24,7 +24,7 @@ pub struct PolicyInfo {
     /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
     /// own.
     pub(in crate::middleware) is_tiered: bool,
-    /// The counters of calls. All clones of the layer share these counters, `keys` and `store_errors`.
+    /// The counters of calls. All clones of the layer share the fields `calls`, `keys` and `store_errors`.
     pub(in crate::middleware) calls: Arc<CallCounts>,
     keys: Arc<KeyCounters>,
     store_errors: Arc<AtomicU64>,

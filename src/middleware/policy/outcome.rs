@@ -45,7 +45,7 @@ impl OutcomeDetails {
 }
 
 impl Outcome {
-    /// Creates the outcome of a decision that needs nothing else until the response is made.
+    /// Creates an outcome without a reservation and without details.
     #[inline]
     pub(in crate::middleware) fn new(decision: Decision, is_shadow: bool) -> Self {
         Self { decision, is_shadow, reservation: Reservation::default(), details: None }

@@ -11,14 +11,14 @@ use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::store::{BoxError, Reservation};
 
-/// The result of a wait: the decision on the call, and what the call needs afterwards.
+/// The result of a wait: the decision on the call, its algorithm, its reservation, and the units that it borrows.
 #[derive(Debug)]
 pub struct WaitResult<A> {
     pub(super) decision: Decision,
     pub(super) algorithm: Option<A>,
     pub(super) reservation: Reservation,
-    /// The number of units that the call has borrowed from the next window, if the call was delayed. This is the cost
-    /// of a call with priority, and 0 for any other call.
+    /// The number of units that the call has borrowed from the next window if it was delayed: the cost of a call with
+    /// priority, and 0 for any other call. If the call was not delayed, this number has no meaning.
     pub(super) borrows: u64,
 }
 
@@ -35,8 +35,8 @@ pin_project! {
 }
 
 impl<W, A> PolicyWait<W, A> {
-    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units. If the wait is dropped, the call
-    /// is counted in `calls`.
+    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units. If the wait is dropped before
+    /// the decision, the call is counted in `calls` as cancelled.
     pub(super) fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: Arc<CallCounts>) -> Self {
         Self { wait, algorithm, borrows, undecided: Undecided(Some(calls)) }
     }

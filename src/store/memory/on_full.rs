@@ -119,7 +119,8 @@ mod tests {
     use crate::algorithm::FixedWindow;
     use crate::quota::Quota;
 
-    /// Returns the keys in the order in which they are evicted, if the others are sampled again each time.
+    /// Returns the keys in the order in which they are evicted, if the remaining keys are sampled again after each
+    /// eviction.
     fn order(offers: &[(char, Usage, u64)]) -> String {
         let (mut offers, mut evicted) = (offers.to_vec(), String::new());
         loop {

@@ -30,7 +30,7 @@ const SMALL_SHARD: usize = 64;
 /// The maximum number of shards of a key table of fewer than 96,000 keys.
 const SPREAD: usize = 64;
 
-/// The maximum number of shards. The shards of a larger key table have more keys.
+/// The maximum number of shards. If a key table would need more shards, its shards have more keys instead.
 const MAX_SHARDS: usize = 1_024;
 
 /// Returns the number of shards of a table of at most `max_keys` keys.
@@ -81,8 +81,8 @@ pub(super) struct Shards<A: Algorithm> {
 #[repr(align(128))]
 pub(super) struct LockedShard<A: Algorithm> {
     shard: SpinLock<Shard<A>>,
-    /// The latest denial. While it stands, further calls of cost 1 for the denied key are denied without the lock. It
-    /// is written while the shard is locked.
+    /// A recent denial. For up to 100 µs while the denial stands, most further calls of cost 1 for the denied key are
+    /// denied without the lock. It is written while the shard is locked.
     pub(super) denial: LatestDenial,
 }
 

@@ -1,4 +1,4 @@
-//! SipHash-1-3 with a result of 64 bits, for keys of a few words.
+//! SipHash-1-3 with a result of 64 bits, for short inputs of a few machine words.
 //!
 //! The result is that of the reference implementation for the same bytes. An integer is added to the current block by a
 //! shift, and is not written to memory first. Discriminants and lengths below 255 are hashed as one byte, so an IPv4

@@ -103,7 +103,8 @@ impl<S> Slots<S> {
     }
 
     /// Advances the cursor by at most `max` slots, while they are vacant, or `skips` returns `true` for their states.
-    /// Stops at the end of the table, from where the cursor moves to the first slot. Returns the number of these slots.
+    /// Stops at the end of the table, from where the cursor moves to the first slot. Returns the number of slots by
+    /// which the cursor has advanced.
     pub(super) fn skip_while(&mut self, max: usize, skips: impl Fn(&S) -> bool) -> usize {
         let end = self.slots.len().min(self.cursor + max);
         let slots = &self.slots[self.cursor..end];

@@ -28,8 +28,8 @@ impl Answer {
         self.verdict == Verdict::Late
     }
 
-    /// Sets the verdict to [`Verdict::Other`]. The answer of the script that only reads is then treated as the answer
-    /// of a script that found a value which it cannot process. A late answer stays late.
+    /// Sets the verdict to [`Verdict::Other`]. This method is for the answer of the script that only reads. This
+    /// process then decides the calls, as it does if a script cannot process a value. A late answer stays late.
     pub(super) fn into_other(self) -> Self {
         if self.is_late() { self } else { Self { verdict: Verdict::Other, ..self } }
     }

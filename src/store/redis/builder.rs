@@ -161,8 +161,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Decides all calls by reading and writing states, in two round trips each, instead of by scripts in one round
-    /// trip. Tests compare the decisions of both.
+    /// Decides all calls in this process. One trip reads the state, and another trip writes it. Without this setting, a
+    /// script decides most calls in one trip. Tests compare the decisions of this process with those of the scripts.
     #[doc(hidden)]
     pub fn without_scripts(mut self) -> Self {
         self.settings.scripts = false;

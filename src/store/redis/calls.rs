@@ -27,8 +27,8 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
         })
     }
 
-    /// Returns an empty permit for an admitted call, because no algorithm whose states can be kept in Redis limits
-    /// calls in progress.
+    /// Returns an empty permit for an admitted call, because no algorithm of this crate that works with a
+    /// [`RedisLimit`] limits calls in progress.
     fn try_acquire_permit(
         &self,
         key: RedisKey,

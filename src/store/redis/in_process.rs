@@ -98,8 +98,8 @@ impl RedisInProcess {
         RedisStoreBuilder::store(Box::new(self.clone()), deadline, TimeSource::Server, Settings::default())
     }
 
-    /// Stops the server, or lets it run again. A server that is stopped executes the commands that it receives when it
-    /// runs again.
+    /// Stops the server, or lets it run again. A stopped server receives commands, and executes them once it runs
+    /// again.
     pub fn set_running(&self, is_running: bool) {
         self.server.is_running.send_replace(is_running);
     }

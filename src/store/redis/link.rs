@@ -146,8 +146,8 @@ impl Link {
         self.eval(&self.read, keys, not_after, |_| {}).await
     }
 
-    /// Executes a script that reads a key. The reply contains the server's time, so from then on the server can detect
-    /// calls that arrive after their deadline.
+    /// Executes a script that reads a key. The reply contains the server's time. From then on, this process sends each
+    /// deadline in the server's time, so the server can detect calls that arrive after their deadline.
     pub(super) async fn verify(&self, key: &str, timeout: Duration) -> Result<(), RedisError> {
         let limit = self.now().saturating_add(Nanos::from(timeout).0);
         match self.until(limit, self.read(Keys { texts: &[key], is_asking: false }, limit)).await {
@@ -256,7 +256,8 @@ impl Link {
     }
 
     /// Records that a trip on the connection with the number `connection` had no reply at its deadline. Drops that
-    /// connection if the breaker is open. Whatever the reason is, the next trip would probably fail as well.
+    /// connection if the breaker is open. The missing reply counts as an outage, whatever caused it, because the next
+    /// trip would probably fail as well.
     pub(super) fn failed_late(&self, connection: u64) -> RedisError {
         let error = self.deadline_error();
         if self.breaker.record_outage(&error, self.now()) {

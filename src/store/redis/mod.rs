@@ -61,7 +61,8 @@
 //!   charged.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
 //!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
-//!   would. At most four states of a key are kept. A call then takes at least two round trips if it is admitted.
+//!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
+//!   several states, an admitted call takes at least two round trips.
 //! - Two limiters with the same name in one process make separate trips.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
@@ -141,11 +142,11 @@ pub use self::{fallback::WithFallback, lease::WithLeases, limit::RedisKey};
 ///
 /// # Guarantees
 ///
-/// Each call whose future is polled when it is woken ends within the [deadline](RedisStoreBuilder::deadline), even
-/// while the server cannot be reached. The time for which the call waits for units is not part of the deadline. If the
-/// server receives a call after the deadline of the call, the server charges nothing. This holds only if the server has
-/// replied at least once before the call was sent, so that the store knows the server's time, and if the server's clock
-/// is not set back.
+/// Each call whose future is polled when it is woken ends at most 1 ms after the
+/// [deadline](RedisStoreBuilder::deadline), even while the server cannot be reached. The time for which the call waits
+/// for units is not part of the deadline. If the server receives a call after the deadline of the call, the server
+/// charges nothing. This holds only if the server has replied at least once before the call was sent, so that the store
+/// knows the server's time, and if the server's clock is not set back.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. A reply that
 /// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
@@ -205,8 +206,8 @@ impl RedisStore {
     ///
     /// [`connect`](RedisStoreBuilder::connect) and [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an
     /// error if there is no URL, or if a URL is wrong, has a database other than 0, or is that of a Unix socket.
-    /// `connect` also returns an error if the server is no node of a cluster. All nodes that the given servers report
-    /// are reached with the user, the password and the encryption of the first URL.
+    /// `connect` also returns an error if none of the given servers replies as a node of a cluster. All nodes that the
+    /// given servers report are reached with the user, the password and the encryption of the first URL.
     pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
         RedisStoreBuilder::of_cluster(urls)
     }

@@ -27,8 +27,8 @@ impl Names {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Registers a limiter. Returns an error if the limiter has no name, or if a registered limiter with this name has
-    /// another unit.
+    /// Registers a limiter. Returns an error if the limiter has no name, or if the states of a registered limiter with
+    /// this name have another unit.
     pub(super) fn register(&self, name: Option<String>, unit: &str) -> Result<Registered, RedisError> {
         let error = |detail: String| RedisError::new(RedisErrorKind::Name, detail);
         let Some(name) = name.filter(|name| !name.is_empty()) else {

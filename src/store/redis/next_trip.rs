@@ -34,7 +34,7 @@ type BoxedFlight = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The calls that wait for the next trip of a key.
 pub(super) struct Waiting<A> {
-    /// The number of the flight that makes the next trip.
+    /// The number of the [`Flight`](super::flight::Flight) that makes the next trip.
     pub(super) flight: u64,
     /// The time at which the present trip ends at the latest, if the runtime of the flight is driven.
     pub(super) ends: Nanos,

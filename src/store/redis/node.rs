@@ -33,7 +33,7 @@ pub(super) struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// Returns the time limit of a request to a node, which may have to connect first.
+    /// Returns the time limit of a request to a node. The client may have to connect before it sends the request.
     pub(super) fn max_time(&self) -> Duration {
         self.timeout.max(self.deadline)
     }

@@ -1,9 +1,10 @@
 //! The scripts, which change states on the server.
 //!
 //! A script is made of fragments, one for each limit. So there is one script for each *combination of kinds* of limits,
-//! and quotas are arguments of the script. A script decides several calls in order by their costs, writes the resulting
-//! state, and returns the server's time and the state that it found. From that time and that state, this process
-//! computes the decision of each call, with the algorithm's own arithmetic.
+//! and quotas are arguments of the script. A script gets a list of the costs of several calls, and decides the calls in
+//! the order of this list. The script then writes the resulting state, and returns the server's time and the state that
+//! it found. From that time and that state, this process computes the decision of each call, with the algorithm's own
+//! arithmetic.
 //!
 //! Numbers in Lua are floating-point numbers. Integers are exact up to 2^53, and only the format `%d` prints all of
 //! their digits. So limits that need larger numbers have no script.
@@ -221,7 +222,7 @@ impl Decide {
         self.place = 1;
     }
 
-    /// Reads the state of a key, and advances it to the present time.
+    /// Adds the lines that read the state of a key, and advance the state to the present time.
     fn read(&mut self, at: usize, key: &KeySteps) {
         self.line(&format!("s, prefix, back = value{at}, ARGV[{}], false", at + 1));
         self.line("p = #prefix + 1");
@@ -282,7 +283,7 @@ impl Decide {
         fits.join(" and ")
     }
 
-    /// Writes the state of a key, if it must be written.
+    /// Adds the lines of the script that write the state of a key, if the state must be written.
     fn write(&mut self, at: usize) {
         self.line(&format!("if must{at} then\nlocal x, ttl = ARGV[{}], 0", at + 1));
         for step in std::mem::take(&mut self.fragments[at]) {

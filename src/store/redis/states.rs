@@ -3,9 +3,10 @@
 //!
 //! While machines use a key with different quotas, the value of the key has one state for each quota, at most four. The
 //! quota of each machine decides the calls of that machine. An admitted call is charged to all states. So units that
-//! exceed a small quota are still counted for a larger one, and no machine admits more than its own quota would,
-//! whichever machine has admitted the earlier calls. A state is dropped if its quota is not used for as long as the
-//! state takes to become fresh.
+//! exceed a small quota are still counted for a larger one. No machine admits more calls than its own quota allows,
+//! whichever machine has admitted the earlier calls. After the last use of a quota, its state is kept for the time that
+//! the state then needs to become fresh, and is dropped afterwards. Calls of machines with other quotas do not prolong
+//! this time.
 
 use super::error::{RedisError, RedisErrorKind};
 use super::operation::{Action, Operation, Outcome};

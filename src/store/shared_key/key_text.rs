@@ -6,10 +6,10 @@ use super::{KeySecret, KeyWriter, SharedKey};
 /// A creator of the texts of a limiter's keys. Such a text names a key in a store on another machine: for example,
 /// `throttle:{user-42}:login`.
 ///
-/// A text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster hashes only the
-/// part in braces, the hash tag. So all limits of one caller are on one node, and different callers are spread over all
-/// nodes. In prefixes, keys and names, special characters such as braces and line breaks are escaped, as [`KeyWriter`]
-/// describes. In names, colons are escaped as well.
+/// By default, a text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster
+/// hashes only the part in braces, the hash tag. So all limits of one caller are on one node, and different callers are
+/// spread over all nodes. In prefixes, keys and names, special characters such as braces and line breaks are escaped,
+/// as [`KeyWriter`] describes. In names, colons are escaped as well.
 ///
 /// Texts with different prefixes or names are different. With the same prefix and name, different keys of a type have
 /// different texts: see [`KeyWriter`]. If long keys are hashed, two long keys have the same text only if they have the

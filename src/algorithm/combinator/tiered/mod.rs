@@ -1,4 +1,4 @@
-//! Tiers: a limit for each call.
+//! Tiers: each call can choose the limit that decides the call.
 
 mod decide;
 #[cfg(feature = "redis")]
@@ -21,13 +21,14 @@ use crate::decision::Decision;
 /// state of that tier is converted from the state of another tier, as the table of
 /// [`replace`](crate::limiter::RateLimiter::replace) describes. Each admitted call is charged to all tiers of the key.
 /// If a tier that the call did not choose has fewer units left than the call costs, only these units are charged to
-/// that tier. A [`Concurrency`](crate::algorithm::Concurrency) is charged the whole cost even then. The next scheduled
-/// time of a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth) is then moved to at
-/// least as many intervals from now as the call costs. So a user who moves to another tier keeps the charged units, and
-/// alternating between tiers gains nothing. A key has at most 32 tiers. If an admitted call adds a further tier, the
-/// other tier that becomes fresh first is removed. A refund goes to the tier of the last admitted call. Calls of all
-/// tiers wait in one queue, in the order of arrival. The first waiter is released when the tier that it chose admits
-/// it.
+/// that tier. A [`Concurrency`](crate::algorithm::Concurrency) is charged the whole cost even then. In the same case,
+/// the next scheduled time of a [`LeakyBucket`](crate::algorithm::LeakyBucket), or of a
+/// [`Smooth`](crate::algorithm::Smooth) that can admit no call now, is moved to at least as many intervals from now as
+/// the call costs. A `Smooth` that can admit a call now is charged the whole cost. So a user who moves to another tier
+/// keeps the charged units, and alternating between tiers gains nothing. A key has at most 32 tiers. If an admitted
+/// call adds a tier to a key with 32 tiers, one of these 32 tiers is removed: the tier that becomes fresh first. A
+/// refund goes to the tier of the last admitted call. Calls of all tiers wait in one queue, in the order of arrival.
+/// The first waiter is released when the tier that it chose admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -82,7 +83,8 @@ pub struct Tiered<A> {
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct TieredState<A: Algorithm> {
-    /// The current tier: the tier of the last admitted call.
+    /// The current tier: the tier of the last admitted call or, before the first admission, the tier with which the
+    /// state was created.
     by: A,
     state: A::State,
     /// The other tiers of the key. Together with the current tier, there are at most [`MAX_TIERS`].

@@ -138,7 +138,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
     /// Sets the maximum of a random time that is added to the wait that a rejection reports, so that clients that were
     /// rejected together do not retry together. Within one response, the same random time is added to the wait of each
-    /// policy. The random time never shortens a reported wait. The default maximum is zero.
+    /// policy. The default maximum is zero.
     ///
     /// ```
     /// use std::time::Duration;

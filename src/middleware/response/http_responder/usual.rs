@@ -20,7 +20,8 @@ use crate::middleware::response::retry_after::{MAX_RETRY_AFTER, retry_after};
 use crate::middleware::response::structured_field::{self, RATELIMIT};
 
 impl Options {
-    /// Returns whether a usual rejection has all fields that these options ask for, and no others.
+    /// Returns whether a usual rejection has the fields, the body and the extensions that these options ask for, and no
+    /// others.
     fn are_usual(&self) -> bool {
         self.draft == Some(Draft::V11)
             && self.legacy.is_none()

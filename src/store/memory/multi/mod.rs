@@ -50,7 +50,7 @@ pub struct JointRequest<'a> {
     counts: &'a Arc<CallCounts>,
 }
 
-/// The outcome of a joint decision. `None` stands for a call that is not limited.
+/// The outcome of a joint decision. In [`AllDecisions`], `None` stands for a call that is not limited.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,

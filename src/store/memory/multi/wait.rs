@@ -28,7 +28,7 @@ pub struct Decided {
     pub(crate) is_shadow: bool,
 }
 
-/// One of the calls that were decided together.
+/// One of the calls that are decided together.
 #[derive(Default)]
 pub(super) struct Member {
     /// The index of the call whose decision is reported for this call: this call itself, or its leader. The leader is

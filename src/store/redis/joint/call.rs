@@ -28,7 +28,8 @@ pub(super) struct JointCall {
     script: Option<Planned>,
 }
 
-/// A script and its arguments: the beginnings of the values that it writes, and the numbers.
+/// A script and its arguments. The strings are the beginnings of the values that the script writes, one for each key.
+/// The bytes are the arguments of all steps, and then the cost of each group.
 type Planned = (Arc<Script>, Few<String>, Vec<u8>);
 
 /// The parts of a joint call that have the same key. If some of these parts are not in shadow mode, only those parts

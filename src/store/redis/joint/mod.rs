@@ -30,7 +30,7 @@ use crate::store::{
     AllDecisions, Attempt, Decided, Few, JointKind, JointOutcome, JointStore, KeyedStore, Reservation,
 };
 
-/// The kind of [`RedisLimit`].
+/// The [`JointKind`] of the store [`RedisLimit`].
 #[derive(Debug)]
 pub struct InRedis;
 

@@ -46,7 +46,8 @@ pub(super) struct Shared {
     pub(super) _name: Registered,
 }
 
-/// The names of leases. No two leases of all processes have the same name.
+/// The source of the names of leases. A name consists of a random number, which is chosen once for each limiter, and a
+/// number that no other lease of the limiter has.
 pub(super) struct Leases {
     process: u64,
     next: AtomicU64,

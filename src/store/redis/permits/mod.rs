@@ -77,10 +77,10 @@ const MAX_WAITING: u64 = 10_000;
 /// queued again, or denied if the queue is full.
 ///
 /// When a permit is free, the first waiter gets it. The server sends a message to the process of this waiter, on a
-/// connection that each process opens when a call first waits. Messages may be lost. So each process also asks the
-/// server about its first waiters: at least once a second if at most three calls are ahead of its first waiter, and
-/// otherwise at least every five seconds. A call whose future is not polled still gets its permit, and holds it until
-/// the future is dropped.
+/// connection that each process opens when a call first waits. Messages may be lost. So for each key, each process also
+/// asks the server about the first of its own waiters. It asks at least once a second if at most three calls are ahead
+/// of this waiter, and otherwise at least every five seconds. A call whose future is not polled still gets its permit,
+/// and holds it until the future is dropped.
 ///
 /// # What is not promised
 ///

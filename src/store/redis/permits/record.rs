@@ -58,7 +58,7 @@ pub(super) struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No trip has had the record yet.
+    /// No trip has contained an operation on the record yet.
     New,
     /// A trip may have created the record.
     Sent,

@@ -105,7 +105,7 @@ impl Task {
         self.number == number
     }
 
-    /// Records that the task has reacted, and goes on at `due` at the latest.
+    /// Notes that the task has reacted, and that the task goes on at `due` at the latest.
     pub(super) fn goes_on(&mut self, due: Nanos) {
         (self.woken_at, self.due) = (None, due);
     }

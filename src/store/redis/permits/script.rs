@@ -24,7 +24,8 @@ use crate::store::redis::scripts::{Script, TimeSource};
 /// and the units of the record. `l` removes a record. `k` renews a record. If the operation has fewer units than the
 /// record holds, the record keeps only the units of the operation. `q` and `t` renew the record if it exists, and
 /// create it otherwise. If there are too few free permits, or if other records wait, the new record of `q` waits, and
-/// that of `t` is denied. `q` is also denied if the queue is full, or if the units exceed the limit.
+/// that of `t` is denied. A `q` that would have to wait is denied if the queue is full, or if its units exceed the
+/// limit.
 const PERMITS: &str = "\
 local prefix, own, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local places, channel = tonumber(ARGV[5]), ARGV[6]

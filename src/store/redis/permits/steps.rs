@@ -30,8 +30,8 @@ pub(super) struct Trip {
 }
 
 impl State {
-    /// Returns what the task with the number `task` does at `now`. If `is_closed`, the limiter was dropped, and
-    /// forgotten permits are returned.
+    /// Returns what the task with the number `task` does at `now`. If `is_closed` is `true`, the limiter was dropped,
+    /// and the task gives forgotten permits back to the server.
     pub(super) fn next(&mut self, rules: &Rules, task: u64, is_closed: bool, now: Nanos) -> Step {
         if !self.task.is_present(task) {
             return Step::End;
@@ -91,7 +91,7 @@ impl State {
     }
 
     /// Adds the records that must be renewed or polled. Returns the time at which the next record must be renewed or
-    /// polled.
+    /// polled, or at which the first permit expires, whichever is earlier.
     fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
         let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
         for (number, record) in &self.records {

@@ -29,7 +29,8 @@ impl Random {
         (self.0 >> 11) % limit
     }
 
-    /// Returns a number of any size below the limit.
+    /// Returns a random number below the limit. The maximum number of its bits is random as well, so small numbers are
+    /// frequent.
     fn scaled_below(&mut self, limit: u64) -> u64 {
         let bits = self.below(u64::from(limit.ilog2()) + 1) as u32;
         self.below(limit.min(2 << bits)).min(limit - 1)

@@ -11,7 +11,8 @@ use tokio::time::Instant;
 use crate::store::redis::connection::{Call, CallError, Command, Connection, Reply};
 use crate::store::redis::error::RedisError;
 
-/// A server that knows only the scripts that read and swap states. Its time is tokio's.
+/// A server that knows only the scripts that read and swap states. Its clock advances with tokio's time, and can be set
+/// ahead.
 #[derive(Clone)]
 pub(super) struct Staged(Arc<Inner>);
 
