@@ -17,7 +17,10 @@ mod real {
     pub(crate) type SpinGuard<'a, T> = SpinMutexGuard<'a, T>;
 
     /// The number of times that a waiting thread looks at the lock before it lets other threads run.
-    const SPINS: u32 = 400;
+    const SPINS: u32 = 16;
+    /// The maximum length of the pause between two looks. The pause doubles after each look. A waiting thread that looks
+    /// often takes the cache line of the lock from the thread that has the lock, and so slows down that thread.
+    const MAX_PAUSE: u32 = 64;
     const SLEEP: Duration = Duration::from_micros(50);
 
     /// A lock that is taken by one compare-exchange, and released by a plain store. By comparison, a mutex of std needs
@@ -62,13 +65,17 @@ mod real {
         }
 
         fn spin(&self) -> Option<SpinGuard<'_, T>> {
+            let mut pause = 1;
             for _ in 0..SPINS {
                 if !self.lock.is_locked()
                     && let Some(guard) = self.lock.try_lock()
                 {
                     return Some(guard);
                 }
-                spin_loop();
+                for _ in 0..pause {
+                    spin_loop();
+                }
+                pause = (2 * pause).min(MAX_PAUSE);
             }
             None
         }
