@@ -5,8 +5,9 @@
 //! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
 //! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Some algorithms queue calls that cannot be admitted
 //! now. These are [`LeakyBucket`](algorithm::LeakyBucket), [`Smooth`](algorithm::Smooth), and any algorithm on which
-//! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. The layer forwards a queued call when the algorithm
-//! admits the call.
+//! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. A window on which `priority(percent)` was called
+//! queues only calls with [priority](algorithm::Priority). The layer forwards a queued call when the algorithm admits
+//! the call.
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -50,14 +51,14 @@
 //!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple or one of
 //!    several joined layers denies a call, the other limits do not charge the call.
 //! 4. **`retry_after` is exact.** Suppose that after a denial, no other call for the key is made, no queued call is
-//!    cancelled, and queued calls with [priority](algorithm::Priority) are released on time. The same call is then
-//!    denied at every instant before `retry_after` has passed. As soon as this time has passed, the call is allowed or,
-//!    if the call may wait, queued. With
-//!    [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary. The header
-//!    `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied without a
-//!    `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of calls in
-//!    progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only [a
-//!    hint](middleware::HttpResponder::retry_after_unknown).
+//!    cancelled, and queued calls with [priority](algorithm::Priority) are released on time. Suppose also that fewer
+//!    than [`max_queued`](limiter::Builder::max_queued) calls are queued. The same call is then denied at every instant
+//!    before `retry_after` has passed. As soon as this time has passed, the call is allowed or, if the call may wait,
+//!    queued. With [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary.
+//!    The header `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied
+//!    without a `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of
+//!    calls in progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only
+//!    [a hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is exact**: it is the number of calls of cost 1, made by the same method (such as `check` or
 //!    `acquire`), that would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes
 //!    calls that would be queued, and what `remaining` is if the key table is full.

@@ -142,8 +142,8 @@ impl SlidingCounter {
         }
     }
 
-    /// Returns how long before the end of a window `count` units of the previous window begin to weigh at most `spare`
-    /// units. If `count` is at most `spare`, this is the whole period.
+    /// Returns the length of the last part of a window, in which `count` units of the previous window weigh at most
+    /// `spare` units. If `count` is at most `spare`, this is the whole period.
     fn time_to_decay(&self, count: u64, spare: u64) -> u64 {
         let period = self.quota.period_nanos();
         if count <= spare {

@@ -7,8 +7,9 @@ use crate::store::{KeyWriter, SharedKey};
 ///
 /// If the first extractor finds a key, the [deny list](super::PeerIp::deny) of the second extractor still applies.
 ///
-/// [`first_of`](super::first_of()) creates this extractor. The extractors that can report that a request has no key
-/// have a method `or`, which creates this extractor as well, such as [`Header::or`](super::Header::or).
+/// [`first_of`](super::first_of()) creates this extractor. The method `or` of [`Extension`](super::Extension::or),
+/// [`Header`](super::Header::or), [`Bearer`](super::Bearer::or), [`Cookie`](super::Cookie::or) and `Or` itself creates
+/// it as well.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;

@@ -15,9 +15,10 @@
 //! always woken, so that it sets its timer again.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
-//! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Some events can
-//! make the projection wrong: a call is cancelled, a timer is late for a window, or the algorithm is replaced. The next
-//! call that needs the projection recomputes it, in time proportional to the length of the queue.
+//! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Several events
+//! can make the projection wrong: for example, a queued call is cancelled, a call that waits for a window is released
+//! late, units are refunded, or the algorithm is replaced. The next call that needs the projection recomputes it, in
+//! time proportional to the length of the queue.
 //!
 //! The projection charges one waiter after another. So for a queue with known waits, an algorithm needs only two
 //! operations: to compute the time at which *one* call can be admitted, and to charge that call.
@@ -61,7 +62,8 @@ pub(crate) struct Queue<A: Algorithm> {
     /// `true` if a waiter was released late or a release was undone. The projection is then approximate until it is
     /// recomputed.
     is_stale: bool,
-    /// The released calls, in the order of their tickets.
+    /// The calls that were released or denied, and whose futures have not been polled since, in the order of their
+    /// tickets.
     released: VecDeque<Released<A>>,
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,

@@ -75,8 +75,9 @@ impl<A: Algorithm> Queue<A> {
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter was released at `at`. If `at` is later than was computed, the waiters behind the
-    /// released waiter are delayed, and the projection is only approximate.
+    /// Records that the first waiter was released at `at`. If `at` is later than the computed time, the waiters behind
+    /// the released waiter are delayed, and the projection is only approximate. If no time was computed, the projection
+    /// also counts as approximate.
     fn record_departure(&mut self, base: &A, at: Nanos) {
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.is_stale = true;

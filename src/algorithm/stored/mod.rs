@@ -105,8 +105,8 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Replaces algorithms that `state` contains. Only a state of [`Tiered`](crate::algorithm::Tiered) contains
-    /// algorithms: those of its tiers. A `Tiered` replaces each of these algorithms that has the same
-    /// [unit](Self::unit) as its own default algorithm by that default algorithm.
+    /// algorithms: those of its tiers. If the algorithm of a tier has the same [unit](Self::unit) as the default
+    /// algorithm of the `Tiered`, the default algorithm replaces it.
     fn adopt(&self, _state: &mut Self::State) {}
 
     /// Charges `cost` units, or as many of them as are available. This method is called when a call is settled at

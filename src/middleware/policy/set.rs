@@ -101,7 +101,8 @@ pub trait PolicySet<Req>: PolicyCount {
     note = "the function given to `settle` must take the service's response: `|response: &{Res}| ..`"
 )]
 pub trait SettlePolicies<Res>: PolicyCount {
-    /// Settles each outcome that has a reservation. `outcomes` has one element for each policy.
+    /// Settles the call of each outcome that has a reservation, if the policy's options return an actual cost for the
+    /// response. `outcomes` has one element for each policy.
     fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 

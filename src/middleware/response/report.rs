@@ -44,8 +44,8 @@ impl<'a> PolicyReport<'a> {
         self.info.names.is_hidden()
     }
 
-    /// Returns all limits of the policy, each with its current quota. If a quota is `None`, it is still the quota for
-    /// which the [`PolicyName`] was made.
+    /// Returns all limits of the policy, each with its current quota. `None` means that the limit still has the quota
+    /// for which the [`PolicyName`] was made.
     pub(in crate::middleware) fn limits(
         &self,
     ) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {

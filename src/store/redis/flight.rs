@@ -95,8 +95,8 @@ impl<A: StoredAlgorithm> Flight<A> {
     }
 
     /// Returns the calls of the next trip: first `undone`, the operations that undo the charges of dropped calls, then
-    /// the calls that have arrived during the last trip. If there are none, ends the flight and returns `None`. If
-    /// another flight has taken over, adds `undone` to the next trip of the key and returns `None`.
+    /// the calls that have waited longest for a trip, at most 256. If there are neither, ends the flight and returns
+    /// `None`. If another flight has taken over, adds `undone` to the next trip of the key and returns `None`.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.shared.links.any().deadline();
         let undo = |operation| Pending { operation, deadline, reply: None };

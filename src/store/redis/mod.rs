@@ -23,8 +23,8 @@
 //! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
 //! a second writes the new state. If another process has changed the state between these two round trips, the call is
 //! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
-//! process has reserved it already. For this purpose, the script sets a second Redis key (`…:turn`), which exists for
-//! at most 100 ms and keeps other processes from writing. This table lists the round trips:
+//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn`), which exists
+//! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|

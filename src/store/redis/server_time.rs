@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks read about the
-/// time since the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
+/// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks show
+/// approximately the time since the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
 ///
 /// A reply is received some time after the server read its clock for the reply. So each reply shows by how much the
 /// server's clock is ahead *at least*, and the largest of these differences is nearest to the truth. The request was

@@ -62,7 +62,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     }
 
     /// Keeps the rest of a lockout, at most the new duration. Keeps the counted denials if the new window has not
-    /// ended, but at most one fewer than begin a lockout.
+    /// ended, but always fewer than the number that begins a lockout.
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
         from.advance(&mut state.count, now);
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);

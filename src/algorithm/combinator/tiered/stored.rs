@@ -62,9 +62,9 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         })
     }
 
-    /// Replaces the algorithm of each tier whose states have the same unit as those of `self` by the algorithm of
-    /// `self`. A tier that was read from a string has the queue configuration of the limiter's own algorithm, which may
-    /// differ from the queue configuration of the call's tier.
+    /// Replaces the algorithm of each tier of `state` by `self.algorithm`, if both algorithms have the same unit. A
+    /// tier that was read from a string has the queue configuration of the limiter's own algorithm, which may differ
+    /// from the queue configuration of the call's tier.
     fn adopt(&self, state: &mut Self::State) {
         let unit = self.algorithm.unit();
         let others = state.other_tiers.iter_mut().map(|(algorithm, _)| algorithm);

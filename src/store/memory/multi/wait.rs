@@ -36,7 +36,8 @@ pub(super) struct Member {
     /// not limited.
     pub(super) decides: Option<usize>,
     pub(super) algorithm: Option<AnyAlgorithm>,
-    /// The index of the call that was charged for this call, and the function that creates its reservation.
+    /// The index of the call that was charged for this call, and the function that creates the reservation of this
+    /// call.
     pub(super) reserve: Option<(usize, Reserve)>,
     /// The units that the call borrows if it waits.
     pub(super) borrows: u64,

@@ -31,8 +31,8 @@ pub(super) trait Member: Send + Sync {
     /// Returns the denial of the call if this process remembers a state that denies the call.
     fn known_denial(&self) -> Option<Decision>;
 
-    /// Returns the part of this limiter in a script, and the beginning of the values that it writes. Returns `None` if
-    /// no script can decide the call at this cost.
+    /// Returns the part of this limiter in a script, and the beginning of each value that the limiter writes. Returns
+    /// `None` if no script can decide the call at this cost.
     fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)>;
 
     /// Reads the state of the key from its value.

@@ -98,7 +98,7 @@ pub(super) struct Trip {
     pub(super) calls: Vec<Call>,
     pub(super) ask: Ask,
     pub(super) lease: u64,
-    /// The units that are refunded for dropped calls. The rest of the refund is for calls of this trip.
+    /// The part of `ask.refund` that is for dropped calls. The rest of `ask.refund` is for refund calls of this trip.
     refund: u64,
 }
 

@@ -108,8 +108,10 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// All limiters that share a name must lease units, and have the same quota. The calls of other limiters fail with
-    /// [`RedisErrorKind::Foreign`]. So choose a new name when you begin to use leases, or when you change the quota.
+    /// All limiters that share a name must lease units, and have the same quota. A call fails with
+    /// [`RedisErrorKind::Foreign`] if the value of its key was written by a limiter that leases no units or has another
+    /// quota. A call of a limiter without leases fails in the same way if the value was written by a limiter with
+    /// leases. So choose a new name when you begin to use leases, or when you change the quota.
     ///
     /// # Permissions
     ///

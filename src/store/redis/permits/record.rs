@@ -87,7 +87,7 @@ pub(super) struct Grant {
     pub(super) valid_until: watch::Receiver<Nanos>,
 }
 
-/// A call that asks for the units that are held.
+/// A call that asks how many units are held, and how many calls wait.
 #[derive(Debug)]
 pub(super) struct Peek {
     pub(super) deadline: Nanos,
