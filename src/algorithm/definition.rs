@@ -194,8 +194,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Charges a call of `cost` that is first in the queue, if the call can be admitted at `now`. The call arrived at
-    /// `arrived`. Returns the time that counts as the time of the charge: by default `now`, and in a bucket the
-    /// scheduled time of the call. If the timer was late, that time may be up to 5 ms before `now`.
+    /// `arrived`. Returns the time that counts as the time of the charge. By default, this is `now`. In a bucket, a
+    /// [`Smooth`](super::Smooth) or a tuple, it is the scheduled time of the call, or 5 ms before `now` if the
+    /// scheduled time is earlier than that.
     ///
     /// Returns `None` if the call must still wait. This is not counted as a denial.
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {

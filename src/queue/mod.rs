@@ -48,7 +48,7 @@ pub(crate) use arrival::{Arrival, Fate};
 pub(crate) use view::QueueView;
 pub(crate) use waiter::{Enqueued, PollTurn};
 
-/// The waiters of one key, and the released calls whose futures have not been polled since their release.
+/// The waiters of one key, and the calls that were released or denied and whose futures have not been polled since.
 #[derive(Debug)]
 pub(crate) struct Queue<A: Algorithm> {
     /// The count of the waiters of all keys, and its maximum.

@@ -51,7 +51,8 @@ impl<A: Algorithm> Queue<A> {
     /// Returns whether an earlier access has computed that no waiter is due at `now`.
     ///
     /// If the result is `true`, only the queue records the reading `now`, and the state is not advanced to `now`. If
-    /// the clock is later set back to before this reading, the state is first advanced to this reading.
+    /// the clock is later set back to before this reading, the state is advanced to this reading before it observes the
+    /// earlier one.
     #[inline]
     fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
         let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };

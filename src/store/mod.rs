@@ -140,7 +140,7 @@ pub trait KeyedStore<A: Algorithm, K: ?Sized>: Store<A> {
 
 /// A store whose [`RateLimiter`](crate::limiter::RateLimiter) can be used directly, without a layer.
 ///
-/// A store that decides immediately replies with the value itself: `Reply<T> = T`. A store that replies later returns a
+/// If a store decides immediately, its reply is the value itself: `Reply<T> = T`. A store that replies later returns a
 /// future, such as `Reply<T> = Pin<Box<dyn Future<Output = Result<T, Self::Error>> + Send>>`. Code that is generic over
 /// the store cannot rely on the type of the reply.
 pub trait CheckStore<A: Algorithm>: Store<A> {

@@ -134,7 +134,7 @@ impl SlidingWindowState {
         *newest_index = index as u16;
     }
 
-    /// Returns an age above which all slices are empty.
+    /// Returns an age, in slices. All slices that are older than this are empty.
     #[inline]
     pub(super) fn oldest_age(&self) -> u32 {
         let (Units::Few { oldest_age, .. } | Units::Many { oldest_age, .. }) = &self.units;

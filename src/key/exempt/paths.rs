@@ -23,7 +23,7 @@ impl Paths {
     ///
     /// # Panics
     ///
-    /// Panics if a path does not begin with a slash, because no request has such a path.
+    /// Panics if a path does not begin with a slash. Only unusual requests, such as `OPTIONS *`, have such a path.
     ///
     /// # Examples
     ///

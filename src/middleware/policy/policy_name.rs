@@ -90,7 +90,7 @@ pub(in crate::middleware) struct PolicyName {
     policy: QuotaPolicy,
     /// The item of `RateLimit-Policy`.
     pub(in crate::middleware) policy_field: HeaderValue,
-    /// The start of the item of `RateLimit`, up to the number of the remaining units.
+    /// The start of the item of `RateLimit`, which ends just before the number of the remaining units.
     pub(in crate::middleware) item: String,
     /// The body of a rejection with status 429, if no other policy that is visible to callers denied the request.
     pub(in crate::middleware) exceeded: Bytes,

@@ -53,10 +53,10 @@ pub(super) enum Room<'a> {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Makes room for a new key of a locked shard. If enough slots are due, or if there is no room and [`OnFull`] does
-    /// not allow evictions, examines a few slots first, and removes fresh keys. If there is no room and [`OnFull`]
-    /// allows evictions, the new key gets the room of another key. No key in `keep` is removed. Returns `None` if there
-    /// is no room.
+    /// Makes room for a new key of a locked shard. If enough slots are due to be examined, or if there is no room and
+    /// [`OnFull`] does not allow evictions, examines a few slots first, and removes fresh keys. If there is no room and
+    /// [`OnFull`] allows evictions, the new key gets the room of another key. No key in `keep` is removed. Returns
+    /// `None` if there is no room.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<A>,

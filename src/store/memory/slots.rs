@@ -114,7 +114,8 @@ impl<S> Slots<S> {
         skipped
     }
 
-    /// Removes the key that was examined last. Another key may move up to its slot, so that slot is examined next.
+    /// Removes the key that was examined last. Another key may move into the slot that is now vacant. So this slot is
+    /// examined next.
     pub(super) fn remove_examined(&mut self) {
         self.cursor = self.cursor.wrapping_sub(1) & (self.slots.len() - 1);
         self.remove_at(self.cursor);

@@ -1,4 +1,4 @@
-//! The decisions of one trip: by a script, or by reading the state and writing the new state.
+//! The decisions on a batch of calls: by a script, or by reading the state and writing the new state.
 
 use std::sync::Arc;
 

@@ -91,9 +91,9 @@ impl<A> Operation<A> {
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
-    /// Returns the algorithm that decides the operation. If the call has a tier, the tier decides. The tier then
-    /// replaces the tiers in `state` that have the same kind of state, that is, the same
-    /// [`unit`](StoredAlgorithm::unit).
+    /// Returns the algorithm that decides the operation. If the call has a tier, the tier decides. In this case, this
+    /// tier also replaces each tier in `state` that has the same [`unit`](StoredAlgorithm::unit). The states of the
+    /// replaced tiers are kept.
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
         let Some(tier) = &self.tier else { return limiter };
         tier.adopt(state);

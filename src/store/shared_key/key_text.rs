@@ -40,8 +40,8 @@ pub struct KeyText {
 }
 
 impl KeyText {
-    /// The maximum length, in bytes, of the text of a key, without the prefix and the name of the limiter. If there is
-    /// a secret, a longer text is replaced by its hash.
+    /// The length, in bytes, above which the text of a key is replaced by its hash, if there is a secret. The prefix
+    /// and the name of the limiter do not count towards this length. Without a secret, a text can have any length.
     pub const MAX_LEN: usize = 100;
 
     /// Creates a `KeyText` for the limiter `name`, with the prefix `throttle`.

@@ -1,5 +1,5 @@
-//! The state as a string: the number of other tiers, then for each tier the unit of its state and the numbers of its
-//! state. The current tier is first.
+//! The state as a string: the number of tiers other than the current one, then for each tier the unit of its state and
+//! the numbers of its state. The current tier is first.
 
 use std::iter;
 

@@ -32,8 +32,8 @@ pub(super) struct JointCall {
 /// The bytes are the arguments of all steps, and then the cost of each group.
 type Planned = (Arc<Script>, Few<String>, Vec<u8>);
 
-/// The parts of a joint call that have the same key. If some of these parts are not in shadow mode, only those parts
-/// are charged: the limiter of the first of them is charged their total cost.
+/// The parts of a joint call that have the same key. If some of these parts are not in shadow mode, the parts in shadow
+/// mode are not charged. The total cost of the other parts is charged to the limiter of the first of these other parts.
 pub(super) struct Group {
     first: usize,
     key: Arc<str>,

@@ -4,9 +4,10 @@ use super::bucket::{Ask, Bucket, Found, LEASE, Level};
 use crate::store::redis::connection::Command;
 use crate::store::redis::scripts::{Script, TimeSource};
 
-/// The key is a hash. The field `s` has the prefix, the missing grains, the time, the leased units, and the time at
-/// which the first lease may expire. There is a field for each lease: its number of units, and the time at which it
-/// expires. If the clock was set back, each lease expires after at most the duration of a lease.
+/// The key is a hash. The field `s` has the prefix, the missing grains, the server's time at which they were missing,
+/// the leased units, and the time at which the first lease may expire. There is a field for each lease: its number of
+/// units, and the time at which it expires. If the clock was set back, each lease expires after at most the duration of
+/// a lease.
 ///
 /// Arguments: the prefix, the name of the lease, the grains of a microsecond, of a unit and of a full bucket, the
 /// period and the duration of a lease in microseconds, the units that are returned, refunded and wanted, and the costs

@@ -106,11 +106,11 @@ const MAX_WAITING: u64 = 10_000;
 ///
 /// # Permissions
 ///
-/// The Redis user needs the permission to run EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to EVALSHA,
-/// EVAL and TIME, and to GET for [`connect`](super::RedisStoreBuilder::connect). For messages, the user needs PUBLISH
-/// and SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
-/// [prefix](super::RedisStoreBuilder::prefix)). Without these permissions, no messages arrive, and processes only ask
-/// the server.
+/// The Redis user needs the permission to run EVALSHA, EVAL, TIME, EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE. For
+/// [`connect`](super::RedisStoreBuilder::connect), the user also needs GET. For messages, the user needs PUBLISH and
+/// SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
+/// [prefix](super::RedisStoreBuilder::prefix)). Without the permissions for messages, no messages arrive, and processes
+/// only ask the server.
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,
