@@ -30,8 +30,10 @@ mod real {
     /// A waiting thread spins for a short time. If the lock is still taken, the thread that has it was probably
     /// preempted, or many threads wait. The waiting thread then takes the mutex `waiting`, so that all waiting threads
     /// but one block, and do not take the processor from the thread that has the lock. The one that does not block
-    /// spins, and sleeps whenever it has looked at the lock [`SPINS`] times. It does not yield instead: a thread with a
-    /// high priority that only yields may never let a thread with a low priority run.
+    /// spins, and sleeps whenever it has looked at the lock [`SPINS`] times.
+    ///
+    /// The lock does not raise the priority of the thread that has it, or of the one that sleeps. So if threads of
+    /// different priorities use a limiter, a thread with a high priority may wait for one with a low priority.
     #[derive(Debug)]
     pub(crate) struct SpinLock<T> {
         lock: SpinMutex<T>,
@@ -130,5 +132,33 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
         && !thread::panicking()
     {
         resume_unwind(panic);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// Some threads lose the processor while they have the lock, so that other threads block, and the first of those
+    /// sleeps.
+    #[test]
+    fn a_lock_with_more_threads_than_cores_loses_no_change() {
+        let lock = SpinLock::new(0_u64);
+        thread::scope(|scope| {
+            for number in 0..16 {
+                let lock = &lock;
+                scope.spawn(move || {
+                    for call in 0..2_000 {
+                        let mut count = lock.lock();
+                        let known = *count;
+                        if (call + number) % 50 == 0 {
+                            thread::yield_now();
+                        }
+                        *count = known + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 32_000);
     }
 }

@@ -45,6 +45,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// it to `now`. If `true`, a store may deny such calls without calling `check`.
     const DENIALS_STAND: bool = false;
 
+    /// `true` if [`usage`](Algorithm::usage) is the used fraction of the quota of [`policy`](Algorithm::policy), and the
+    /// state of a key contains nothing else that a new key would not have. If `true`, a store may evict a key that has
+    /// used one unit without comparing the key with others.
+    const USAGE_IS_OF_QUOTA: bool = false;
+
     /// Returns the state of a new key at `now`.
     ///
     /// The limiter was created at `created_at`, and the key has been idle since then.

@@ -155,6 +155,7 @@ impl Algorithm for FixedWindow {
     type State = FixedWindowState;
 
     const DENIALS_STAND: bool = true;
+    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> FixedWindowState {
         FixedWindowState { last: now, age: 0, count: 0 }

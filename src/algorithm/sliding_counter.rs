@@ -174,6 +174,7 @@ impl Algorithm for SlidingCounter {
     type State = SlidingCounterState;
 
     const DENIALS_STAND: bool = true;
+    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingCounterState {
         SlidingCounterState { last: now, into: 0, previous: 0, current: 0 }

@@ -201,6 +201,7 @@ impl Algorithm for SlidingLog {
 
     const UNDO_BY_COPY: bool = false;
     const DENIALS_STAND: bool = true;
+    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingLogState {
         SlidingLogState { last: now, time: 0, total: 0, base: 0, hits: VecDeque::new() }

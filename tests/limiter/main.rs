@@ -6,6 +6,7 @@ mod cancel_safety;
 mod concurrency_limit;
 mod denials;
 mod flood;
+mod flood_gain;
 mod idle_then_burst;
 mod multi_key_threads;
 mod priority;

@@ -11,6 +11,7 @@ impl Algorithm for SlidingWindow {
 
     const UNDO_BY_COPY: bool = false;
     const DENIALS_STAND: bool = true;
+    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingWindowState {
         self.empty(now)

@@ -12,6 +12,7 @@ impl Algorithm for TokenBucket {
 
     const ADDS_UP: bool = true;
     const DENIALS_STAND: bool = true;
+    const USAGE_IS_OF_QUOTA: bool = true;
 
     #[inline]
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {

@@ -79,7 +79,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Replaces the algorithm of all keys, one shard at a time. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, new: &A) -> Wakers {
-        let mut wake = Wakers::default();
+        let (mut wake, one_unit) = (Wakers::default(), one_unit(new));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
             let Shard { config, slots, queues, .. } = &mut *shard;
@@ -93,7 +93,7 @@ impl<A: Algorithm> Table<A> {
             let mut first = self.new_state(config, &config.algorithm, now);
             new.migrate(&mut first, &config.algorithm, now);
             let (generation, closed) = (config.generation + 1, config.closed);
-            let (algorithm, one_unit) = (new.clone(), one_unit(new));
+            let algorithm = new.clone();
             *config = Arc::new(ShardConfig { algorithm, one_unit, generation, first: Some(first), closed });
         }
         self.retention.store(retention(new), Ordering::Relaxed);

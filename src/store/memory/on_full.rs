@@ -16,8 +16,8 @@ use crate::algorithm::{Algorithm, Usage};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest. The
-    /// sample ends at a key that has used at most one unit of a limit of eight or more. This key is evicted.
+    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest. But
+    /// the first key that has used a single unit, of a limit of eight or more, is evicted without a further comparison.
     ///
     /// A key at its limit is evicted only if none of the other sampled keys is used less. Of keys at their limits, idle
     /// keys are evicted first, then keys that are locked out, and keys with frequent calls last. At its next call, an
@@ -68,20 +68,32 @@ pub(super) struct Sampled<K> {
 #[derive(Debug)]
 pub(super) struct LeastUsed<K> {
     sampled: SmallVec<[Sampled<K>; SAMPLED]>,
+    /// The number of keys that were offered.
+    offered: usize,
+    /// The usage up to which a key is chosen without a comparison with the keys that are offered later.
+    one_unit: Usage,
+    is_chosen: bool,
 }
 
 impl<K: Copy> LeastUsed<K> {
-    pub(super) fn new() -> Self {
-        Self { sampled: SmallVec::new() }
+    pub(super) fn new(one_unit: Usage) -> Self {
+        Self { sampled: SmallVec::new(), offered: 0, one_unit, is_chosen: false }
     }
 
     /// Returns whether enough keys were offered.
     pub(super) fn is_complete(&self) -> bool {
-        self.sampled.len() >= SAMPLED
+        self.offered >= SAMPLED
     }
 
-    pub(super) fn offer(&mut self, sampled: Sampled<K>) {
-        self.sampled.push(sampled);
+    /// Offers a key. `sample` is called only if the choice is not made yet.
+    #[inline]
+    pub(super) fn offer(&mut self, sample: impl FnOnce() -> Sampled<K>) {
+        self.offered += 1;
+        if !self.is_chosen {
+            let sampled = sample();
+            self.is_chosen = self.one_unit > Usage::NONE && sampled.usage <= self.one_unit;
+            self.sampled.push(sampled);
+        }
     }
 
     /// Returns the key to evict, if a key was offered.
@@ -102,19 +114,20 @@ impl<K: Copy> LeastUsed<K> {
     }
 }
 
-/// Returns the usage of a key that has used one unit, if each limit is at least eight units. Otherwise returns
-/// [`Usage::NONE`].
+/// Returns the usage of a key that has used one unit. Returns [`Usage::NONE`] if the limit is less than eight units, or if
+/// the usages of the algorithm do not tell how many units are used.
 ///
 /// A key with at most this usage is evicted without a comparison with other keys. So the many keys of a flood that are
 /// called once are evicted in little time, and such an eviction gives back at most one unit.
 pub(super) fn one_unit<A: Algorithm>(algorithm: &A) -> Usage {
-    let mut least = u64::MAX;
-    algorithm.for_each_policy(&mut |policy| least = least.min(policy.quota));
-    if least < 8 { Usage::NONE } else { Usage::of(1, least) }
+    let quota = algorithm.policy().quota;
+    if A::USAGE_IS_OF_QUOTA && quota >= 8 { Usage::of(1, quota) } else { Usage::NONE }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::algorithm::FixedWindow;
     use crate::quota::Quota;
@@ -124,8 +137,8 @@ mod tests {
     fn order(offers: &[(char, Usage, u64)]) -> String {
         let (mut offers, mut evicted) = (offers.to_vec(), String::new());
         loop {
-            let mut sample = LeastUsed::new();
-            offers.iter().for_each(|&(key, usage, idle)| sample.offer(Sampled { key, usage, idle }));
+            let mut sample = LeastUsed::new(Usage::NONE);
+            offers.iter().for_each(|&(key, usage, idle)| sample.offer(|| Sampled { key, usage, idle }));
             let Some(least) = sample.least_used() else { return evicted };
             offers.retain(|(key, ..)| *key != least.key);
             evicted.push(least.key);
@@ -133,11 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn one_unit_of_a_small_limit_is_compared() {
+    fn keys_that_have_used_one_unit_of_a_large_limit_are_not_compared() {
         let of = |quota| one_unit(&FixedWindow::new(Quota::per_hour(quota)));
         assert_eq!([1, 7, 8, 100].map(of), [Usage::NONE, Usage::NONE, Usage::of(1, 8), Usage::of(1, 100)]);
-        let (hourly, daily) = (Quota::per_hour(10), Quota::per_day(9));
-        assert_eq!(one_unit(&(FixedWindow::new(hourly), FixedWindow::new(daily))), Usage::of(1, 9));
+        let window = FixedWindow::new(Quota::per_day(1_000));
+        assert_eq!(one_unit(&(window.clone(), window.clone())), Usage::NONE, "one unit of which member?");
+        assert_eq!(one_unit(&window.block_for(Duration::from_secs(1)).after(3)), Usage::NONE);
+
+        let mut sample = LeastUsed::new(Usage::of(1, 100));
+        for (key, used) in [('a', 2), ('b', 1)] {
+            sample.offer(|| Sampled { key, usage: Usage::of(used, 100), idle: 0 });
+        }
+        sample.offer(|| unreachable!("the choice is made"));
+        assert!(!sample.is_complete());
+        assert_eq!(sample.least_used().map(|sampled| sampled.key), Some('b'));
     }
 
     #[test]
@@ -189,10 +211,10 @@ mod tests {
 
     #[test]
     fn eight_are_enough() {
-        let mut sample = LeastUsed::new();
+        let mut sample = LeastUsed::new(Usage::NONE);
         for key in 0..SAMPLED {
             assert!(!sample.is_complete());
-            sample.offer(Sampled { key, usage: Usage::FULL, idle: 0 });
+            sample.offer(|| Sampled { key, usage: Usage::FULL, idle: 0 });
         }
         assert!(sample.is_complete());
         assert_eq!(sample.sampled.len(), 8);

@@ -1,5 +1,7 @@
 //! The placement of keys, for calls that lock several keys together.
 
+use std::mem;
+
 use super::fingerprint::Fingerprint;
 use super::location::Location;
 use super::on_full::OnFull;
@@ -53,10 +55,12 @@ impl<A: Algorithm> Table<A> {
         match location {
             Location::Own(_) => {
                 self.clean_shared();
-                let room = self.make_room(shard, key, keep, now).filter(|_| !self.must_use_shared(key));
-                let Some(room) = room else { return Settled::NoRoom };
+                let place = self.make_room(shard, keep, now).filter(|_| !self.must_use_shared(key));
+                let Some(place) = place else { return Settled::NoRoom };
                 let state = self.initial_state(key, &shard.config, &shard.config.algorithm, now);
-                self.insert(room, &mut shard.slots, key, state, now);
+                shard.slots.insert(key, state);
+                // The key occupies the place now.
+                mem::forget(place);
             }
             Location::Shared(_) => self.open_bucket(shard, key, None, now),
         }

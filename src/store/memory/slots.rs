@@ -70,27 +70,10 @@ impl<S> Slots<S> {
         self.len += 1;
     }
 
-    /// Inserts a key that is not in the table into an occupied slot, and removes the key in this slot. The slot is the
-    /// one at `position` in the [search order](Slots::in_search_order) of `key`. No slot before it may be vacant.
-    pub(super) fn replace(&mut self, position: usize, key: Fingerprint, state: S) {
-        let at = (self.home(key) + position) & (self.slots.len() - 1);
-        self.slots[at] = Some(Slot { key, state });
-    }
-
     pub(super) fn remove(&mut self, key: Fingerprint) {
         if let Some(at) = self.find(key) {
             self.remove_at(at);
         }
-    }
-
-    /// Returns the keys and the states in all slots, in the order in which a search for `key` examines the slots. A
-    /// vacant slot is `None`.
-    pub(super) fn in_search_order(
-        &self,
-        key: Fingerprint,
-    ) -> impl Iterator<Item = Option<(Fingerprint, &S)>> {
-        let (before, first) = self.slots.split_at(self.home(key).min(self.slots.len()));
-        first.iter().chain(before).map(|slot| slot.as_ref().map(|slot| (slot.key, &slot.state)))
     }
 
     /// Returns the key and the state in the next slot, or `None` if that slot is vacant. Advances the cursor. The table
@@ -183,7 +166,7 @@ mod tests {
         /// Keys have few different indexes, so that there are long runs of occupied slots, also across the end of the
         /// table.
         #[test]
-        fn a_table_has_the_keys_that_a_map_has(changes in prop::collection::vec((0..60_u64, 0..5_u8), 0..400)) {
+        fn a_table_has_the_keys_that_a_map_has(changes in prop::collection::vec((0..60_u64, 0..4_u8), 0..400)) {
             let (mut slots, mut map) = (Slots::new(), BTreeMap::new());
             for (at, (number, kind)) in changes.into_iter().enumerate() {
                 let key = Fingerprint::of_slot(number / 3 + 50, number);
@@ -195,15 +178,6 @@ mod tests {
                     2 => {
                         slots.remove(key);
                         map.remove(&number);
-                    }
-                    4 if !slots.contains(key) => {
-                        // The last key of the run of occupied slots is replaced.
-                        let run = slots.in_search_order(key).map_while(|slot| slot.map(|(key, _)| key));
-                        if let Some((position, replaced)) = run.enumerate().last() {
-                            slots.replace(position, key, at);
-                            map.retain(|number, _| Fingerprint::of_slot(number / 3 + 50, *number) != replaced);
-                            map.insert(number, at);
-                        }
                     }
                     3 if slots.slot_count() > 0 => {
                         let examined = slots.examine_next().map(|(key, _)| key);

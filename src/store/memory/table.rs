@@ -7,9 +7,10 @@
 //! for a call that makes a shard grow. Such a call moves all keys of the shard: usually fewer than a thousand, if
 //! `max_keys` is at most 1.5 million.
 //!
-//! When the table is full, keys are examined for each new key, and fresh keys are removed even if they have not been
-//! idle. If none of the examined keys is fresh, [`OnFull`](super::OnFull) defines what happens to the new key.
+//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
+//! of the examined keys is fresh, [`OnFull`](super::OnFull) defines what happens to the new key.
 
+use std::mem;
 use std::task::Waker;
 
 use super::config::StoreConfig;
@@ -170,18 +171,19 @@ impl<A: Algorithm> Table<A> {
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         self.clean_shared();
-        // If the algorithm panics, the room is released.
-        let room = self.make_room(&mut shard, key, &[], now).filter(|_| !self.must_use_shared(key));
+        // If the algorithm panics, the place is released.
+        let place = self.make_room(&mut shard, &[], now).filter(|_| !self.must_use_shared(key));
         let Shard { config, slots, queues, .. } = &mut *shard;
         let own = algorithm.unwrap_or(&config.algorithm);
-        match room {
-            Some(room) => {
+        match place {
+            Some(place) => {
                 let mut state = self.initial_state(key, config, own, now);
                 let result = change(self.entry(key, config, algorithm, &mut state, Some(queues), wake), now);
                 let kept =
                     !own.is_fresh(&state, now) || queues.contains_key(&key) || !self.may_forget(config, now);
                 if kept {
-                    self.insert(room, slots, key, state, now);
+                    slots.insert(key, state);
+                    mem::forget(place);
                 } else {
                     self.removed_at(now);
                 }
