@@ -19,8 +19,9 @@ mod real {
 
     /// The number of times that a waiting thread looks at the lock before it lets other threads run.
     const SPINS: u32 = 16;
-    /// The maximum length of the pause between two looks. The pause doubles after each look. A waiting thread that looks
-    /// often takes the cache line of the lock from the thread that has the lock, and so slows down that thread.
+    /// The maximum number of calls of `spin_loop` between two looks. The number doubles after each look. A waiting
+    /// thread that looks often takes the cache line of the lock from the thread that has the lock, and so slows down
+    /// that thread.
     const MAX_PAUSE: u32 = 64;
     const SLEEP: Duration = Duration::from_micros(50);
 

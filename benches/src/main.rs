@@ -32,9 +32,10 @@ tower-throttle beside governor and tower_governor, as ratios
 
     cargo bench [-- OPTIONS] [SECTION...]
 
-sections: check, layer, server, store (check by table size, threads, memory and part), waits (the times of single calls of
-          eight threads; a part of store), count (instructions per check and request, exact; needs valgrind), verify (fails if they are above their bounds), and redis (limits in Redis, to PING; needs
-          redis-server). The first three if none is named.
+sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
+          of single calls of eight threads), count (instructions per check and request, exact; needs valgrind), verify
+          (fails if they are above their bounds), and redis (limits in Redis, to PING; needs redis-server). The first
+          three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
     --help     this text";

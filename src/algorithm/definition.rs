@@ -45,9 +45,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// it to `now`. If `true`, a store may deny such calls without calling `check`.
     const DENIALS_STAND: bool = false;
 
-    /// `true` if [`usage`](Algorithm::usage) is the used fraction of the quota of [`policy`](Algorithm::policy), and the
-    /// state of a key contains nothing else that a new key would not have. If `true`, a store may evict a key that has
-    /// used one unit without comparing the key with others.
+    /// `true` if [`usage`](Algorithm::usage) is the used fraction of the quota of [`policy`](Algorithm::policy), and
+    /// nothing else in the state of a key makes decisions stricter than those on a new key. If `true`, a store may
+    /// evict a key that has used one unit without comparing the key with others.
     const USAGE_IS_OF_QUOTA: bool = false;
 
     /// Returns the state of a new key at `now`.
@@ -115,8 +115,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         f(self.policy());
     }
 
-    /// Locks a key out for `duration` when a number of its calls were denied within one window. The method `after(n)` of
-    /// the result sets the number, and returns the [`Lockout`](super::Lockout). The window is as long as the longest
+    /// Locks a key out for `duration` when a number of its calls were denied within one window. The method `after(n)`
+    /// of the result sets the number, and returns the [`Lockout`](super::Lockout). The window is as long as the longest
     /// window of the algorithm's policies. If the policies have no window, it is as long as the lockout.
     ///
     /// # Panics

@@ -86,8 +86,8 @@ pub use wait::QueuedAcquire;
 /// keys, there are 512 to 1,024 shards, and each of them has more keys. An empty table takes less than 64 kB by
 /// default. A shard grows by doubling. A call with a new key that makes a shard grow moves all keys of that shard:
 /// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
-/// that shard wait for a few microseconds. The memory of removed keys is reused, but not freed while the limiter
-/// exists.
+/// that shard usually wait for a few microseconds, and sometimes for about a hundred. The memory of removed keys is
+/// reused, but not freed while the limiter exists.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {

@@ -16,8 +16,9 @@ use crate::algorithm::{Algorithm, Usage};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest. But
-    /// the first key that has used a single unit, of a limit of eight or more, is evicted without a further comparison.
+    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest. If
+    /// the algorithm is a token bucket or a window alone, with a limit of eight or more, the first key that has used a
+    /// single unit is evicted without a further comparison.
     ///
     /// A key at its limit is evicted only if none of the other sampled keys is used less. Of keys at their limits, idle
     /// keys are evicted first, then keys that are locked out, and keys with frequent calls last. At its next call, an
@@ -62,7 +63,7 @@ pub(super) struct Sampled<K> {
 
 /// The choice of the key to evict, which is the least used of a few sampled keys. If all sampled keys are at their
 /// limits, keys that were used recently are evicted last. Of equally used keys, it is the key that has been idle
-/// longest.
+/// longest. A key that has used at most `one_unit` is chosen without a comparison with keys that are offered later.
 ///
 /// This type does not access the table. The caller offers only keys that may be evicted.
 #[derive(Debug)]
@@ -114,8 +115,8 @@ impl<K: Copy> LeastUsed<K> {
     }
 }
 
-/// Returns the usage of a key that has used one unit. Returns [`Usage::NONE`] if the limit is less than eight units, or if
-/// the usages of the algorithm do not tell how many units are used.
+/// Returns the usage of a key that has used one unit. Returns [`Usage::NONE`] if the limit is less than eight units, or
+/// if the usages of the algorithm do not tell how many units are used.
 ///
 /// A key with at most this usage is evicted without a comparison with other keys. So the many keys of a flood that are
 /// called once are evicted in little time, and such an eviction gives back at most one unit.

@@ -23,7 +23,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 const SWEEP_PER_INSERT: usize = 4;
 /// The number of slots that are examined for a new key when there is no room, and [`OnFull`] does not allow evictions.
 const SWEEP_WHEN_FULL: usize = 16;
-/// The maximum number of slots that are examined for one new key.
+/// The maximum number of slots that are examined for one sweep or one eviction. A new key causes at most one of each.
 const MAX_LOOKS: usize = 64;
 
 /// The maximum time for which a fresh key must be idle before it is removed while there is room: ten seconds, in
@@ -40,16 +40,16 @@ impl Drop for Place<'_> {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Reserves room for a new key of a locked shard. If enough slots are due to be examined or there is no room, examines
-    /// a few slots first, and removes fresh keys. If there is still no room, evicts one of the examined keys, if
-    /// [`OnFull`] allows evictions. No key in `keep` is removed. Returns `None` if there is no room.
+    /// Reserves room for a new key of a locked shard. If enough slots are due to be examined or there is no room,
+    /// examines a few slots first, and removes fresh keys. If there is still no room, evicts one of the examined keys,
+    /// if [`OnFull`] allows evictions. No key in `keep` is removed. Returns `None` if there is no room.
     pub(super) fn make_room(
         &self,
         shard: &mut Shard<A>,
         keep: &[Fingerprint],
         now: Nanos,
     ) -> Option<Place<'_>> {
-        shard.due += SWEEP_PER_INSERT;
+        shard.due = (shard.due + SWEEP_PER_INSERT).min(MAX_LOOKS);
         if shard.due < MAX_LOOKS.min(shard.slots.slot_count())
             && let Some(place) = self.try_reserve()
         {
@@ -62,11 +62,11 @@ impl<A: Algorithm> Table<A> {
                 return Some(place);
             }
         }
-        let freed = evicts.then(|| self.evict(shard, keep, now)).flatten().or_else(|| self.try_reserve());
-        if freed.is_none() {
+        let place = if evicts { self.evict(shard, keep, now).or_else(|| self.try_reserve()) } else { None };
+        if place.is_none() {
             self.counters.record_full();
         }
-        freed
+        place
     }
 
     /// Examines a few slots. Removes the first fresh key, and other fresh keys if more slots are due. If no key is
@@ -94,6 +94,10 @@ impl<A: Algorithm> Table<A> {
             }
         }
         let Sampled { key, usage, .. } = sample.least_used()?;
+        // Another thread may have released a place meanwhile.
+        if let Some(place) = self.try_reserve() {
+            return Some(place);
+        }
         slots.remove(key);
         self.removed_at(now);
         self.counters.record_full();
@@ -114,8 +118,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Examines the slots that are due, and removes keys that are fresh. Examines a few more slots while there is no room.
-    /// Returns `freed` or, if it is `None`, the place of the first key that was removed.
+    /// Examines the slots that are due, and removes keys that are fresh. Examines a few more slots while there is no
+    /// room. Returns `freed` or, if it is `None`, the place of the first key that was removed.
     fn sweep<'a>(
         &'a self,
         shard: &mut Shard<A>,

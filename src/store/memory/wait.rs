@@ -49,8 +49,8 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
-    /// `true` if the outcome is counted with the calls that are made without a layer. `false` if a layer or a joint call
-    /// counts it.
+    /// `true` if the outcome is counted with the calls that are made without a layer. `false` if a layer or a joint
+    /// call counts it.
     counts: bool,
 }
 

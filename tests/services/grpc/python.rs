@@ -22,7 +22,7 @@ use tower_throttle::middleware::ResponseBody;
 use tower_throttle::{Quota, RateLimitLayer};
 
 use crate::client::answer;
-use crate::service::{Echo, METHODS, SAY, SPELL, builder, limit, serve};
+use crate::service::{CHAT, Echo, JOIN, METHODS, SAY, SPELL, builder, limit, serve};
 
 /// A backoff that is so long that no client retries in time, unless the server reports a pushback.
 const NEVER: &str = "600";
@@ -171,9 +171,21 @@ macro_rules! logging {
 
 #[tokio::test]
 async fn it_retries_after_the_reported_wait_and_its_first_retry_is_served() {
+    assert_first_retry_is_served([SAY, SPELL]).await;
+}
+
+/// When grpcio sends a stream of requests again, it sometimes aborts (grpc/grpc#40283), whichever server rejected the
+/// first attempt.
+#[tokio::test]
+#[ignore = "grpcio sometimes aborts: .ci/nightly runs it"]
+async fn it_retries_streams_after_the_reported_wait_and_the_first_retry_is_served() {
+    assert_first_retry_is_served([JOIN, CHAT]).await;
+}
+
+async fn assert_first_retry_is_served(methods: [&str; 2]) {
     const CALLS: usize = 10;
     let layer = RateLimitLayer::new(Global, per(1, Duration::from_millis(200)));
-    for method in METHODS {
+    for method in methods {
         let log = Log::default();
         let server = logging!(log, layer.clone(), true);
         for reported in python(server.address, method, CALLS, 3, NEVER).await {

@@ -114,7 +114,7 @@ fn sum(kind: &str) -> u64 {
 }
 
 #[test]
-#[ignore = "it measures time: .ci/nightly runs it, which needs an idle machine"]
+#[ignore = "it measures time: .ci/nightly runs an optimized build of it, which needs an idle machine"]
 fn no_call_of_four_processes_times_64_is_late_by_compare_and_set() {
     assert_eq!(sum("swaps"), 0, "calls failed");
 }
