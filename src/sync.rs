@@ -55,33 +55,26 @@ mod real {
         }
 
         #[cold]
+        #[inline(never)]
         fn wait(&self) -> SpinGuard<'_, T> {
-            if let Some(guard) = self.spin() {
-                return guard;
-            }
-            let _turn = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            // The lock is taken at one place only. With several places, the compiler adds instructions to `lock`.
+            let mut turn = None;
             loop {
-                match self.spin() {
-                    Some(guard) => return guard,
-                    None => thread::sleep(SLEEP),
+                let mut pause = 1;
+                for _ in 0..SPINS {
+                    if !self.lock.is_locked()
+                        && let Some(guard) = self.lock.try_lock()
+                    {
+                        return guard;
+                    }
+                    (0..pause).for_each(|_| spin_loop());
+                    pause = (2 * pause).min(MAX_PAUSE);
+                }
+                match turn {
+                    None => turn = Some(self.waiting.lock().unwrap_or_else(PoisonError::into_inner)),
+                    Some(_) => thread::sleep(SLEEP),
                 }
             }
-        }
-
-        fn spin(&self) -> Option<SpinGuard<'_, T>> {
-            let mut pause = 1;
-            for _ in 0..SPINS {
-                if !self.lock.is_locked()
-                    && let Some(guard) = self.lock.try_lock()
-                {
-                    return Some(guard);
-                }
-                for _ in 0..pause {
-                    spin_loop();
-                }
-                pause = (2 * pause).min(MAX_PAUSE);
-            }
-            None
         }
     }
 }
