@@ -55,7 +55,6 @@ mod real {
         }
 
         #[cold]
-        #[inline(never)]
         fn wait(&self) -> SpinGuard<'_, T> {
             // The lock is taken at one place only. With several places, the compiler adds instructions to `lock`.
             let mut turn = None;

@@ -46,9 +46,8 @@ use crate::quota::Quota;
 /// million, the records of a busy key take 16 MB.
 ///
 /// **The idea.** Keep a deque of records, oldest first. Each record has a *running total*: the units of this record and
-/// of all earlier records. Records that are a period old are dropped. The units of the last period are the difference
-/// of two running totals. So a binary search finds when five more units are available. Calls at the same instant share
-/// a record.
+/// of all earlier records. Records that are a period old are dropped. The difference of two running totals is the units
+/// between them, so a binary search finds when more units are available. Calls at the same instant share a record.
 ///
 /// ```text
 ///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
@@ -143,9 +142,8 @@ impl SlidingLog {
         }
     }
 
-    /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and from older records if that
-    /// one has fewer units. Newer records keep their units. For each record that loses units, the work is proportional
-    /// to the number of records from this record on.
+    /// Removes `units` from the newest record that is at least `ago` nanoseconds old, and then from older records.
+    /// Newer records keep their units. The work for each of these records grows with the number of records behind it.
     fn remove_at_age(state: &mut SlidingLogState, units: u64, ago: u64) {
         let mut left = units;
         let mut at = state.hits.partition_point(|hit| state.time.wrapping_sub(hit.time) >= ago);
@@ -237,8 +235,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units first. The newer units stay counted until they expire, so a refund of older units
-    /// never admits more than `limit` units that were not refunded in any period.
+    /// Gives back the oldest units first, because all newer units stay counted for longer.
     fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
         self.advance(state, now);
         Self::remove_oldest(state, cost);

@@ -13,7 +13,7 @@ use http::HeaderName;
 /// |---|---|---|---|
 /// | [`new`](KeyError::new) | the configuration | 500, unless [`MissingKey`](super::MissingKey) says otherwise | `INTERNAL` |
 /// | [`invalid`](KeyError::invalid) | the client | 400 | `INVALID_ARGUMENT` |
-/// | [`forbidden`](KeyError::forbidden) | nobody: the caller is denied service | 403 | `PERMISSION_DENIED` |
+/// | [`forbidden`](KeyError::forbidden) | no mistake: the caller is denied service | 403 | `PERMISSION_DENIED` |
 ///
 /// The error's text is for the log: it says what was wrong and what to change, and names headers and types. The texts
 /// of this crate's own errors never repeat values of the request. Of these texts, clients receive only the reasons that

@@ -1263,7 +1263,7 @@ fn joint_denials_and_drops_change_nothing() {
         let brief = |(a, b, c, d): (Decision, Decision, Decision, Decision)| {
             [a, b, c, d].map(|reported| (reported.is_allowed(), reported.remaining()))
         };
-        for seed in 0..scaled(N / 3) {
+        for seed in 0..scaled(N) {
             let r = &mut Random::new(seed);
             let (a, b) = make(r);
             let clock = ManualClock::new();

@@ -83,7 +83,7 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// ```
 ///
 /// Stored permits are taken from the right end of the line, and each permit costs the area under its part of the line.
-/// So if the maximum is stored, the time per permit of a limiter that warms up starts at `cf * T`, and falls to `T`
+/// The time per permit of a limiter that warms up thus starts at `cf * T` if the maximum is stored, and falls to `T`
 /// after `warm_up`. Here `cf` is the cold factor, and `T` is the interval. Since the cost is an area, it does not
 /// matter how permits are split into calls.
 ///

@@ -84,8 +84,7 @@ impl PolicyNames {
 #[derive(Clone, Debug)]
 pub(in crate::middleware) struct PolicyName {
     name: Arc<str>,
-    /// The name that was set, or `default`, without the number that makes `name` unique. It lacks the number that makes
-    /// `name` unique.
+    /// The name that was set, or `default`, without the number that makes `name` unique.
     given: String,
     policy: QuotaPolicy,
     /// The item of `RateLimit-Policy`.

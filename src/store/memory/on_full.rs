@@ -102,7 +102,7 @@ impl<K: Copy> LeastUsed<K> {
     /// If all sampled keys are at their limits, keys whose last calls are much more recent than those of most sampled
     /// keys are not evicted. Otherwise, a flood of keys that are locked out would evict such a key again and again,
     /// although calls with the key continue.
-    pub(super) fn least_used(&mut self) -> Option<Sampled<K>> {
+    pub(super) fn least_used(mut self) -> Option<Sampled<K>> {
         let least = *self.sampled.iter().min_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)))?;
         if !least.usage.is_full() {
             return Some(least);
@@ -111,7 +111,7 @@ impl<K: Copy> LeastUsed<K> {
         let median = self.sampled[self.sampled.len() / 2].idle;
         let is_active = |sampled: &Sampled<K>| sampled.idle < median / 4;
         let order = |sampled: &Sampled<K>| (is_active(sampled), sampled.usage, Reverse(sampled.idle));
-        self.sampled.iter().copied().min_by_key(order)
+        self.sampled.into_iter().min_by_key(order)
     }
 }
 

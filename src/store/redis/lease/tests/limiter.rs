@@ -193,7 +193,7 @@ async fn a_call_that_is_dropped_long_after_its_trip_charges_nothing() {
     let limiter = limiter(&server, per_minute(100), 10);
     let mut call = Box::pin(limiter.check_n("a", 10));
     assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-    // The trip ends, and the task that made it ends as well, while nobody polls the call.
+    // The trip ends, and the task that made it ends as well, while the call is not polled.
     sleep(Duration::from_secs(3)).await;
     assert_eq!(limiter.peek("a").await.unwrap().remaining(), 93);
     sleep(Duration::from_secs(2)).await;
