@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::{Request, Response};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, Request, Response};
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::clock::AnyClock;
+use tower_throttle::clock::{AnyClock, TscClock};
 use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::stats::{Timeline, TopKeys};
-use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer};
+use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::check::{FEW, PLENTY};
 use crate::interleave::{Contestant, Rounds};
@@ -33,12 +34,16 @@ const BATCHES: usize = 4;
 pub const PLAIN: &str = "no layer";
 pub const PASSED: &str = "tower-throttle, not limited";
 pub const LEAN: &str = "tower-throttle, no fields";
+pub const LEAN_TSC: &str = "tower-throttle, no fields, time stamp counter";
 pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
+pub const FIELDS_TSC: &str = "tower-throttle, header fields, time stamp counter";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
 /// The subjects of [`count`].
-pub const COUNTED: [&str; 10] = [
+pub const COUNTED: [&str; 14] = [
     "plain",
+    "plain, with a content type",
+    "not limited",
     "one reading of the clock",
     "limited",
     "limited, with a timeline",
@@ -46,8 +51,10 @@ pub const COUNTED: [&str; 10] = [
     "limited, joined (and)",
     "limited, header fields, no extension",
     "limited, default",
+    "limited, header fields after a content type",
     "tower_governor",
     "tower_governor, use_headers",
+    "tower_governor, use_headers after a content type",
 ];
 pub const KIT_PEER: &str = "throttle-kit (fields)";
 const TUPLE: &str = "two limits on one key (tuple), no fields";
@@ -57,7 +64,20 @@ const STACKED: &str = "two limits, one layer on another, no fields";
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
     let (refused, refused_counts) = column(FEW, rounds);
-    let names = [PLAIN, PASSED, LEAN, LEAN_PEER, FIELDS, FIELDS_PEER, KIT_PEER, TUPLE, JOINED, STACKED];
+    let names = [
+        PLAIN,
+        PASSED,
+        LEAN,
+        LEAN_TSC,
+        LEAN_PEER,
+        FIELDS,
+        FIELDS_TSC,
+        FIELDS_PEER,
+        KIT_PEER,
+        TUPLE,
+        JOINED,
+        STACKED,
+    ];
     let rows: Vec<_> = (names.into_iter().enumerate())
         .map(|(at, name)| {
             vec![
@@ -76,7 +96,9 @@ pub fn run(rounds: usize) {
     );
     let pairs = [
         ("no fields", LEAN, LEAN_PEER),
+        ("no fields, time stamp counter", LEAN_TSC, LEAN_PEER),
         ("header fields", FIELDS, FIELDS_PEER),
+        ("header fields, time stamp counter", FIELDS_TSC, FIELDS_PEER),
         ("header fields, to throttle-kit's", FIELDS, KIT_PEER),
     ];
     let rows: Vec<_> = pairs
@@ -132,8 +154,12 @@ pub fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
 
 fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
+    let limiter =
+        RateLimiter::builder(ours.limiter().algorithm().into_owned()).clock(TscClock::new()).build();
+    let by_tsc = RateLimitLayer::with_limiter(PeerIp::new(), limiter);
     let no_key = from_fn(|_: &Request<Body>| None::<u64>);
     let unlimited = RateLimitLayer::new(no_key, ours.limiter().algorithm().into_owned());
+    let unlimited = unlimited.responder(ErrorResponder);
     let peer = governor_builder(limit).finish().expect("a quota");
     let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
     let named = |name: &str, run: Run| (format!("{name}{suffix}"), run);
@@ -146,8 +172,10 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
         named(PLAIN, run_of(bare())),
         named(PASSED, run_of(unlimited.layer(bare()))),
         named(LEAN, run_of(ours.clone().responder(ErrorResponder).layer(bare()))),
+        named(LEAN_TSC, run_of(by_tsc.clone().responder(ErrorResponder).layer(bare()))),
         named(LEAN_PEER, run_of(GovernorLayer::new(peer).layer(bare()))),
         named(FIELDS, run_of(ours.layer(bare()))),
+        named(FIELDS_TSC, run_of(by_tsc.layer(bare()))),
         named(FIELDS_PEER, run_of(GovernorLayer::new(peer_with_fields).layer(bare()))),
         named(KIT_PEER, run_of(throttle_kit(limit).layer(bare()))),
         named(TUPLE, run_of(tuple.layer(bare()))),
@@ -184,6 +212,20 @@ fn bare() -> impl Service<
     service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
 }
 
+/// Returns a service whose responses have a header field, as those of a handler have.
+fn typed() -> impl Service<
+    Request<Body>,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = Ready<Result<Response<Body>, Infallible>>,
+> + Clone {
+    service_fn(|_: Request<Body>| {
+        let mut response = Response::new(Body::empty());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        ready(Ok(response))
+    })
+}
+
 /// Returns a function that makes calls of `service`. The function returns the time of these calls, and the number of
 /// their allocations.
 pub fn run_of<S>(mut service: S) -> Run
@@ -210,29 +252,52 @@ pub fn count(subject: &str, limit: u32, calls: usize) {
     let ours = default.clone().responder(ErrorResponder);
     let fields = HttpResponder::new().insert_extension(false);
     let all = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(limit.into())));
-    let mut requests: Vec<_> = (0..calls).map(|_| request()).collect();
     match subject {
-        "plain" => walk(&mut bare(), &mut requests),
+        "plain" => send(&mut bare(), calls),
+        "plain, with a content type" => send(&mut typed(), calls),
         "one reading of the clock" => walk_clock(&AnyClock::default(), calls),
-        "limited" => walk(&mut ours.layer(bare()), &mut requests),
+        "not limited" => {
+            let no_key = from_fn(|_: &Request<Body>| None::<u64>);
+            let unlimited = RateLimitLayer::new(no_key, ours.limiter().algorithm().into_owned());
+            send(&mut unlimited.responder(ErrorResponder).layer(bare()), calls);
+        }
+        "limited" => send(&mut ours.layer(bare()), calls),
         "limited, with a timeline" => {
-            walk(&mut ours.timeline(&Timeline::new()).layer(bare()), &mut requests);
+            send(&mut ours.timeline(&Timeline::new()).layer(bare()), calls);
         }
-        "limited, with top keys" => walk(&mut ours.top_keys(&TopKeys::new()).layer(bare()), &mut requests),
-        "limited, joined (and)" => walk(&mut ours.and(all).layer(bare()), &mut requests),
+        "limited, with top keys" => send(&mut ours.top_keys(&TopKeys::new()).layer(bare()), calls),
+        "limited, joined (and)" => send(&mut ours.and(all).layer(bare()), calls),
         "limited, header fields, no extension" => {
-            walk(&mut default.responder(fields).layer(bare()), &mut requests);
+            send(&mut default.responder(fields).layer(bare()), calls);
         }
-        "limited, default" => walk(&mut default.layer(bare()), &mut requests),
+        "limited, header fields after a content type" => {
+            send(&mut default.responder(fields).layer(typed()), calls);
+        }
+        "tower_governor, use_headers after a content type" => {
+            let config = governor_builder(limit).use_headers().finish().expect("a quota");
+            send(&mut GovernorLayer::new(config).layer(typed()), calls);
+        }
+        "limited, default" => send(&mut default.layer(bare()), calls),
         "tower_governor" => {
             let config = governor_builder(limit).finish().expect("a quota");
-            walk(&mut GovernorLayer::new(config).layer(bare()), &mut requests);
+            send(&mut GovernorLayer::new(config).layer(bare()), calls);
         }
         "tower_governor, use_headers" => {
             let config = governor_builder(limit).use_headers().finish().expect("a quota");
-            walk(&mut GovernorLayer::new(config).layer(bare()), &mut requests);
+            send(&mut GovernorLayer::new(config).layer(bare()), calls);
         }
         other => panic!("no subject is called {other}"),
+    }
+}
+
+/// Sends `calls` requests. The creation of the requests is not counted. At most as many requests exist at a time as the
+/// allocator keeps free blocks of a size. With more of them, the cost of a call would depend on the calls before it.
+fn send<S: Service<Request<Body>>>(service: &mut S, calls: usize) {
+    const AT_ONCE: usize = 5;
+    let mut requests = Vec::with_capacity(AT_ONCE);
+    for _ in 0..calls / AT_ONCE {
+        requests.extend((0..AT_ONCE).map(|_| request()));
+        walk(service, &mut requests);
     }
 }
 

@@ -32,11 +32,11 @@ impl Decision {
     }
 
     #[inline]
-    const fn new(flags: u8, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
+    const fn new(flags: u32, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
         Self { flags, index: 0, limit, remaining, wait, reset, grains: 1, delay: 0 }
     }
 
-    const fn with(mut self, flag: u8, is_set: bool) -> Self {
+    const fn with(mut self, flag: u32, is_set: bool) -> Self {
         self.flags = if is_set { self.flags | flag } else { self.flags & !flag };
         self
     }
@@ -101,7 +101,7 @@ impl Decision {
 
     /// Returns this decision as that of the limit at `index` among several limits.
     pub(crate) const fn with_index(mut self, index: usize) -> Self {
-        self.index = if index < u8::MAX as usize { index as u8 } else { u8::MAX };
+        self.index = if index < u32::MAX as usize { index as u32 } else { u32::MAX };
         self
     }
 

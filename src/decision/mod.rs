@@ -27,10 +27,11 @@ pub(crate) use standing::StandingDenial;
 #[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
-    /// The flags that are set. They are in one byte, because decisions are copied often and should be small.
-    flags: u8,
+    /// The flags that are set. They fill a half word, and so does the index, because decisions are copied often, and
+    /// bytes are slower to copy.
+    flags: u32,
     /// The index of the reported limit, if there are several.
-    index: u8,
+    index: u32,
     limit: u64,
     remaining: u64,
     /// A time, in grains. In a denial, this is the time until the same call would be allowed or queued, or `NEVER`. In
@@ -50,24 +51,24 @@ pub struct Decision {
 const NEVER: u64 = u64::MAX;
 
 /// Set if the call may pass.
-const ALLOWED: u8 = 1;
+const ALLOWED: u32 = 1;
 /// Set if the call was denied because the limiter was closed.
-const CLOSED: u8 = 1 << 1;
+const CLOSED: u32 = 1 << 1;
 /// Set if the call was denied because the key table had no room for the key.
-const TABLE_FULL: u8 = 1 << 2;
+const TABLE_FULL: u32 = 1 << 2;
 /// Set if the call was denied and a wait helps, but the length of the wait is not known.
-const UNKNOWN: u8 = 1 << 3;
+const UNKNOWN: u32 = 1 << 3;
 /// Set for an admission by several limits. The `wait` of the decision is then the [effective
 /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, and may be 0.
-const WINDOW: u8 = 1 << 4;
+const WINDOW: u32 = 1 << 4;
 /// Set if a lockout denied the call, so that it must not be queued.
-const BARRED: u8 = 1 << 5;
+const BARRED: u32 = 1 << 5;
 /// Set if the call would have waited, but the queue was full.
-const QUEUE_FULL: u8 = 1 << 6;
+const QUEUE_FULL: u32 = 1 << 6;
 
 impl Decision {
     #[inline]
-    const fn has(&self, flag: u8) -> bool {
+    const fn has(&self, flag: u32) -> bool {
         self.flags & flag > 0
     }
 

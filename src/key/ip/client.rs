@@ -201,6 +201,15 @@ impl ClientIp {
 
 ip_extractor!(ClientIp);
 
+impl<B> KeyExtractor<Request<B>> for ClientIp {
+    type Key = IpAddr;
+
+    #[inline]
+    fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
+        self.options.key_of_peer(self.find(request)?)
+    }
+}
+
 /// Returns the peer, if the peer is not trusted. Otherwise returns the first address from the right that is not trusted
 /// or, if all are trusted, the leftmost address. Without any address, returns the peer.
 fn first_untrusted(

@@ -6,18 +6,37 @@ use super::networks::Networks;
 use super::peer_source::Peer;
 use crate::key::KeyError;
 
-/// The prefix lengths by which addresses are grouped, and the networks that are allowed or denied.
+/// The prefixes by which addresses are grouped, as masks, and the networks that are allowed or denied.
 #[derive(Clone, Debug)]
 pub(super) struct IpOptions {
-    pub(super) v4: u8,
-    pub(super) v6: u8,
+    v4_mask: u32,
+    v6_mask: u128,
     pub(super) allow: Vec<Networks>,
     pub(super) deny: Vec<Networks>,
 }
 
 impl IpOptions {
     pub(super) const fn new() -> Self {
-        Self { v4: 32, v6: 64, allow: Vec::new(), deny: Vec::new() }
+        let mut options = Self { v4_mask: 0, v6_mask: 0, allow: Vec::new(), deny: Vec::new() };
+        options.set_v4_prefix(32);
+        options.set_v6_prefix(64);
+        options
+    }
+
+    /// Groups IPv4 addresses by their first `bits` bits. `bits` is at most 32.
+    pub(super) const fn set_v4_prefix(&mut self, bits: u8) {
+        self.v4_mask = match u32::MAX.checked_shl(32 - bits as u32) {
+            Some(mask) => mask,
+            None => 0,
+        };
+    }
+
+    /// Groups IPv6 addresses by their first `bits` bits. `bits` is at most 128.
+    pub(super) const fn set_v6_prefix(&mut self, bits: u8) {
+        self.v6_mask = match u128::MAX.checked_shl(128 - bits as u32) {
+            Some(mask) => mask,
+            None => 0,
+        };
     }
 
     /// Returns the key of a caller, or `None` if the caller is not limited. Returns an error if the caller is denied
@@ -34,18 +53,18 @@ impl IpOptions {
         caller.address().map(|address| Some(self.network(address)))
     }
 
+    /// Returns whether no networks are allowed or denied.
+    #[inline]
+    pub(super) fn has_no_lists(&self) -> bool {
+        self.allow.is_empty() && self.deny.is_empty()
+    }
+
     /// Returns the canonical address `address` with all bits after the prefix set to zero.
     #[inline]
     pub(super) fn network(&self, address: IpAddr) -> IpAddr {
         match address {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.v4)).unwrap_or(0);
-                Ipv4Addr::from_bits(address.to_bits() & mask).into()
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(self.v6)).unwrap_or(0);
-                Ipv6Addr::from_bits(address.to_bits() & mask).into()
-            }
+            IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & self.v4_mask).into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & self.v6_mask).into(),
         }
     }
 }
@@ -78,7 +97,7 @@ macro_rules! ip_extractor {
             #[must_use]
             pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 128, "an IPv6 prefix has at most 128 bits");
-                self.options.v6 = bits;
+                self.options.set_v6_prefix(bits);
                 self
             }
 
@@ -90,7 +109,7 @@ macro_rules! ip_extractor {
             #[must_use]
             pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 32, "an IPv4 prefix has at most 32 bits");
-                self.options.v4 = bits;
+                self.options.set_v4_prefix(bits);
                 self
             }
 
@@ -158,15 +177,6 @@ macro_rules! ip_extractor {
             {
                 self.peer_source = PeerSource::from_extension(address);
                 self
-            }
-        }
-
-        impl<B> KeyExtractor<Request<B>> for $extractor {
-            type Key = IpAddr;
-
-            #[inline]
-            fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
-                self.options.key_of_peer(self.find(request)?)
             }
         }
     };

@@ -1,6 +1,6 @@
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use http::Request;
+use http::{Extensions, HeaderMap, Request};
 
 use super::networks::Networks;
 use super::options::{IpOptions, ip_extractor};
@@ -94,15 +94,38 @@ impl PeerIp {
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
         self.peer_source.peer(request.extensions())?.address()
     }
+}
 
-    #[inline]
-    fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
-        let peer = self.peer_source.peer(request.extensions())?;
+impl<B> KeyExtractor<Request<B>> for PeerIp {
+    type Key = IpAddr;
+
+    #[inline(always)]
+    fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
+        let socket = self.peer_source.socket(request.extensions());
+        // Most requests come from an IPv4 address, and most extractors have no lists of networks. For such a request,
+        // the result is that of `extract_from`.
+        if let (Some(SocketAddr::V4(socket)), true) = (socket, self.options.has_no_lists()) {
+            let address = IpAddr::V4(*socket.ip());
+            self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
+            return Ok(Some(self.options.network(address)));
+        }
+        self.extract_from(socket, request.extensions(), request.headers())
+    }
+}
+
+impl PeerIp {
+    fn extract_from(
+        &self,
+        socket: Option<&SocketAddr>,
+        extensions: &Extensions,
+        headers: &HeaderMap,
+    ) -> Result<Option<IpAddr>, KeyError> {
+        let peer = self.peer_source.peer_of(socket, extensions)?;
         // With `peer_from`, no warning is logged, because an outer layer may have found the address of the client.
         if self.peer_source.is_server() {
-            self.warning.warn_if_forwarded(peer, request.headers());
+            self.warning.warn_if_forwarded(peer, headers);
         }
-        Ok(peer)
+        self.options.key_of_peer(peer)
     }
 }
 
@@ -119,10 +142,32 @@ mod tests {
     use super::*;
     use std::net::SocketAddr;
 
+    /// Returns what the extractor returns for a request from `address`. Asserts that this does not depend on the
+    /// extension that contains the address.
+    fn extracted(extractor: &PeerIp, address: IpAddr) -> Result<Option<IpAddr>, KeyError> {
+        let socket = SocketAddr::new(address, 4711);
+        let [mut request, mut by_address] = [Request::new(()), Request::new(())];
+        request.extensions_mut().insert(socket);
+        by_address.extensions_mut().insert(address);
+        let result = extractor.extract(&request);
+        assert_eq!(extractor.extract(&by_address), result);
+        #[cfg(feature = "axum")]
+        {
+            use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+            let [mut by_axum, mut mocked] = [Request::new(()), Request::new(())];
+            by_axum.extensions_mut().insert(ConnectInfo(socket));
+            mocked.extensions_mut().insert(MockConnectInfo(socket));
+            assert_eq!(
+                [&by_axum, &mocked].map(|request| extractor.extract(request)),
+                [result.clone(), result.clone()]
+            );
+        }
+        result
+    }
+
     fn key(extractor: &PeerIp, address: &str) -> String {
-        let mut request = Request::new(());
-        request.extensions_mut().insert(SocketAddr::new(address.parse().unwrap(), 4711));
-        extractor.extract(&request).unwrap().unwrap().to_string()
+        extracted(extractor, address.parse().unwrap()).unwrap().unwrap().to_string()
     }
 
     #[test]
@@ -175,11 +220,7 @@ mod tests {
         let networks = |list: &[&str]| Networks::new(list).unwrap();
         let office = networks(&["10.0.0.0/8"]);
         let extractor = PeerIp::new().allow(office.clone()).deny(networks(&["10.6.0.0/16", "::/0"]));
-        let of = |address: [u8; 4]| {
-            let mut request = Request::new(());
-            request.extensions_mut().insert(IpAddr::from(address));
-            extractor.extract(&request)
-        };
+        let of = |address: [u8; 4]| extracted(&extractor, address.into());
         assert_eq!(of([10, 1, 2, 3]), Ok(None));
         assert_eq!(of([1, 2, 3, 4]), Ok(Some([1, 2, 3, 4].into())));
         assert!(of([10, 6, 6, 6]).unwrap_err().is_forbidden());

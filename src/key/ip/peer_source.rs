@@ -66,14 +66,27 @@ impl PeerSource {
         self.extension.is_none()
     }
 
+    /// Returns the address that axum's server has inserted. Returns `None` if there is none, or if `peer_from` was
+    /// called.
     #[inline]
+    pub(super) fn socket<'a>(&self, extensions: &'a Extensions) -> Option<&'a SocketAddr> {
+        if self.is_server() { by_axum(extensions) } else { None }
+    }
+
     pub(super) fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
-        match &self.extension {
-            Some(find) => find(extensions).ok_or_else(|| KeyError::peer(PeerProblem::MissingExtension)),
-            None => match by_axum(extensions) {
-                Some(peer) => Ok(peer),
-                None => by_other_servers(extensions),
-            },
+        self.peer_of(self.socket(extensions), extensions)
+    }
+
+    /// Returns the peer. `socket` is the result of [`socket`](Self::socket).
+    pub(super) fn peer_of(
+        &self,
+        socket: Option<&SocketAddr>,
+        extensions: &Extensions,
+    ) -> Result<Peer, KeyError> {
+        match (&self.extension, socket) {
+            (Some(find), _) => find(extensions).ok_or_else(|| KeyError::peer(PeerProblem::MissingExtension)),
+            (None, Some(socket)) => Ok(Peer::of(Some(socket.ip()))),
+            (None, None) => by_other_servers(extensions),
         }
     }
 }
@@ -96,19 +109,18 @@ fn bare(extensions: &Extensions) -> Option<Peer> {
 
 #[cfg(feature = "axum")]
 #[inline]
-fn by_axum(extensions: &Extensions) -> Option<Peer> {
+fn by_axum(extensions: &Extensions) -> Option<&SocketAddr> {
     use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
 
-    let address = match extensions.get::<ConnectInfo<SocketAddr>>() {
-        Some(ConnectInfo(address)) => address,
+    match extensions.get::<ConnectInfo<SocketAddr>>() {
+        Some(ConnectInfo(address)) => Some(address),
         // If there is no `ConnectInfo`, axum's own extractor `ConnectInfo` reads this extension, which is for tests.
-        None => &extensions.get::<MockConnectInfo<SocketAddr>>()?.0,
-    };
-    Some(Peer::of(Some(address.ip())))
+        None => extensions.get::<MockConnectInfo<SocketAddr>>().map(|MockConnectInfo(address)| address),
+    }
 }
 
 #[cfg(not(feature = "axum"))]
-fn by_axum(_: &Extensions) -> Option<Peer> {
+fn by_axum(_: &Extensions) -> Option<&SocketAddr> {
     None
 }
 

@@ -46,7 +46,7 @@ impl<K, A: Algorithm, S: Store<A>> Policy<K, A, UnitCost, S> {
 
 impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
     /// Returns the key to which the request is charged, or `None` if the request is not limited.
-    #[inline]
+    #[inline(always)]
     fn key<Req>(&self, info: &PolicyInfo, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
     where
         K: KeyExtractor<Req>,

@@ -43,7 +43,9 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
                 info.calls.add_decision(&decision, in_shadow);
                 let decided =
                     outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details: None });
-                decided.details = self.details(options.algorithm.as_ref());
+                if let Some(details) = self.details(options.algorithm.as_ref()) {
+                    decided.details = Some(details);
+                }
                 Progress::Ready(verdict(info, decided))
             }
             Acquired::Pending(wait) => {

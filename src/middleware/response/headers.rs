@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::header::Entry;
 use http::{HeaderMap, HeaderValue};
 
 use super::options::Options;
@@ -51,15 +52,11 @@ pub(in crate::middleware) fn add_fields(
 }
 
 fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Option<Waits>) {
-    if let (true, None, [report]) = (headers.is_empty(), refused, reports)
+    // Most layers have one policy with one limit, and most responses have neither of the two fields.
+    if let [report] = reports
         && let Some(label) = report.sole_label()
+        && add_new_fields(headers, label, || item(report, refused))
     {
-        *headers = label.fields.clone();
-        if let Some(value) =
-            headers.iter_mut().find_map(|(name, value)| (*name == RATELIMIT).then_some(value))
-        {
-            *value = structured_field::item(&label.item, report.decision().remaining(), report.window());
-        }
         return;
     }
     // The fields that are already present, collected before this function adds any field.
@@ -76,20 +73,42 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
             };
             headers.append(RATELIMIT_POLICY, value);
         }
-        if is_present(report.label()) {
-            continue;
+        if !is_present(report.label()) {
+            headers.append(RATELIMIT, item(report, refused));
         }
-        let window = match refused.filter(|_| !report.decision().is_allowed()) {
-            None => report.window(),
-            Some(Waits { extra, max, .. }) => report
-                .window()
-                .map(|wait| wait.saturating_add(extra).min(max).min(retry_after::MAX_RETRY_AFTER)),
-        };
-        headers.append(
-            RATELIMIT,
-            structured_field::item(&report.label().item, report.decision().remaining(), window),
-        );
     }
+}
+
+/// Adds both fields of a policy with one limit, unless one of them is already present. Returns whether they were added.
+/// `item` returns the value of `RateLimit`. The name of each field is hashed at most once.
+fn add_new_fields(headers: &mut HeaderMap, label: &PolicyName, item: impl FnOnce() -> HeaderValue) -> bool {
+    if headers.is_empty() {
+        *headers = label.fields.clone();
+        if let Some((_, value)) = headers.iter_mut().find(|(name, _)| *name == RATELIMIT) {
+            *value = item();
+        }
+        return true;
+    }
+    let Entry::Vacant(policy) = headers.entry(RATELIMIT_POLICY) else { return false };
+    policy.insert(label.policy_field.clone());
+    if let Entry::Vacant(limit) = headers.entry(RATELIMIT) {
+        limit.insert(item());
+        return true;
+    }
+    headers.remove(RATELIMIT_POLICY);
+    false
+}
+
+/// Returns the item of `RateLimit` for the reported limit of a policy.
+#[inline]
+fn item(report: &PolicyReport<'_>, refused: Option<Waits>) -> HeaderValue {
+    let window = match refused.filter(|_| !report.decision().is_allowed()) {
+        None => report.window(),
+        Some(Waits { extra, max, .. }) => {
+            report.window().map(|wait| wait.saturating_add(extra).min(max).min(retry_after::MAX_RETRY_AFTER))
+        }
+    };
+    structured_field::item(&report.label().item, report.decision().remaining(), window)
 }
 
 /// Returns whether a field value has an item with the serialized name `name_item`. A field must not contain two items
@@ -160,6 +179,28 @@ mod tests {
             other.remove(AGE);
             assert_eq!(prebuilt, other);
             assert_eq!(prebuilt.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_an_inner_layer_has_reported_is_not_reported_again() {
+        let info = PolicyInfo::new(&TokenBucket::new(Quota::per_minute(100)), Arc::default());
+        let outcome = Outcome::new(Decision::allow(100, 9, 60_000_000_000), false);
+        let report = PolicyReport::new(&info, &outcome);
+        let (policy, item) = ("\"default\";q=100;w=60", "\"default\";r=9;t=6");
+        for (name, inner, expected) in [
+            (AGE, "0", [vec![policy], vec![item]]),
+            (RATELIMIT, "\"default\";r=1", [vec![], vec!["\"default\";r=1"]]),
+            (RATELIMIT, "\"other\";r=1", [vec![policy], vec!["\"other\";r=1", item]]),
+            (RATELIMIT_POLICY, "\"default\";q=1;w=1", [vec!["\"default\";q=1;w=1"], vec![]]),
+            (RATELIMIT_POLICY, "\"other\";q=1;w=1", [vec!["\"other\";q=1;w=1", policy], vec![item]]),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_static(inner));
+            add_fields(&mut headers, &[report], &Options::new(), None);
+            let values = [RATELIMIT_POLICY, RATELIMIT]
+                .map(|name| headers.get_all(name).iter().cloned().collect::<Vec<_>>());
+            assert_eq!(values, expected, "{inner}");
         }
     }
 

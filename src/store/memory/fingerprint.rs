@@ -40,7 +40,7 @@ pub trait MemoryKey {
 }
 
 impl<K: Hash + ?Sized> MemoryKey for K {
-    #[inline]
+    #[inline(always)]
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool {
         self.hash(state);
         true
