@@ -34,8 +34,8 @@ tower-throttle beside governor and tower_governor, as ratios
 
 sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
           of single calls of eight threads), count (instructions per check and request, exact; needs valgrind), verify
-          (fails if they are above their bounds), and redis (limits in Redis, to PING; needs redis-server). The first
-          three if none is named.
+          (fails if they are above their bounds), redis (limits in Redis, to PING; needs redis-server), and alone (a part
+          of redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
     --help     this text";
@@ -49,7 +49,7 @@ fn main() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" => {
+            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" | "alone" => {
                 sections.push(argument)
             }
             // `count` and `verify` start this under valgrind, with a subject, a quota and a length.
@@ -75,9 +75,11 @@ fn main() {
             "store" => store::run(rounds / 9, markdown),
             "waits" => store::waits(),
             #[cfg(feature = "redis")]
-            "redis" => redis::run(rounds / 5),
+            "redis" => redis::run((rounds / 5).max(20)),
+            #[cfg(feature = "redis")]
+            "alone" => redis::run_alone((rounds / 5).max(20)),
             #[cfg(not(feature = "redis"))]
-            "redis" => panic!("this was built without the feature `redis`"),
+            "redis" | "alone" => panic!("this was built without the feature `redis`"),
             "verify" => instructions::verify(),
             _ => instructions::all(),
         }

@@ -1,8 +1,11 @@
 //! Measurements of limits in Redis: decisions per second, compared with `PING` commands of the same client to the same
 //! server.
 //!
-//! A server is started for the measurements, on a free port. The client has one thread and its own core. The
-//! contestants run alternately, so the ratios change little if the machine is busy with something else.
+//! A server is started for the measurements, on a free port. The client has one thread. The server and the client have
+//! a core each. The contestants run alternately, so the ratios change little if the machine is busy with something
+//! else.
+
+mod alone;
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
@@ -12,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, Response};
+use core_affinity::CoreId;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
@@ -29,8 +33,6 @@ use crate::table;
 const CALLERS: usize = 64;
 /// The number of calls in a run.
 const CALLS: usize = 6_400;
-/// The number of calls in a run of one caller.
-const ALONE: usize = 500;
 const KEYS: usize = 10_000;
 const PING: &str = "PING";
 /// A script with only the commands that every decision needs.
@@ -53,12 +55,41 @@ struct Setting {
     connection: MultiplexedConnection,
 }
 
-pub fn run(rounds: usize) {
-    let server = RedisServer::start();
-    if let Some(core) = core_affinity::get_core_ids().unwrap_or_default().last() {
-        core_affinity::set_for_current(*core);
+/// Measures only one caller: first with the server on a core of its own, then with both on one core.
+pub fn run_alone(rounds: usize) {
+    for place in [Place::OwnCore, Place::ClientsCore] {
+        let (server, setting) = start(place);
+        alone::run(&setting, &server, place, rounds);
     }
+}
+
+/// The core of the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Another core than the client's, if the machine has several.
+    OwnCore,
+    ClientsCore,
+}
+
+/// Starts a server, and connects to it. Without fixed cores, the kernel would move the server to the client's core
+/// whenever other processes are busy, and `PING` would take a fifth of its time.
+fn start(place: Place) -> (RedisServer, Setting) {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let [servers, clients] = match place {
+        Place::OwnCore => [cores.first(), cores.last()],
+        Place::ClientsCore => [cores.last(); 2],
+    };
+    let set = |core: Option<&CoreId>| core.is_some_and(|core| core_affinity::set_for_current(*core));
+    // The process of the server inherits the core of this thread.
+    set(servers);
+    let server = RedisServer::start();
+    set(clients);
     let setting = Setting::new(&server.url());
+    (server, setting)
+}
+
+pub fn run(rounds: usize) {
+    let (server, setting) = start(Place::OwnCore);
     let trips = Rc::new(Cell::new((0, 0)));
     let contestants = vec![
         setting.clone().ping(),
@@ -97,7 +128,7 @@ pub fn run(rounds: usize) {
     table::print(&title, &head, &rows);
     let (sent, decided) = trips.get();
     println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
-    setting.alone(rounds);
+    run_alone(rounds);
 }
 
 /// The processor time and the allocations of a run. They change little if the machine is busy with something else.
@@ -258,37 +289,6 @@ impl Setting {
             time
         })
     }
-
-    /// Prints the medians of the times of single calls, made by one caller.
-    fn alone(&self, rounds: usize) {
-        let limiter = self.build("alone", TokenBucket::new(PLENTY));
-        let mut medians = [Vec::new(), Vec::new(), Vec::new()];
-        let script = Rc::new(bare());
-        for _ in 0..rounds {
-            let pings = self.runtime.block_on(median_of(|_| ping(self.connection.clone())));
-            let scripts = median_of(|number| {
-                let key = format!("bare:{}", self.keys[number % KEYS]);
-                run_bare(self.connection.clone(), Rc::clone(&script), key)
-            });
-            let scripts = self.runtime.block_on(scripts);
-            let checks = median_of(|number| check(limiter.check(&*self.keys[number % KEYS])));
-            let checks = self.runtime.block_on(checks);
-            medians[0].push(pings);
-            medians[1].push(scripts);
-            medians[2].push(checks);
-        }
-        let [pings, scripts, checks] = medians;
-        let row = |name: &str, times: &[f64]| {
-            let micros = median(times.iter().copied());
-            let ratio = median(times.iter().zip(&pings).map(|(time, ping)| time / ping));
-            vec![name.to_owned(), format!("{micros:.0}"), table::ratio(ratio)]
-        };
-        table::print(
-            "one caller: the median of the time of a call, in microseconds",
-            &["", "p50", "to PING"],
-            &[row(PING, &pings), row(BARE, &scripts), row("token bucket", &checks)],
-        );
-    }
 }
 
 async fn ping(mut connection: MultiplexedConnection) {
@@ -309,15 +309,4 @@ async fn run_bare(mut connection: MultiplexedConnection, script: Rc<redis::Scrip
 
 async fn check<E: std::fmt::Debug>(call: impl Future<Output = Result<tower_throttle::Decision, E>>) {
     assert!(call.await.expect("the server answers").is_allowed());
-}
-
-/// Makes calls one after another, and returns the median of their times, in microseconds.
-async fn median_of<F: Future<Output = ()>>(call: impl Fn(usize) -> F) -> f64 {
-    let mut times = Vec::with_capacity(ALONE);
-    for number in 0..ALONE {
-        let start = Instant::now();
-        call(number).await;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    median(times.into_iter())
 }
