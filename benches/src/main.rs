@@ -38,16 +38,20 @@ sections: check, layer, server, store (check by table size, threads, memory and 
           of redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
+    --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build
     --help     this text";
 
 fn main() {
+    #[cfg(feature = "redis")]
+    std::sync::LazyLock::force(&redis::CORES);
     let mut sections = Vec::new();
-    let (mut quick, mut markdown) = (false, false);
+    let (mut quick, mut markdown, mut peers) = (false, false, false);
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
+            "--peers" => peers = true,
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" | "alone" => {
                 sections.push(argument)
@@ -75,9 +79,9 @@ fn main() {
             "store" => store::run(rounds / 9, markdown),
             "waits" => store::waits(),
             #[cfg(feature = "redis")]
-            "redis" => redis::run((rounds / 5).max(20)),
+            "redis" => redis::run((rounds / 5).max(20), peers),
             #[cfg(feature = "redis")]
-            "alone" => redis::run_alone((rounds / 5).max(20)),
+            "alone" => redis::run_alone((rounds / 5).max(20), peers),
             #[cfg(not(feature = "redis"))]
             "redis" | "alone" => panic!("this was built without the feature `redis`"),
             "verify" => instructions::verify(),

@@ -13,6 +13,7 @@ use std::time::Instant;
 use redis::aio::MultiplexedConnection;
 use tower_throttle::algorithm::TokenBucket;
 
+use super::peers::{PEERS, Peers, THROTTLE_KIT};
 use super::{BARE, KEYS, PING, PLENTY, Place, Setting, bare, check, ping, run_bare};
 use crate::interleave::median;
 use crate::random::Random;
@@ -20,7 +21,7 @@ use crate::redis_server::{RedisServer, Reply};
 use crate::table;
 
 /// The number of calls of each contestant in a round.
-const CALLS: usize = 500;
+pub(super) const CALLS: usize = 500;
 /// The limiter's own command, sent without the limiter. What the limiter takes beyond this is the work of this crate
 /// in the client.
 const COMMAND: &str = "the token bucket's command, sent without the limiter";
@@ -30,13 +31,20 @@ type Call<'a> = Box<dyn Fn(usize) -> Pin<Box<dyn Future<Output = ()>>> + 'a>;
 
 /// Prints the medians of the times of single calls, and the ratios of these medians, which are computed within each
 /// round.
-pub(super) fn run(setting: &Setting, server: &RedisServer, place: Place, rounds: usize) {
+pub(super) fn run(
+    setting: &Setting,
+    server: &RedisServer,
+    place: Place,
+    peers: Option<&Peers>,
+    rounds: usize,
+) {
     let limiter = setting.build("alone", TokenBucket::new(PLENTY));
+    let throttle_kit = setting.throttle_kit_limiter(&server.url());
     let script = std::rc::Rc::new(bare());
     let key = |number: usize| setting.keys[number % KEYS].clone();
     setting.runtime.block_on(check(limiter.check("first")));
     let command = command_of_limiter(server, || setting.runtime.block_on(check(limiter.check("shown"))));
-    let contestants: [(&str, Call<'_>); 4] = [
+    let contestants: [(&str, Call<'_>); 5] = [
         (PING, Box::new(|_| Box::pin(ping(setting.connection.clone())))),
         (
             BARE,
@@ -55,30 +63,43 @@ pub(super) fn run(setting: &Setting, server: &RedisServer, place: Place, rounds:
             }),
         ),
         (BUCKET, Box::new(|number| Box::pin(check(limiter.check(&*key(number)))))),
+        (
+            THROTTLE_KIT,
+            Box::new(|number| {
+                let (limiter, key) = (throttle_kit.clone(), key(number));
+                Box::pin(async move { assert!(limiter.check(&key).await.allowed) })
+            }),
+        ),
     ];
+    let mut peers_medians = PEERS.map(|_| Vec::new());
     let mut random = Random::new(1);
     let mut medians = vec![Vec::new(); contestants.len()];
     for round in 0..=rounds {
         let times = setting.runtime.block_on(times(&contestants, &mut random));
+        let peers_times = PEERS.map(|(peer, _)| peers.map(|peers| peers.ask(peer, "alone")));
         // The first round is not counted.
         if round > 0 {
             for (medians, times) in medians.iter_mut().zip(times) {
                 medians.push(median(times.into_iter()));
             }
+            for (medians, times) in peers_medians.iter_mut().zip(peers_times) {
+                medians.extend(times);
+            }
         }
     }
-    let ratio = |times: &[f64], to: usize| {
-        let mut ratios: Vec<_> = times.iter().zip(&medians[to]).map(|(time, to)| time / to).collect();
-        ratios.sort_by(f64::total_cmp);
-        let (low, high) = (ratios[ratios.len() / 4], ratios[ratios.len() * 3 / 4]);
-        format!("{:.2} ({low:.2}-{high:.2})", median(ratios.into_iter()))
-    };
+    let ratio =
+        |times: &[f64], to: usize| quartiles(times.iter().zip(&medians[to]).map(|(time, to)| time / to));
     let row = |((name, _), times): (&(&str, Call<'_>), &Vec<f64>)| {
         let micros = median(times.iter().copied());
         let ratios = (0..3).map(|to| ratio(times, to));
         [(*name).to_owned(), format!("{micros:.1}")].into_iter().chain(ratios).collect()
     };
-    let rows: Vec<Vec<_>> = contestants.iter().zip(&medians).map(row).collect();
+    let mut rows: Vec<Vec<_>> = contestants.iter().zip(&medians).map(row).collect();
+    for ((_, name), medians) in PEERS.iter().zip(peers_medians).filter(|(_, medians)| !medians.is_empty()) {
+        let micros = median(medians.iter().map(|times| times[1] * 1e6));
+        let ratio = quartiles(medians.iter().map(|times| times[1] / times[0]));
+        rows.push(vec![(*name).to_owned(), format!("{micros:.1}"), ratio, String::new(), String::new()]);
+    }
     let place = match place {
         Place::OwnCore => "a core of its own",
         Place::ClientsCore => "the core of the client",
@@ -90,6 +111,14 @@ pub(super) fn run(setting: &Setting, server: &RedisServer, place: Place, rounds:
         &["", "p50", "to PING", "to a bare script", "to its command"],
         &rows,
     );
+}
+
+/// Returns the median, and the quartiles in brackets.
+fn quartiles(ratios: impl Iterator<Item = f64>) -> String {
+    let mut ratios: Vec<_> = ratios.collect();
+    ratios.sort_by(f64::total_cmp);
+    let (low, high) = (ratios[ratios.len() / 4], ratios[ratios.len() * 3 / 4]);
+    format!("{:.2} ({low:.2}-{high:.2})", median(ratios.into_iter()))
 }
 
 /// Makes all calls, alternately, and returns the times of each contestant, in microseconds.

@@ -6,11 +6,13 @@
 //! else.
 
 mod alone;
+mod effort;
+mod peers;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::convert::Infallible;
-use std::fs;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -25,7 +27,8 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::redis::{RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use crate::alloc;
+use self::effort::{Effort, Efforts, observed};
+use self::peers::{PEERS, Peers, THROTTLE_KIT};
 use crate::interleave::{Contestant, Rounds, median};
 use crate::redis_server::RedisServer;
 use crate::table;
@@ -56,12 +59,19 @@ struct Setting {
 }
 
 /// Measures only one caller: first with the server on a core of its own, then with both on one core.
-pub fn run_alone(rounds: usize) {
+pub fn run_alone(rounds: usize, with_peers: bool) {
+    if with_peers {
+        peers::build();
+    }
     for place in [Place::OwnCore, Place::ClientsCore] {
         let (server, setting) = start(place);
-        alone::run(&setting, &server, place, rounds);
+        let peers = with_peers.then(|| Peers::start(&server.url()));
+        alone::run(&setting, &server, place, peers.as_ref(), rounds);
     }
 }
+
+/// The cores of the machine. They must be read before this thread is restricted to one of them.
+pub static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| core_affinity::get_core_ids().unwrap_or_default());
 
 /// The core of the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,10 +84,9 @@ enum Place {
 /// Starts a server, and connects to it. Without fixed cores, the kernel would move the server to the client's core
 /// whenever other processes are busy, and `PING` would take a fifth of its time.
 fn start(place: Place) -> (RedisServer, Setting) {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
     let [servers, clients] = match place {
-        Place::OwnCore => [cores.first(), cores.last()],
-        Place::ClientsCore => [cores.last(); 2],
+        Place::OwnCore => [CORES.first(), CORES.last()],
+        Place::ClientsCore => [CORES.last(); 2],
     };
     let set = |core: Option<&CoreId>| core.is_some_and(|core| core_affinity::set_for_current(*core));
     // The process of the server inherits the core of this thread.
@@ -88,10 +97,14 @@ fn start(place: Place) -> (RedisServer, Setting) {
     (server, setting)
 }
 
-pub fn run(rounds: usize) {
+pub fn run(rounds: usize, with_peers: bool) {
+    if with_peers {
+        peers::build();
+    }
     let (server, setting) = start(Place::OwnCore);
+    let peers = with_peers.then(|| Peers::start(&server.url()));
     let trips = Rc::new(Cell::new((0, 0)));
-    let contestants = vec![
+    let mut contestants = vec![
         setting.clone().ping(),
         setting.clone().bare_script(),
         setting.limiter("token bucket", TokenBucket::new(PLENTY)),
@@ -101,23 +114,35 @@ pub fn run(rounds: usize) {
         setting.layer("token bucket, through the layer"),
         setting.joined("token bucket and fixed window, joined layers"),
         setting.one_key("token bucket, one key", &trips),
-        setting.throttle_kit(&server.url()),
+        setting.throttle_kit(THROTTLE_KIT, &server.url(), setting.keys.clone()),
+        setting.throttle_kit(&format!("{THROTTLE_KIT}, one key"), &server.url(), ["one".to_owned()].into()),
     ];
+    let own = contestants.len();
+    for (peer, name) in PEERS {
+        contestants.extend(peers.as_ref().map(|peers| peers.contestant(name.to_owned(), peer, "keys")));
+        contestants
+            .extend(peers.as_ref().map(|peers| peers.contestant(format!("{name}, one key"), peer, "one")));
+    }
     let names: Vec<_> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
     let efforts: Vec<_> = names.iter().map(|_| Rc::default()).collect();
-    let contestants = contestants.into_iter().zip(&efforts);
-    let contestants = contestants.map(|(contestant, efforts)| observed(contestant, efforts, server.pid()));
+    let contestants = contestants.into_iter().zip(&efforts).enumerate().map(|(at, (contestant, efforts))| {
+        let peers = peers.as_ref().filter(|_| at >= own).map(Peers::pid);
+        observed(contestant, efforts, server.pid(), peers)
+    });
     let rounds_of_64 = Rounds::of(contestants.collect(), rounds);
     let row = |(name, efforts): (&String, &Efforts)| {
-        let effort = |of: fn(&Effort) -> f64| median(efforts.borrow().iter().map(of)) / CALLS as f64;
+        let effort = |of: fn(&Effort) -> f64| {
+            let effort = median(efforts.borrow().iter().map(of)) / CALLS as f64;
+            if effort.is_nan() { String::new() } else { format!("{effort:.2}") }
+        };
         vec![
             name.clone(),
             format!("{:.0}", CALLS as f64 / rounds_of_64.median(name) / 1e3),
             table::ratio(rounds_of_64.ratio(PING, name)),
             table::ratio(rounds_of_64.ratio(BARE, name)),
-            format!("{:.2}", effort(|effort| effort.client)),
-            format!("{:.1}", effort(|effort| effort.allocations)),
-            format!("{:.2}", effort(|effort| effort.server)),
+            effort(|effort| effort.client),
+            effort(|effort| effort.allocations.map_or(f64::NAN, |count| count as f64)),
+            effort(|effort| effort.server),
         ]
     };
     let rows: Vec<_> = names.iter().zip(&efforts).map(row).collect();
@@ -128,40 +153,8 @@ pub fn run(rounds: usize) {
     table::print(&title, &head, &rows);
     let (sent, decided) = trips.get();
     println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
-    run_alone(rounds);
-}
-
-/// The processor time and the allocations of a run. They change little if the machine is busy with something else.
-struct Effort {
-    /// The processor time of the client's only thread, in microseconds.
-    client: f64,
-    /// The processor time of the server's main thread, in microseconds.
-    server: f64,
-    allocations: f64,
-}
-
-type Efforts = Rc<RefCell<Vec<Effort>>>;
-
-/// Records the effort of each run of a contestant.
-fn observed<'a>(mut contestant: Contestant<'a>, efforts: &Efforts, server: u32) -> Contestant<'a> {
-    let efforts = Rc::clone(efforts);
-    Contestant::new(contestant.name, move || {
-        let read = || (cpu_micros("thread-self"), cpu_micros(&server.to_string()), alloc::count() as f64);
-        let before = read();
-        let time = (contestant.run)();
-        let after = read();
-        let (client, server) = (after.0 - before.0, after.1 - before.1);
-        efforts.borrow_mut().push(Effort { client, server, allocations: after.2 - before.2 });
-        time
-    })
-}
-
-/// Returns the processor time that a thread has used, in microseconds.
-fn cpu_micros(thread: &str) -> f64 {
-    let path = format!("/proc/{thread}/schedstat");
-    let stat = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let nanos: f64 = stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number");
-    nanos / 1e3
+    drop(peers);
+    run_alone(rounds, with_peers);
 }
 
 impl Setting {
@@ -260,21 +253,6 @@ impl Setting {
         let layer = RateLimitLayer::with_limiter(by_path, self.build(name, TokenBucket::new(PLENTY)))
             .and(RateLimitLayer::with_limiter(Global, all));
         self.requests(name, layer.layer(service_fn(hello)))
-    }
-
-    /// Creates a contestant of throttle-kit: a bucket in a script that uses the clock of the client. The backend of
-    /// throttle-kit reports no failures.
-    fn throttle_kit(&self, url: &str) -> Contestant<'static> {
-        let backend = self.runtime.block_on(throttle_kit::RedisBackend::connect(url)).expect("a connection");
-        let quota = throttle_kit::Quota::from_parts(Duration::from_millis(1), 1_000_000);
-        let (setting, limiter) = (self.clone(), throttle_kit::RateLimiter::new(quota, backend));
-        Contestant::new("throttle-kit, a bucket", move || {
-            let (keys, limiter) = (Rc::clone(&setting.keys), limiter.clone());
-            setting.time(move |number| {
-                let (keys, limiter) = (Rc::clone(&keys), limiter.clone());
-                async move { assert!(limiter.check(&keys[number % KEYS]).await.allowed) }
-            })
-        })
     }
 
     /// Creates a contestant that makes all calls with one key, and adds the numbers of trips and decisions to `trips`.
