@@ -78,14 +78,22 @@ fn main() {
             "server" => server::run(rounds / 2),
             "store" => store::run(rounds / 9, markdown),
             "waits" => store::waits(),
-            #[cfg(feature = "redis")]
-            "redis" => redis::run((rounds / 5).max(20), peers),
-            #[cfg(feature = "redis")]
-            "alone" => redis::run_alone((rounds / 5).max(20), peers),
-            #[cfg(not(feature = "redis"))]
-            "redis" | "alone" => panic!("this was built without the feature `redis`"),
+            "redis" | "alone" => in_redis(&section, (rounds / 5).max(20), peers),
             "verify" => instructions::verify(),
             _ => instructions::all(),
         }
     }
+}
+
+#[cfg(feature = "redis")]
+fn in_redis(section: &str, rounds: usize, peers: bool) {
+    match section {
+        "alone" => redis::run_alone(rounds, peers),
+        _ => redis::run(rounds, peers),
+    }
+}
+
+#[cfg(not(feature = "redis"))]
+fn in_redis(_: &str, _: usize, _: bool) {
+    panic!("this was built without the feature `redis`");
 }
