@@ -34,22 +34,26 @@ tower-throttle beside governor and tower_governor, as ratios
 
 sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
           of single calls of eight threads), count (instructions per check and request, exact; needs valgrind), verify
-          (fails if they are above their bounds), and redis (limits in Redis, to PING; needs redis-server). The first
-          three if none is named.
+          (fails if they are above their bounds), redis (limits in Redis, to PING; needs redis-server), and alone (a part
+          of redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
+    --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build
     --help     this text";
 
 fn main() {
+    #[cfg(feature = "redis")]
+    std::sync::LazyLock::force(&redis::CORES);
     let mut sections = Vec::new();
-    let (mut quick, mut markdown) = (false, false);
+    let (mut quick, mut markdown, mut peers) = (false, false, false);
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
+            "--peers" => peers = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" => {
+            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" | "alone" => {
                 sections.push(argument)
             }
             // `count` and `verify` start this under valgrind, with a subject, a quota and a length.
@@ -74,12 +78,22 @@ fn main() {
             "server" => server::run(rounds / 2),
             "store" => store::run(rounds / 9, markdown),
             "waits" => store::waits(),
-            #[cfg(feature = "redis")]
-            "redis" => redis::run(rounds / 5),
-            #[cfg(not(feature = "redis"))]
-            "redis" => panic!("this was built without the feature `redis`"),
+            "redis" | "alone" => in_redis(&section, (rounds / 5).max(20), peers),
             "verify" => instructions::verify(),
             _ => instructions::all(),
         }
     }
+}
+
+#[cfg(feature = "redis")]
+fn in_redis(section: &str, rounds: usize, peers: bool) {
+    match section {
+        "alone" => redis::run_alone(rounds, peers),
+        _ => redis::run(rounds, peers),
+    }
+}
+
+#[cfg(not(feature = "redis"))]
+fn in_redis(_: &str, _: usize, _: bool) {
+    panic!("this was built without the feature `redis`");
 }

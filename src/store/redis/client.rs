@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Cmd, ErrorKind, ServerErrorKind, Value};
+use ::redis::{AsyncConnectionConfig, ErrorKind, ServerErrorKind, Value};
 use futures_core::Stream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -83,9 +83,9 @@ impl Client {
     /// Returns the server's reply to `CLUSTER SLOTS`, which says which nodes have which slots. Waits until there is a
     /// connection.
     pub(super) async fn slots(&self) -> Result<Value, RedisError> {
-        let mut command = ::redis::cmd("CLUSTER");
-        command.arg("SLOTS");
-        self.0.send(&[command]).await.map_err(|error| match error {
+        let mut command = Command::new(false);
+        command.word("CLUSTER").word("SLOTS");
+        self.0.send(&command).await.map_err(|error| match error {
             CallError::Failed(error) => error,
             CallError::NoScript => {
                 RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to CLUSTER SLOTS")
@@ -196,17 +196,16 @@ impl Inner {
         }
     }
 
-    /// Sends commands one right after the other, and returns the reply to the last command.
-    async fn send(self: &Arc<Self>, commands: &[Cmd]) -> Result<Value, CallError> {
+    /// Sends a command, right after `ASKING` if it says so, and returns the reply to the command.
+    async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, CallError> {
         let (number, mut connection) = self.connected().await.map_err(CallError::Failed)?;
-        let replied = match commands {
-            [command] => connection.send_packed_command(command).await,
-            _ => {
+        let replied = match command.is_asking {
+            false => connection.send_packed_command(&command.words).await,
+            true => {
                 let mut pipeline = ::redis::pipe();
-                commands.iter().for_each(|command| {
-                    pipeline.add_command(command.clone());
-                });
-                let replied = connection.send_packed_commands(&pipeline, commands.len() - 1, 1).await;
+                pipeline.cmd("ASKING").add_command(command.words.clone());
+                // A large future, which is seldom needed.
+                let replied = Box::pin(connection.send_packed_commands(&pipeline, 1, 1)).await;
                 replied.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
             }
         };
@@ -222,11 +221,7 @@ impl Inner {
     }
 
     async fn call(self: Arc<Self>, command: Command) -> Result<Reply, CallError> {
-        let value = match command.is_asking {
-            true => self.send(&[::redis::cmd("ASKING"), command.words]).await?,
-            false => self.send(&[command.words]).await?,
-        };
-        Ok(match value {
+        Ok(match self.send(&command).await? {
             Value::BulkString(text) => Reply::Text(text),
             other => Reply::Other(format!("{other:?}")),
         })

@@ -47,7 +47,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                 self.remember(plan, state, &found, sent, &outcomes);
                 Ok(Some(outcomes))
             }
-            Verdict::Other => self.compare_and_set(at, plan, batch, not_after, found, sent).await,
+            // The future of these further trips is large, and most flights do not need it.
+            Verdict::Other => Box::pin(self.compare_and_set(at, plan, batch, not_after, found, sent)).await,
             Verdict::Late => Ok(None),
         }
     }
@@ -122,7 +123,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
         let ttl = state.time_to_live(&plan.algorithm, found.now);
         let swaps = [Swap { before: &found.text, after: &found.text, ttl }];
-        let written = link.swap(keys, not_after, &swaps).await;
+        // A large future, which is seldom needed.
+        let written = Box::pin(link.swap(keys, not_after, &swaps)).await;
         if written.is_ok_and(|answer| answer.verdict == Verdict::Done) {
             link.breaker.wrote();
         }
@@ -138,8 +140,8 @@ impl<A: StoredAlgorithm> Flight<A> {
     ) {
         // If another flight has taken over, the state may have changed since it was read.
         let is_current =
-            self.shared.flights.get(&self.key).is_some_and(|waiting| waiting.flight == self.number);
-        if is_current && outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) {
+            || self.shared.flights.get(&self.key).is_some_and(|waiting| waiting.flight == self.number);
+        if outcomes.iter().any(|outcome| !outcome.decision.is_allowed()) && is_current() {
             self.shared.denials.remember(&self.key, plan, state.own, found.now, sent);
         }
     }

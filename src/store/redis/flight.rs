@@ -1,6 +1,7 @@
 //! Trips to the server. A limiter makes at most one trip at a time for a key. Calls that arrive during a trip are
 //! decided together in the next trip, in the order in which they arrived.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -140,8 +141,11 @@ impl<A: StoredAlgorithm> Flight<A> {
             };
             let plan = shared.plan();
             let keys = Keys { texts: &[&*self.key], is_asking: route.is_asking };
-            let decided = self.decide(At { link, keys }, &plan, &batch, first);
-            match shared.links.attempt(&route, last, decided).await {
+            let attempted = {
+                let decided = pin!(self.decide(At { link, keys }, &plan, &batch, first));
+                shared.links.attempt(&route, last, decided).await
+            };
+            match attempted {
                 Attempted::Over(outcomes) => return self.answer(&plan, batch, outcomes),
                 Attempted::Again(next) => route = next,
             }

@@ -1,6 +1,7 @@
 //! The link to the server of a store, or the cluster with a link to each node.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use super::cluster::Cluster;
@@ -52,12 +53,13 @@ impl Links {
     }
 
     /// Makes an attempt on `route`. The attempt ends at `deadline`. `trip` yields `None` if the server has changed
-    /// nothing, because the deadline of a call had passed by the server's clock.
+    /// nothing, because the deadline of a call had passed by the server's clock. `trip` is pinned by the caller: an
+    /// asynchronous function that takes a future and passes it on needs room for the future twice.
     pub(super) async fn attempt<T>(
         &self,
         route: &Route,
         deadline: Nanos,
-        trip: impl Future<Output = Result<Option<T>, RedisError>>,
+        trip: Pin<&mut impl Future<Output = Result<Option<T>, RedisError>>>,
     ) -> Attempted<T> {
         let link = &*route.link;
         let connection = link.connection();

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::mem;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Context;
+use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -26,11 +26,15 @@ pub(super) struct PolledFlight(Arc<Place>);
 
 struct Place {
     /// `None` if the flight has ended, or has moved to a task.
-    flight: Mutex<Option<BoxedFlight>>,
+    flight: Mutex<Option<Polled>>,
     runtime: Handle,
 }
 
-type BoxedFlight = Pin<Box<dyn Future<Output = ()> + Send>>;
+struct Polled {
+    flight: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The waker of the call that polls the flight, once that call was polled.
+    waker: Option<Waker>,
+}
 
 /// The calls that wait for the next trip of a key.
 pub(super) struct Waiting<A> {
@@ -54,40 +58,54 @@ impl<A> Waiting<A> {
 
 impl PolledFlight {
     pub(super) fn new(flight: impl Future<Output = ()> + Send + 'static, runtime: &Handle) -> Self {
-        let flight: BoxedFlight = Box::pin(flight);
-        Self(Arc::new(Place { flight: Mutex::new(Some(flight)), runtime: runtime.clone() }))
+        let polled = Polled { flight: Box::pin(flight), waker: None };
+        Self(Arc::new(Place { flight: Mutex::new(Some(polled)), runtime: runtime.clone() }))
     }
 
     /// Waits for the answer of the flight, and polls the flight meanwhile, unless the flight is in a task.
     pub(super) async fn drive<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, RecvError> {
         poll_fn(|cx| {
-            self.poll(cx);
+            // While this call polls the flight, it does not register for the answer. Otherwise the answer, which is
+            // sent while the call is polled, would wake the call once more.
+            if self.poll(cx).is_pending() && answer.is_empty() {
+                return Poll::Pending;
+            }
             Pin::new(&mut *answer).poll(cx)
         })
         .await
     }
 
-    fn poll(&self, cx: &mut Context<'_>) {
+    /// Polls the flight. The result is ready if the flight has ended, or is in a task.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         // The caller may be polled outside a runtime.
         let _entered = self.0.runtime.enter();
         let mut place = self.lock();
         // If the flight panics, it is not put back.
-        let Some(mut flight) = place.take() else { return };
-        if flight.as_mut().poll(cx).is_pending() {
-            *place = Some(flight);
+        let Some(mut polled) = place.take() else { return Poll::Ready(()) };
+        if polled.flight.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
         }
+        match &mut polled.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => polled.waker = Some(cx.waker().clone()),
+        }
+        *place = Some(polled);
+        Poll::Pending
     }
 
-    /// Moves the flight to a task. If the runtime has ended, the runtime drops the task at once, and the flight with
-    /// the task.
+    /// Moves the flight to a task, and wakes the call that has polled it, so that this call registers for its answer.
+    /// If the runtime has ended, the runtime drops the task at once, and the flight with the task.
     pub(super) fn spawn(&self) {
-        let flight = self.lock().take();
-        if let Some(flight) = flight {
+        let polled = self.lock().take();
+        if let Some(Polled { flight, waker }) = polled {
             self.0.runtime.spawn(flight);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<BoxedFlight>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Polled>> {
         self.0.flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,6 @@
 //! A joint call and its trip.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -133,7 +134,8 @@ impl JointCall {
             let keys: Few<Arc<str>> = self.groups.iter().map(|group| Arc::clone(&group.key)).collect();
             let texts: Few<&str> = keys.iter().map(|key| &**key).collect();
             let at = At { link: &link, keys: Keys { texts: &texts, is_asking } };
-            match links.attempt(&route, deadline, self.attempt(at, deadline)).await {
+            let attempted = links.attempt(&route, deadline, pin!(self.attempt(at, deadline))).await;
+            match attempted {
                 Attempted::Over(outcomes) => return outcomes,
                 Attempted::Again(next) => route = next,
             }

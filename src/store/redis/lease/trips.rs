@@ -1,5 +1,6 @@
 //! The task that makes the trips of a key, one after another, while this process holds units of the key.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -188,7 +189,7 @@ impl Served {
         let last = trip.calls.iter().map(|call| call.deadline).max();
         let deadline = route.link.deadline();
         let (first, last) = (first.unwrap_or(deadline), last.unwrap_or(deadline));
-        self.shared.links.attempt(route, last, self.touch(route, trip, first)).await
+        self.shared.links.attempt(route, last, pin!(self.touch(route, trip, first))).await
     }
 
     /// Executes the script. Returns `None` if the server has executed it too late for one of its calls, and has changed

@@ -1,6 +1,7 @@
 //! The task that makes the trips of a key, one after another, while calls of this process hold permits of the key or
 //! wait for permits.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -140,7 +141,8 @@ impl Served {
             let deadline = route.link.deadline().min(longest);
             (deadline, deadline)
         });
-        self.shared.links.attempt(route, last, self.execute(&route.link, route.is_asking, trip, first)).await
+        let executed = pin!(self.execute(&route.link, route.is_asking, trip, first));
+        self.shared.links.attempt(route, last, executed).await
     }
 
     /// Executes the script. Returns `None` if the server has executed it too late for one of its calls, and has changed

@@ -1,6 +1,8 @@
 //! Calls that share a trip, cancelled calls, remembered denials and calls that wait.
 
-use std::task::{Context, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -254,5 +256,76 @@ async fn calls_that_arrive_during_a_trip_do_not_need_its_call() -> Result<(), Re
     }
     assert_eq!(first.await?.remaining(), 4);
     assert_eq!(server.commands().len(), 4, "two trips of two commands");
+    Ok(())
+}
+
+/// Counts how often a call is woken.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A store whose scripts decide checks. The only call for a key then makes its trip itself.
+fn scripts(server: &Staged) -> RedisStore {
+    store(server.clone(), settings(true, Duration::ZERO))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_alone_is_woken_only_by_its_reply() {
+    let server = Staged::new();
+    let window = limiter(&scripts(&server), FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Answer(Reply::Text(format!("D{}", server.stamp()).into())));
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut call = Box::pin(window.check("a"));
+    assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    settle().await;
+    assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+    settle().await;
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_trip_moves_to_a_task_gets_its_result() -> Result<(), RedisError> {
+    for is_polled in [false, true] {
+        let server = Staged::new();
+        let window = limiter(&scripts(&server), FixedWindow::new(Quota::per_hour(5)));
+        server.set(Mode::Hold);
+        let first = match is_polled {
+            true => tokio::spawn(window.check("a")),
+            false => tokio::spawn(begun(window.check("a"))),
+        };
+        settle().await;
+        let second = tokio::spawn(window.check("a"));
+        settle().await;
+        assert_eq!(server.commands().len(), 1, "one trip at a time");
+        server.release();
+        assert_eq!(first.await.unwrap()?.remaining(), 4);
+        assert_eq!(second.await.unwrap()?.remaining(), 3);
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_on_its_own_trip_charges_nothing() -> Result<(), RedisError> {
+    for has_other in [false, true] {
+        let server = Staged::new();
+        let window = limiter(&scripts(&server), FixedWindow::new(Quota::per_hour(5)));
+        server.set(Mode::Hold);
+        let call = begun(window.check_n("a", 2));
+        let other = has_other.then(|| tokio::spawn(window.check("a")));
+        settle().await;
+        drop(call);
+        server.release();
+        if let Some(other) = other {
+            assert!(other.await.unwrap()?.is_allowed());
+        }
+        settle().await;
+        assert_eq!(window.peek("a").await?.remaining(), 5 - u64::from(has_other));
+    }
     Ok(())
 }

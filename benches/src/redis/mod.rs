@@ -1,17 +1,23 @@
 //! Measurements of limits in Redis: decisions per second, compared with `PING` commands of the same client to the same
 //! server.
 //!
-//! A server is started for the measurements, on a free port. The client has one thread and its own core. The
-//! contestants run alternately, so the ratios change little if the machine is busy with something else.
+//! A server is started for the measurements, on a free port. The client has one thread. The server and the client have
+//! a core each. The contestants run alternately, so the ratios change little if the machine is busy with something
+//! else.
 
-use std::cell::{Cell, RefCell};
+mod alone;
+mod effort;
+mod peers;
+
+use std::cell::Cell;
 use std::convert::Infallible;
-use std::fs;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, Response};
+use core_affinity::CoreId;
 use redis::aio::MultiplexedConnection;
 use tokio::runtime::Runtime;
 use tokio::task::LocalSet;
@@ -21,7 +27,8 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::redis::{RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use crate::alloc;
+use self::effort::{Effort, Efforts, observed};
+use self::peers::{PEERS, Peers, THROTTLE_KIT};
 use crate::interleave::{Contestant, Rounds, median};
 use crate::redis_server::RedisServer;
 use crate::table;
@@ -29,8 +36,6 @@ use crate::table;
 const CALLERS: usize = 64;
 /// The number of calls in a run.
 const CALLS: usize = 6_400;
-/// The number of calls in a run of one caller.
-const ALONE: usize = 500;
 const KEYS: usize = 10_000;
 const PING: &str = "PING";
 /// A script with only the commands that every decision needs.
@@ -53,14 +58,53 @@ struct Setting {
     connection: MultiplexedConnection,
 }
 
-pub fn run(rounds: usize) {
-    let server = RedisServer::start();
-    if let Some(core) = core_affinity::get_core_ids().unwrap_or_default().last() {
-        core_affinity::set_for_current(*core);
+/// Measures only one caller: first with the server on a core of its own, then with both on one core.
+pub fn run_alone(rounds: usize, with_peers: bool) {
+    if with_peers {
+        peers::build();
     }
+    for place in [Place::OwnCore, Place::ClientsCore] {
+        let (server, setting) = start(place);
+        let peers = with_peers.then(|| Peers::start(&server.url()));
+        alone::run(&setting, &server, place, peers.as_ref(), rounds);
+    }
+}
+
+/// The cores of the machine. They must be read before this thread is restricted to one of them.
+pub static CORES: LazyLock<Vec<CoreId>> = LazyLock::new(|| core_affinity::get_core_ids().unwrap_or_default());
+
+/// The core of the server.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Another core than the client's, if the machine has several.
+    OwnCore,
+    ClientsCore,
+}
+
+/// Starts a server, and connects to it. Without fixed cores, the kernel would move the server to the client's core
+/// whenever other processes are busy, and `PING` would take a fifth of its time.
+fn start(place: Place) -> (RedisServer, Setting) {
+    let [servers, clients] = match place {
+        Place::OwnCore => [CORES.first(), CORES.last()],
+        Place::ClientsCore => [CORES.last(); 2],
+    };
+    let set = |core: Option<&CoreId>| core.is_some_and(|core| core_affinity::set_for_current(*core));
+    // The process of the server inherits the core of this thread.
+    set(servers);
+    let server = RedisServer::start();
+    set(clients);
     let setting = Setting::new(&server.url());
+    (server, setting)
+}
+
+pub fn run(rounds: usize, with_peers: bool) {
+    if with_peers {
+        peers::build();
+    }
+    let (server, setting) = start(Place::OwnCore);
+    let peers = with_peers.then(|| Peers::start(&server.url()));
     let trips = Rc::new(Cell::new((0, 0)));
-    let contestants = vec![
+    let mut contestants = vec![
         setting.clone().ping(),
         setting.clone().bare_script(),
         setting.limiter("token bucket", TokenBucket::new(PLENTY)),
@@ -70,23 +114,35 @@ pub fn run(rounds: usize) {
         setting.layer("token bucket, through the layer"),
         setting.joined("token bucket and fixed window, joined layers"),
         setting.one_key("token bucket, one key", &trips),
-        setting.throttle_kit(&server.url()),
+        setting.throttle_kit(THROTTLE_KIT, &server.url(), setting.keys.clone()),
+        setting.throttle_kit(&format!("{THROTTLE_KIT}, one key"), &server.url(), ["one".to_owned()].into()),
     ];
+    let own = contestants.len();
+    for (peer, name) in PEERS {
+        contestants.extend(peers.as_ref().map(|peers| peers.contestant(name.to_owned(), peer, "keys")));
+        contestants
+            .extend(peers.as_ref().map(|peers| peers.contestant(format!("{name}, one key"), peer, "one")));
+    }
     let names: Vec<_> = contestants.iter().map(|contestant| contestant.name.clone()).collect();
     let efforts: Vec<_> = names.iter().map(|_| Rc::default()).collect();
-    let contestants = contestants.into_iter().zip(&efforts);
-    let contestants = contestants.map(|(contestant, efforts)| observed(contestant, efforts, server.pid()));
+    let contestants = contestants.into_iter().zip(&efforts).enumerate().map(|(at, (contestant, efforts))| {
+        let peers = peers.as_ref().filter(|_| at >= own).map(Peers::pid);
+        observed(contestant, efforts, server.pid(), peers)
+    });
     let rounds_of_64 = Rounds::of(contestants.collect(), rounds);
     let row = |(name, efforts): (&String, &Efforts)| {
-        let effort = |of: fn(&Effort) -> f64| median(efforts.borrow().iter().map(of)) / CALLS as f64;
+        let effort = |of: fn(&Effort) -> f64| {
+            let effort = median(efforts.borrow().iter().map(of)) / CALLS as f64;
+            if effort.is_nan() { String::new() } else { format!("{effort:.2}") }
+        };
         vec![
             name.clone(),
             format!("{:.0}", CALLS as f64 / rounds_of_64.median(name) / 1e3),
             table::ratio(rounds_of_64.ratio(PING, name)),
             table::ratio(rounds_of_64.ratio(BARE, name)),
-            format!("{:.2}", effort(|effort| effort.client)),
-            format!("{:.1}", effort(|effort| effort.allocations)),
-            format!("{:.2}", effort(|effort| effort.server)),
+            effort(|effort| effort.client),
+            effort(|effort| effort.allocations.map_or(f64::NAN, |count| count as f64)),
+            effort(|effort| effort.server),
         ]
     };
     let rows: Vec<_> = names.iter().zip(&efforts).map(row).collect();
@@ -97,40 +153,8 @@ pub fn run(rounds: usize) {
     table::print(&title, &head, &rows);
     let (sent, decided) = trips.get();
     println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
-    setting.alone(rounds);
-}
-
-/// The processor time and the allocations of a run. They change little if the machine is busy with something else.
-struct Effort {
-    /// The processor time of the client's only thread, in microseconds.
-    client: f64,
-    /// The processor time of the server's main thread, in microseconds.
-    server: f64,
-    allocations: f64,
-}
-
-type Efforts = Rc<RefCell<Vec<Effort>>>;
-
-/// Records the effort of each run of a contestant.
-fn observed<'a>(mut contestant: Contestant<'a>, efforts: &Efforts, server: u32) -> Contestant<'a> {
-    let efforts = Rc::clone(efforts);
-    Contestant::new(contestant.name, move || {
-        let read = || (cpu_micros("thread-self"), cpu_micros(&server.to_string()), alloc::count() as f64);
-        let before = read();
-        let time = (contestant.run)();
-        let after = read();
-        let (client, server) = (after.0 - before.0, after.1 - before.1);
-        efforts.borrow_mut().push(Effort { client, server, allocations: after.2 - before.2 });
-        time
-    })
-}
-
-/// Returns the processor time that a thread has used, in microseconds.
-fn cpu_micros(thread: &str) -> f64 {
-    let path = format!("/proc/{thread}/schedstat");
-    let stat = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let nanos: f64 = stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number");
-    nanos / 1e3
+    drop(peers);
+    run_alone(rounds, with_peers);
 }
 
 impl Setting {
@@ -231,21 +255,6 @@ impl Setting {
         self.requests(name, layer.layer(service_fn(hello)))
     }
 
-    /// Creates a contestant of throttle-kit: a bucket in a script that uses the clock of the client. The backend of
-    /// throttle-kit reports no failures.
-    fn throttle_kit(&self, url: &str) -> Contestant<'static> {
-        let backend = self.runtime.block_on(throttle_kit::RedisBackend::connect(url)).expect("a connection");
-        let quota = throttle_kit::Quota::from_parts(Duration::from_millis(1), 1_000_000);
-        let (setting, limiter) = (self.clone(), throttle_kit::RateLimiter::new(quota, backend));
-        Contestant::new("throttle-kit, a bucket", move || {
-            let (keys, limiter) = (Rc::clone(&setting.keys), limiter.clone());
-            setting.time(move |number| {
-                let (keys, limiter) = (Rc::clone(&keys), limiter.clone());
-                async move { assert!(limiter.check(&keys[number % KEYS]).await.allowed) }
-            })
-        })
-    }
-
     /// Creates a contestant that makes all calls with one key, and adds the numbers of trips and decisions to `trips`.
     fn one_key(&self, name: &str, trips: &Rc<Cell<(u64, u64)>>) -> Contestant<'static> {
         let (setting, trips) = (self.clone(), Rc::clone(trips));
@@ -257,37 +266,6 @@ impl Setting {
             trips.set((sent + setting.store.stats().trips - before, decided + CALLS as u64));
             time
         })
-    }
-
-    /// Prints the medians of the times of single calls, made by one caller.
-    fn alone(&self, rounds: usize) {
-        let limiter = self.build("alone", TokenBucket::new(PLENTY));
-        let mut medians = [Vec::new(), Vec::new(), Vec::new()];
-        let script = Rc::new(bare());
-        for _ in 0..rounds {
-            let pings = self.runtime.block_on(median_of(|_| ping(self.connection.clone())));
-            let scripts = median_of(|number| {
-                let key = format!("bare:{}", self.keys[number % KEYS]);
-                run_bare(self.connection.clone(), Rc::clone(&script), key)
-            });
-            let scripts = self.runtime.block_on(scripts);
-            let checks = median_of(|number| check(limiter.check(&*self.keys[number % KEYS])));
-            let checks = self.runtime.block_on(checks);
-            medians[0].push(pings);
-            medians[1].push(scripts);
-            medians[2].push(checks);
-        }
-        let [pings, scripts, checks] = medians;
-        let row = |name: &str, times: &[f64]| {
-            let micros = median(times.iter().copied());
-            let ratio = median(times.iter().zip(&pings).map(|(time, ping)| time / ping));
-            vec![name.to_owned(), format!("{micros:.0}"), table::ratio(ratio)]
-        };
-        table::print(
-            "one caller: the median of the time of a call, in microseconds",
-            &["", "p50", "to PING"],
-            &[row(PING, &pings), row(BARE, &scripts), row("token bucket", &checks)],
-        );
     }
 }
 
@@ -309,15 +287,4 @@ async fn run_bare(mut connection: MultiplexedConnection, script: Rc<redis::Scrip
 
 async fn check<E: std::fmt::Debug>(call: impl Future<Output = Result<tower_throttle::Decision, E>>) {
     assert!(call.await.expect("the server answers").is_allowed());
-}
-
-/// Makes calls one after another, and returns the median of their times, in microseconds.
-async fn median_of<F: Future<Output = ()>>(call: impl Fn(usize) -> F) -> f64 {
-    let mut times = Vec::with_capacity(ALONE);
-    for number in 0..ALONE {
-        let start = Instant::now();
-        call(number).await;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    median(times.into_iter())
 }
