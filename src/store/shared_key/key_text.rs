@@ -88,9 +88,10 @@ impl KeyText {
             key = format!("~{:032x}", secret.hash_text(&key));
         }
         let Self { prefix, name, .. } = self;
+        // A text is made for each call. `concat` computes its length first, so that it allocates once.
         match &self.slot {
-            None => format!("{prefix}{{{key}}}:{name}"),
-            Some(slot) => format!("{prefix}{{{slot}}}:{key}:{name}"),
+            None => [prefix, "{", &key, "}:", name].concat(),
+            Some(slot) => [prefix, "{", slot, "}:", &key, ":", name].concat(),
         }
     }
 }

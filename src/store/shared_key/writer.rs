@@ -132,6 +132,7 @@ pub(super) fn escape(bytes: &[u8], is_plain: impl Fn(u8) -> bool, text: &mut Str
     if bytes.is_empty() {
         text.push('%');
     }
+    text.reserve(bytes.len());
     for byte in bytes {
         if is_plain(*byte) {
             text.push(char::from(*byte));
