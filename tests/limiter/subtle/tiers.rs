@@ -1,0 +1,166 @@
+//! Several tiers on one key, and a model of a lockout.
+
+use super::*;
+
+/// Asserts that the reports are true if one key is called with several tiers.
+fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) {
+    let mut kinds = std::collections::BTreeMap::<&str, (u64, String)>::new();
+    for seed in 0..scaled(N) {
+        let r = &mut Random::new(seed);
+        let rules: Vec<Tiered<A>> = (0..r.within(1..=11)).map(|_| Tiered::new(make(r))).collect();
+        let mut now = Nanos(1 << 30);
+        let mut state = rules[0].new_state(now, now);
+        let mut log = Vec::new();
+        let mut bad = None;
+        for _ in 0..r.within(1..=40) {
+            match r.below(10) {
+                0..3 => now = now.saturating_add(r.one_of(&[1, 5, 30, 100, 999, 7 * UNIT])),
+                3 => now = Nanos(now.0.saturating_sub(r.one_of(&[1, 3, 100, 3 * UNIT, 1 << 30]))),
+                _ => {
+                    let (at, cost) = (r.below(rules.len() as u64) as usize, r.within(0..=7));
+                    let rule = &rules[at];
+                    let mut looked = state.clone();
+                    let peek = rule.peek(&mut looked, now, cost);
+                    let reported = rule.check(&mut state, now, cost);
+                    let after = rule.check(&mut looked, now, cost);
+                    log.push(format!("check {cost} by {at} at {now:?}: {reported:?}"));
+                    if after != reported {
+                        bad = Some(("look", format!("{after:?}")));
+                        break;
+                    }
+                    if (peek.is_allowed(), peek.retry_after())
+                        != (reported.is_allowed(), reported.retry_after())
+                    {
+                        bad = Some(("peek", format!("{peek:?}")));
+                        break;
+                    }
+                    if let Some(wait) = reported.retry_after() {
+                        let wait = nanos(wait);
+                        let at =
+                            |d: u64| rule.peek(&mut state.clone(), now.saturating_add(d), cost).is_allowed();
+                        if wait == 0 || at(wait - 1) || at(wait / 2) || !at(wait) {
+                            bad = Some(("retry", format!("{wait} {} {}", at(wait - 1), at(wait))));
+                            break;
+                        }
+                    }
+                    let mut copy = state.clone();
+                    let more =
+                        (0..100).take_while(|_| rule.check(&mut copy, now, 1).is_allowed()).count() as u64;
+                    if more != reported.remaining() {
+                        bad = Some(("remaining", format!("{} not {more}", reported.remaining())));
+                        break;
+                    }
+                }
+            }
+        }
+        if let Some((kind, bad)) = bad {
+            let text = format!("{name} seed {seed}: {kind} {bad}\n  {rules:?}\n  {}", log.join("\n  "));
+            let entry = kinds.entry(kind).or_insert((0, text.clone()));
+            entry.0 += 1;
+            if text.len() < entry.1.len() {
+                entry.1 = text;
+            }
+        }
+    }
+    for (kind, (count, text)) in &kinds {
+        println!("=== {kind} x {count}\n{text}");
+    }
+    assert!(kinds.is_empty(), "{name}");
+}
+
+#[test]
+fn reports_of_tiers_are_true() {
+    tiers("bucket", |r| TokenBucket::new(quota(r)));
+    tiers("fixed", |r| FixedWindow::new(quota(r)));
+    tiers("log", |r| SlidingLog::new(quota(r)));
+    tiers("counter", |r| SlidingCounter::new(quota(r)));
+    tiers("window", |r| SlidingWindow::new(quota(r)).slices(3));
+    tiers("tuple", |r| (SlidingLog::new(quota(r)), TokenBucket::new(quota(r))));
+    tiers("leaky", |r| LeakyBucket::new(quota(r)));
+}
+
+#[test]
+fn reports_of_tiers_of_a_lockout_are_true() {
+    tiers("blocking fixed", |r| block(FixedWindow::new(quota(r)), r));
+}
+
+/// A model of a lockout. It has the key's own time, the number of denials in a window that begins with the first
+/// denial, and the end of the lockout.
+#[test]
+fn a_lockout_agrees_with_a_model() {
+    for seed in 0..scaled(N) {
+        let r = &mut Random::new(seed);
+        let inner = FixedWindow::new(quota(r));
+        let window = nanos(inner.policy().window);
+        let (duration, after, prolongs) =
+            (r.one_of(&[1, 5, 50, 500, 20 * UNIT]), r.within(1..=4), r.one_in(3));
+        let rule = inner.clone().block_for(Duration::from_nanos(duration)).after(after);
+        let rule = if prolongs { rule.extend_on_retry() } else { rule };
+        let mut now = Nanos(1 << 20);
+        let (mut state, mut plain) = (rule.new_state(now, now), inner.new_state(now, now));
+        let (mut last, mut time) = (now.0, 0_u64);
+        let (mut began, mut refused, mut until) = (0, 0, 0);
+        let mut log = Vec::new();
+        for _ in 0..60 {
+            match r.below(12) {
+                0..3 => now = now.saturating_add(r.one_of(&[1, 5, 30, 100, 999, 7 * UNIT])),
+                3 => now = Nanos(now.0.saturating_sub(r.one_of(&[1, 3, 100, 3 * UNIT]))),
+                act => {
+                    let (cost, look) = (r.within(0..=7), act == 4);
+                    // The key's own time.
+                    let mut behind = 0;
+                    if now.0 >= last {
+                        time += now.0 - last;
+                        last = now.0;
+                    } else if last - now.0 <= window {
+                        behind = last - now.0;
+                    } else {
+                        last = now.0;
+                    }
+                    let would = inner.peek(&mut plain, now, cost);
+                    let blocked = until > time;
+                    let expected = if cost == 0 {
+                        None
+                    } else if blocked || !would.is_allowed() {
+                        let (mut b, mut n, mut u) = (began, refused, until);
+                        if blocked {
+                            if prolongs {
+                                u = time + duration;
+                            }
+                        } else {
+                            if n == 0 || time - b >= window {
+                                (b, n) = (time, 0);
+                            }
+                            n += 1;
+                            if n >= after {
+                                n = 0;
+                                u = time + duration;
+                            }
+                        }
+                        if !look {
+                            (began, refused, until) = (b, n, u);
+                        }
+                        let rest = if u > time { u - time + behind } else { 0 };
+                        Some(match would.is_allowed() {
+                            true => Some(rest),
+                            false => would.retry_after().map(|wait| nanos(wait).max(rest)),
+                        })
+                    } else {
+                        if !look {
+                            let _ = inner.check(&mut plain, now, cost);
+                        }
+                        None
+                    };
+                    let reported = if look {
+                        rule.peek(&mut state, now, cost)
+                    } else {
+                        rule.check(&mut state, now, cost)
+                    };
+                    log.push(format!("{cost} {look} {now:?} {reported:?}"));
+                    let reported = (!reported.is_allowed()).then(|| reported.retry_after().map(nanos));
+                    assert_eq!(reported, expected, "{seed} {rule:?}\n{}", log.join("\n"));
+                }
+            }
+        }
+    }
+}
