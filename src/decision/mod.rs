@@ -27,8 +27,8 @@ pub(crate) use standing::StandingDenial;
 #[must_use = "a decision that is not read limits nothing"]
 #[derive(Clone, Copy)]
 pub struct Decision {
-    /// The flags that are set. They fill a half word, and so does the index, because decisions are copied often, and
-    /// bytes are slower to copy.
+    /// The flags that are set. The flags and the index have 32 bits each, so that a decision consists of whole words,
+    /// without padding. Decisions are copied often.
     flags: u32,
     /// The index of the reported limit, if there are several.
     index: u32,

@@ -7,12 +7,13 @@ mod support;
 use std::borrow::Cow;
 use std::future::Future;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -187,17 +188,27 @@ async fn an_extension_that_is_absent_is_logged_once_with_the_order_of_layers() {
 
 /// Returns what is logged when a request from this peer with this header is sent twice.
 async fn logged(by_peer: PeerIp, peer: &str, header: Option<&'static str>) -> Vec<String> {
-    let (log, _guard) = Log::start();
-    let layer = RateLimitLayer::new(by_peer, TokenBucket::new(Quota::per_second(9)));
-    for _ in 0..2 {
-        let mut request = get();
-        request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
-        if let Some(header) = header {
-            request.headers_mut().insert(header, "192.0.2.1".parse().unwrap());
+    let peer: IpAddr = peer.parse().unwrap();
+    let mut logs = Vec::new();
+    // The log does not depend on whether axum's server inserts the address.
+    for is_axum in [false, true] {
+        let (log, _guard) = Log::start();
+        let layer = RateLimitLayer::new(by_peer.clone(), TokenBucket::new(Quota::per_second(9)));
+        for _ in 0..2 {
+            let mut request = get();
+            request.extensions_mut().insert(peer);
+            if is_axum {
+                request.extensions_mut().insert(ConnectInfo(SocketAddr::new(peer, 4711)));
+            }
+            if let Some(header) = header {
+                request.headers_mut().insert(header, "192.0.2.1".parse().unwrap());
+            }
+            assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 200);
         }
-        assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 200);
+        logs.push(log.lines());
     }
-    log.lines()
+    assert_eq!(logs[0], logs[1]);
+    logs.pop().unwrap_or_default()
 }
 
 #[tokio::test]
@@ -560,8 +571,8 @@ async fn a_key_is_in_no_event_header_body_count_or_metric() {
                 request.headers_mut().insert(name, value.parse().unwrap());
             }
         }
-        let peer: std::net::SocketAddr = "203.0.113.77:4711".parse().unwrap();
-        request.extensions_mut().insert(axum::extract::ConnectInfo(peer));
+        let peer: SocketAddr = "203.0.113.77:4711".parse().unwrap();
+        request.extensions_mut().insert(ConnectInfo(peer));
         request
     };
     let all = ["Bearer recognisable-token", "recognisable-key", "session=recognisable-session"];

@@ -1,5 +1,6 @@
 //! The options of address extractors: prefixes, and the networks that are allowed or denied.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::networks::Networks;
@@ -7,7 +8,7 @@ use super::peer_source::Peer;
 use crate::key::KeyError;
 
 /// The prefixes by which addresses are grouped, as masks, and the networks that are allowed or denied.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct IpOptions {
     v4_mask: u32,
     v6_mask: u128,
@@ -66,6 +67,17 @@ impl IpOptions {
             IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & self.v4_mask).into(),
             IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & self.v6_mask).into(),
         }
+    }
+}
+
+impl fmt::Debug for IpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IpOptions")
+            .field("v4", &self.v4_mask.leading_ones())
+            .field("v6", &self.v6_mask.leading_ones())
+            .field("allow", &self.allow)
+            .field("deny", &self.deny)
+            .finish()
     }
 }
 

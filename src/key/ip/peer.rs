@@ -94,26 +94,8 @@ impl PeerIp {
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
         self.peer_source.peer(request.extensions())?.address()
     }
-}
 
-impl<B> KeyExtractor<Request<B>> for PeerIp {
-    type Key = IpAddr;
-
-    #[inline(always)]
-    fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
-        let socket = self.peer_source.socket(request.extensions());
-        // Most requests come from an IPv4 address, and most extractors have no lists of networks. For such a request,
-        // the result is that of `extract_from`.
-        if let (Some(SocketAddr::V4(socket)), true) = (socket, self.options.has_no_lists()) {
-            let address = IpAddr::V4(*socket.ip());
-            self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
-            return Ok(Some(self.options.network(address)));
-        }
-        self.extract_from(socket, request.extensions(), request.headers())
-    }
-}
-
-impl PeerIp {
+    /// Returns the key of any request. `socket` is the address in axum's extensions.
     fn extract_from(
         &self,
         socket: Option<&SocketAddr>,
@@ -129,6 +111,24 @@ impl PeerIp {
     }
 }
 
+impl<B> KeyExtractor<Request<B>> for PeerIp {
+    type Key = IpAddr;
+
+    // This function is inlined, so that the address of the usual request stays in registers.
+    #[inline(always)]
+    fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
+        let socket = self.peer_source.socket(request.extensions());
+        // Most requests come from an IPv4 address, and most extractors have no lists of networks. For such a request,
+        // the result is that of `extract_from`.
+        if let (Some(SocketAddr::V4(socket)), true) = (socket, self.options.has_no_lists()) {
+            let address = IpAddr::V4(*socket.ip());
+            self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
+            return Ok(Some(self.options.network(address)));
+        }
+        self.extract_from(socket, request.extensions(), request.headers())
+    }
+}
+
 impl Default for PeerIp {
     fn default() -> Self {
         Self::new()
@@ -140,7 +140,6 @@ ip_extractor!(PeerIp);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::SocketAddr;
 
     /// Returns what the extractor returns for a request from `address`. Asserts that this does not depend on the
     /// extension that contains the address.
@@ -213,6 +212,38 @@ mod tests {
         request.extensions_mut().insert(Info(None));
         let error = extractor.resolve(&request).unwrap_err().to_string();
         assert!(error.contains("unix"), "{error}");
+    }
+
+    /// The extension that is found first has precedence.
+    #[cfg(feature = "axum")]
+    #[test]
+    fn the_configured_extension_precedes_those_of_axum_and_those_precede_bare_addresses() {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+        #[derive(Clone)]
+        struct Info(Option<IpAddr>);
+        let socket = |last: u8| SocketAddr::from(([9, 9, 9, last], 4711));
+        let key = |last: u8| Ok(Some(IpAddr::from([9, 9, 9, last])));
+        let mut request = Request::new(());
+        let extensions = request.extensions_mut();
+        extensions.insert(Info(Some([9, 9, 9, 0].into())));
+        extensions.insert(ConnectInfo(socket(1)));
+        extensions.insert(MockConnectInfo(socket(2)));
+        extensions.insert(socket(3));
+        extensions.insert(socket(4).ip());
+        let configured = PeerIp::new().peer_from(|info: &Info| info.0);
+        assert_eq!(configured.extract(&request), key(0));
+        assert_eq!(PeerIp::new().extract(&request), key(1));
+        request.extensions_mut().insert(Info(None));
+        assert!(configured.extract(&request).unwrap_err().to_string().contains("unix"));
+        request.extensions_mut().remove::<Info>();
+        assert!(configured.extract(&request).unwrap_err().to_string().contains("peer_from"));
+        request.extensions_mut().remove::<ConnectInfo<SocketAddr>>();
+        assert_eq!(PeerIp::new().extract(&request), key(2));
+        request.extensions_mut().remove::<MockConnectInfo<SocketAddr>>();
+        assert_eq!(PeerIp::new().extract(&request), key(3));
+        request.extensions_mut().remove::<SocketAddr>();
+        assert_eq!(PeerIp::new().extract(&request), key(4));
     }
 
     #[test]

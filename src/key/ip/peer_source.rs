@@ -66,8 +66,8 @@ impl PeerSource {
         self.extension.is_none()
     }
 
-    /// Returns the address that axum's server has inserted. Returns `None` if there is none, or if `peer_from` was
-    /// called.
+    /// Returns the address in axum's extensions. Returns `None` if there is none, if `peer_from` was called, or without
+    /// the feature `axum`.
     #[inline]
     pub(super) fn socket<'a>(&self, extensions: &'a Extensions) -> Option<&'a SocketAddr> {
         if self.is_server() { by_axum(extensions) } else { None }

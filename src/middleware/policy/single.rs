@@ -43,6 +43,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
                 info.calls.add_decision(&decision, in_shadow);
                 let decided =
                     outcome.insert(Outcome { decision, is_shadow: in_shadow, reservation, details: None });
+                // Without this test, the assignment would drop the old value for each request.
                 if let Some(details) = self.details(options.algorithm.as_ref()) {
                     decided.details = Some(details);
                 }

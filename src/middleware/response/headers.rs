@@ -80,7 +80,7 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], refused: Opt
 }
 
 /// Adds both fields of a policy with one limit, unless one of them is already present. Returns whether they were added.
-/// `item` returns the value of `RateLimit`. The name of each field is hashed at most once.
+/// `item` returns the value of `RateLimit`. If neither field is present, the name of each field is hashed once.
 fn add_new_fields(headers: &mut HeaderMap, label: &PolicyName, item: impl FnOnce() -> HeaderValue) -> bool {
     if headers.is_empty() {
         *headers = label.fields.clone();
