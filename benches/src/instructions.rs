@@ -22,7 +22,7 @@ const LENGTHS: [usize; 2] = [10, 60];
 
 pub fn all() {
     count("one check, without reading the clock", &SUBJECTS);
-    count("one request through the layer, without reading the clock", &layer::COUNTED);
+    count("one request through the layer, without reading the clock", &layer::names::COUNTED);
 }
 
 /// The maximum numbers of instructions of a check that is admitted, and of one that is refused.
@@ -144,7 +144,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) {
     // Refused calls have one key, because a shard keeps the denial of only one key. So most of them are denied without
     // a lock.
     let keys = keys(if plenty { KEYS } else { 1 });
-    if layer::COUNTED.contains(&subject.as_str()) {
+    if layer::names::COUNTED.contains(&subject.as_str()) {
         return layer::count(&subject, if plenty { PLENTY } else { FEW }, calls);
     }
     let quotas = |plenty_of: fn() -> Quotas| if plenty { plenty_of() } else { Quotas::per_hour(FEW) };

@@ -2,6 +2,8 @@
 //!
 //! Requests are created before the time is measured. A call ends when its response is dropped.
 
+pub mod names;
+
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::hint::black_box;
@@ -23,43 +25,13 @@ use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::stats::{Timeline, TopKeys};
 use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
+use self::names::*;
 use crate::check::{FEW, PLENTY};
 use crate::interleave::{Contestant, Rounds};
 use crate::{alloc, table};
 
 const BATCH: usize = 250;
 const BATCHES: usize = 4;
-
-/// The names of the contestants, as printed in the tables.
-pub const PLAIN: &str = "no layer";
-pub const PASSED: &str = "tower-throttle, not limited";
-pub const LEAN: &str = "tower-throttle, no fields";
-pub const LEAN_TSC: &str = "tower-throttle, no fields, time stamp counter";
-pub const LEAN_PEER: &str = "tower_governor";
-pub const FIELDS: &str = "tower-throttle, header fields";
-pub const FIELDS_TSC: &str = "tower-throttle, header fields, time stamp counter";
-pub const FIELDS_PEER: &str = "tower_governor, use_headers";
-/// The subjects of [`count`].
-pub const COUNTED: [&str; 14] = [
-    "plain",
-    "plain, with a content type",
-    "not limited",
-    "one reading of the clock",
-    "limited",
-    "limited, with a timeline",
-    "limited, with top keys",
-    "limited, joined (and)",
-    "limited, header fields, no extension",
-    "limited, default",
-    "limited, header fields after a content type",
-    "tower_governor",
-    "tower_governor, use_headers",
-    "tower_governor, use_headers after a content type",
-];
-pub const KIT_PEER: &str = "throttle-kit (fields)";
-const TUPLE: &str = "two limits on one key (tuple), no fields";
-const JOINED: &str = "two limits, joined (and), no fields";
-const STACKED: &str = "two limits, one layer on another, no fields";
 
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
@@ -203,22 +175,17 @@ pub fn throttle_kit(limit: u32) -> throttle_kit::RateLimitLayer<throttle_kit::In
     throttle_kit::RateLimitLayer::new(quota, throttle_kit::InMemoryBackend::new())
 }
 
-fn bare() -> impl Service<
-    Request<Body>,
-    Response = Response<Body>,
-    Error = Infallible,
-    Future = Ready<Result<Response<Body>, Infallible>>,
-> + Clone {
+/// The future of a service that answers at once.
+type Answer = Ready<Result<Response<Body>, Infallible>>;
+
+fn bare()
+-> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future = Answer> + Clone {
     service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
 }
 
 /// Returns a service whose responses have a header field, as those of a handler have.
-fn typed() -> impl Service<
-    Request<Body>,
-    Response = Response<Body>,
-    Error = Infallible,
-    Future = Ready<Result<Response<Body>, Infallible>>,
-> + Clone {
+fn typed()
+-> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future = Answer> + Clone {
     service_fn(|_: Request<Body>| {
         let mut response = Response::new(Body::empty());
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));

@@ -34,8 +34,8 @@ tower-throttle beside governor and tower_governor, as ratios
 
 sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
           of single calls of eight threads), count (instructions per check and request, exact; needs valgrind), verify
-          (fails if they are above their bounds), redis (limits in Redis, to PING; needs redis-server), and alone (a part
-          of redis: the times of single calls of one caller). The first three if none is named.
+          (fails if they are above their bounds), redis (limits in Redis, to PING; needs redis-server), and alone (a
+          part of redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
     --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build

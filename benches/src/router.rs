@@ -9,10 +9,8 @@ use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
 
 use crate::check::{FEW, PLENTY};
 use crate::interleave::Rounds;
-use crate::layer::{
-    FIELDS, FIELDS_PEER, KIT_PEER, LEAN, LEAN_PEER, PLAIN, Run, allocations, governor_builder, run_of,
-    throttle_kit, timed,
-};
+use crate::layer::names::{FIELDS, FIELDS_PEER, KIT_PEER, LEAN, LEAN_PEER, PLAIN};
+use crate::layer::{Run, allocations, governor_builder, run_of, throttle_kit, timed};
 use crate::table;
 
 const NOTHING: &str = "a layer that does nothing";

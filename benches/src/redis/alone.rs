@@ -151,7 +151,11 @@ fn command_of_limiter(server: &RedisServer, call: impl FnOnce()) -> Vec<Vec<u8>>
         words.iter().map(word).collect::<Vec<_>>()
     };
     let is_script = |words: &Vec<Vec<u8>>| words[0] == b"EVALSHA";
-    entries.iter().map(words).find(is_script).expect("the limiter calls a script")
+    let command = entries.iter().map(words).find(is_script).expect("the limiter calls a script");
+    // The slow log shortens long words.
+    let is_short = |word: &Vec<u8>| word.windows(5).any(|part| part == b"... (");
+    assert!(!command.iter().any(is_short), "the slow log has the whole command");
+    command
 }
 
 fn word(reply: &Reply) -> Vec<u8> {
@@ -171,5 +175,6 @@ async fn resent(mut connection: MultiplexedConnection, words: Vec<Vec<u8>>, key:
         };
     }
     let replied = connection.send_packed_command(&command).await;
-    assert!(matches!(replied, Ok(redis::Value::BulkString(_))), "{replied:?}");
+    let is_decided = matches!(&replied, Ok(redis::Value::BulkString(text)) if text.starts_with(b"D"));
+    assert!(is_decided, "{replied:?}");
 }

@@ -34,14 +34,17 @@ use crate::redis_server::RedisServer;
 use crate::table;
 
 const CALLERS: usize = 64;
-/// The number of calls in a run.
-const CALLS: usize = 6_400;
 const KEYS: usize = 10_000;
+/// The number of calls in a run. A run calls each key once.
+const CALLS: usize = KEYS;
 const PING: &str = "PING";
 /// A script with only the commands that every decision needs.
 const BARE: &str = "a script of TIME, GET and PSETEX";
-/// A quota that admits all calls.
-const PLENTY: Quota = Quota::per_second(1_000_000);
+/// A quota that admits all calls. The state of a key is kept for a minute after a call, as by the peers, so that most
+/// calls find a state.
+const PLENTY: Quota = Quota::per_hour(60).burst(1_000_000);
+/// The same for windows.
+const PLENTY_A_MINUTE: Quota = Quota::per_minute(1_000_000);
 
 async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
@@ -108,9 +111,9 @@ pub fn run(rounds: usize, with_peers: bool) {
         setting.clone().ping(),
         setting.clone().bare_script(),
         setting.limiter("token bucket", TokenBucket::new(PLENTY)),
-        setting.limiter("fixed window", FixedWindow::new(PLENTY)),
-        setting.limiter("sliding counter", SlidingCounter::new(PLENTY)),
-        setting.limiter("sliding window", SlidingWindow::new(PLENTY)),
+        setting.limiter("fixed window", FixedWindow::new(PLENTY_A_MINUTE)),
+        setting.limiter("sliding counter", SlidingCounter::new(PLENTY_A_MINUTE)),
+        setting.limiter("sliding window", SlidingWindow::new(PLENTY_A_MINUTE)),
         setting.layer("token bucket, through the layer"),
         setting.joined("token bucket and fixed window, joined layers"),
         setting.one_key("token bucket, one key", &trips),
@@ -153,7 +156,7 @@ pub fn run(rounds: usize, with_peers: bool) {
     table::print(&title, &head, &rows);
     let (sent, decided) = trips.get();
     println!("\ntrips per decision on one key: {:.3}", sent as f64 / decided as f64);
-    drop(peers);
+    drop((peers, setting, server));
     run_alone(rounds, with_peers);
 }
 
@@ -215,11 +218,9 @@ impl Setting {
 
     fn limiter<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> Contestant<'static> {
         let (setting, limiter) = (self.clone(), self.build(name, algorithm));
-        let mut first = 0;
         Contestant::new(name, move || {
-            first += CALLS;
             let (keys, limiter) = (Rc::clone(&setting.keys), limiter.clone());
-            setting.time(move |number| check(limiter.check(&*keys[(first + number) % KEYS])))
+            setting.time(move |number| check(limiter.check(&*keys[number % KEYS])))
         })
     }
 
@@ -249,7 +250,7 @@ impl Setting {
     /// Creates a contestant with two joined layers: one limits each path, and the other limits all requests together.
     fn joined(&self, name: &str) -> Contestant<'static> {
         let by_path = from_fn(|request: &Request<Body>| Some(request.uri().path().to_owned()));
-        let all = self.build("all", FixedWindow::new(PLENTY));
+        let all = self.build("all", FixedWindow::new(PLENTY_A_MINUTE));
         let layer = RateLimitLayer::with_limiter(by_path, self.build(name, TokenBucket::new(PLENTY)))
             .and(RateLimitLayer::with_limiter(Global, all));
         self.requests(name, layer.layer(service_fn(hello)))

@@ -65,6 +65,7 @@ impl Peers {
         writeln!(input, "{peer} {run}").expect("the program reads");
         let mut reply = String::new();
         program.output.read_line(&mut reply).expect("the program replies");
+        assert!(!reply.is_empty(), "the program of the peers has ended");
         reply.split_whitespace().map(|number| number.parse().expect("a number")).collect()
     }
 

@@ -51,7 +51,7 @@ impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
             self.shared.tell(self.key, undo, self.runtime);
         }
         if let Some(flight) = &self.flight {
-            flight.spawn();
+            flight.abandon();
         }
     }
 }

@@ -98,10 +98,20 @@ impl PolledFlight {
     pub(super) fn spawn(&self) {
         let polled = self.lock().take();
         if let Some(Polled { flight, waker }) = polled {
-            self.0.runtime.spawn(flight);
+            // The call is woken first, so that it is woken even if `spawn` panics.
             if let Some(waker) = waker {
                 waker.wake();
             }
+            self.0.runtime.spawn(flight);
+        }
+    }
+
+    /// Moves the flight to a task, like [`spawn`](Self::spawn), because the call that polls it is dropped. Wakes
+    /// nothing.
+    pub(super) fn abandon(&self) {
+        let polled = self.lock().take();
+        if let Some(Polled { flight, .. }) = polled {
+            self.0.runtime.spawn(flight);
         }
     }
 

@@ -144,7 +144,7 @@ impl Drop for Asked {
         if let Ok((call, Ok(outcomes))) = self.answer.try_recv() {
             call.undo(&outcomes, &self.runtime);
         }
-        self.flight.spawn();
+        self.flight.abandon();
     }
 }
 

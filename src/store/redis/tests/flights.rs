@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::staged::{Mode, Staged};
 use super::{limiter, settings, store};
@@ -290,22 +290,41 @@ async fn a_call_alone_is_woken_only_by_its_reply() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_is_not_woken() {
+    let server = Staged::new();
+    let window = limiter(&scripts(&server), FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Hold);
+    let wakes = Arc::new(Wakes::default());
+    let mut call = Box::pin(window.check("a"));
+    assert!(call.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&wakes)))).is_pending());
+    settle().await;
+    drop(call);
+    settle().await;
+    server.release();
+    settle().await;
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
+}
+
+/// A time after which a call has been lost. The clock is paused, so it passes at once.
+const HANGS: Duration = Duration::from_secs(3_600);
+
+#[tokio::test(start_paused = true)]
 async fn a_call_whose_trip_moves_to_a_task_gets_its_result() -> Result<(), RedisError> {
-    for is_polled in [false, true] {
+    for changes_its_waker in [false, true] {
         let server = Staged::new();
         let window = limiter(&scripts(&server), FixedWindow::new(Quota::per_hour(5)));
         server.set(Mode::Hold);
-        let first = match is_polled {
-            true => tokio::spawn(window.check("a")),
-            false => tokio::spawn(begun(window.check("a"))),
+        let first = match changes_its_waker {
+            false => tokio::spawn(window.check("a")),
+            true => tokio::spawn(begun(window.check("a"))),
         };
         settle().await;
         let second = tokio::spawn(window.check("a"));
         settle().await;
         assert_eq!(server.commands().len(), 1, "one trip at a time");
         server.release();
-        assert_eq!(first.await.unwrap()?.remaining(), 4);
-        assert_eq!(second.await.unwrap()?.remaining(), 3);
+        assert_eq!(timeout(HANGS, first).await.expect("the call is woken").unwrap()?.remaining(), 4);
+        assert_eq!(timeout(HANGS, second).await.expect("the call is woken").unwrap()?.remaining(), 3);
     }
     Ok(())
 }
