@@ -1,6 +1,5 @@
-//! Measurements of a call through the layer in process, without a socket or a runtime.
-//!
-//! Requests are created before the time is measured. A call ends when its response is dropped.
+//! Measurements of a call through the layer in process, without a socket or a runtime. Requests are created before the
+//! time is measured. A call ends when its response is dropped.
 
 pub mod names;
 
