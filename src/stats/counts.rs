@@ -142,6 +142,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::stats::thread_number::TAKING_ALL;
 
     #[test]
     fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {
@@ -162,6 +163,7 @@ mod tests {
     #[test]
     fn threads_without_a_number_lose_no_count() {
         const CALLS: u64 = 1_000;
+        let _alone = TAKING_ALL.lock().unwrap_or_else(PoisonError::into_inner);
         let (counts, ready) = (CallCounts::default(), Barrier::new(200));
         thread::scope(|scope| {
             for _ in 0..200 {

@@ -44,6 +44,10 @@ impl Drop for ThreadNumber {
     }
 }
 
+/// Locked by tests in which threads take all numbers. Such a test would fail if another one had the numbers.
+#[cfg(test)]
+pub(super) static TAKING_ALL: Mutex<()> = Mutex::new(());
+
 /// Returns a number below [`THREADS`] that no other thread has. Returns `None` if [`THREADS`] threads had numbers when
 /// this thread first asked for one, or if this thread is ending.
 #[inline]
@@ -72,6 +76,7 @@ mod tests {
 
     #[test]
     fn no_two_threads_have_the_same_number_at_the_same_time() {
+        let _alone = TAKING_ALL.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..2 {
             let ready = Barrier::new(200);
             let ask = || {
