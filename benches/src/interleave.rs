@@ -62,10 +62,7 @@ impl Rounds {
 
     /// Returns the quartiles, over the rounds, of the ratio of the times of `name` and `peer`.
     pub fn quartiles(&self, name: &str, peer: &str) -> (f64, f64) {
-        let mut ratios: Vec<_> =
-            self.seconds(name).iter().zip(self.seconds(peer)).map(|(ours, theirs)| ours / theirs).collect();
-        ratios.sort_by(f64::total_cmp);
-        (ratios[ratios.len() / 4], ratios[ratios.len() * 3 / 4])
+        quartiles(self.seconds(name).iter().zip(self.seconds(peer)).map(|(ours, theirs)| ours / theirs))
     }
 
     /// Returns the [`ratio`](Rounds::ratio) of the times of `name` and `peer`, after the time of `base` was subtracted
@@ -74,6 +71,12 @@ impl Rounds {
         let pairs = self.seconds(name).iter().zip(self.seconds(peer)).zip(self.seconds(base));
         median(pairs.map(|((ours, theirs), base)| (ours - base) / (theirs - base)))
     }
+}
+
+pub fn quartiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut values: Vec<_> = values.collect();
+    values.sort_by(f64::total_cmp);
+    (values[values.len() / 4], values[values.len() * 3 / 4])
 }
 
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {

@@ -15,7 +15,7 @@ use tower_throttle::algorithm::TokenBucket;
 
 use super::peers::{PEERS, Peers, THROTTLE_KIT};
 use super::{BARE, KEYS, PING, PLENTY, Place, Setting, bare, check, ping, run_bare};
-use crate::interleave::median;
+use crate::interleave::{median, quartiles};
 use crate::random::Random;
 use crate::redis_server::{RedisServer, Reply};
 use crate::table;
@@ -87,8 +87,7 @@ pub(super) fn run(
             }
         }
     }
-    let ratio =
-        |times: &[f64], to: usize| quartiles(times.iter().zip(&medians[to]).map(|(time, to)| time / to));
+    let ratio = |times: &[f64], to: usize| spread(times.iter().zip(&medians[to]).map(|(time, to)| time / to));
     let row = |((name, _), times): (&(&str, Call<'_>), &Vec<f64>)| {
         let micros = median(times.iter().copied());
         let ratios = (0..3).map(|to| ratio(times, to));
@@ -97,7 +96,7 @@ pub(super) fn run(
     let mut rows: Vec<Vec<_>> = contestants.iter().zip(&medians).map(row).collect();
     for ((_, name), medians) in PEERS.iter().zip(peers_medians).filter(|(_, medians)| !medians.is_empty()) {
         let micros = median(medians.iter().map(|times| times[1] * 1e6));
-        let ratio = quartiles(medians.iter().map(|times| times[1] / times[0]));
+        let ratio = spread(medians.iter().map(|times| times[1] / times[0]));
         rows.push(vec![(*name).to_owned(), format!("{micros:.1}"), ratio, String::new(), String::new()]);
     }
     let place = match place {
@@ -114,11 +113,9 @@ pub(super) fn run(
 }
 
 /// Returns the median, and the quartiles in brackets.
-fn quartiles(ratios: impl Iterator<Item = f64>) -> String {
-    let mut ratios: Vec<_> = ratios.collect();
-    ratios.sort_by(f64::total_cmp);
-    let (low, high) = (ratios[ratios.len() / 4], ratios[ratios.len() * 3 / 4]);
-    format!("{:.2} ({low:.2}-{high:.2})", median(ratios.into_iter()))
+fn spread(ratios: impl Iterator<Item = f64> + Clone) -> String {
+    let (low, high) = quartiles(ratios.clone());
+    format!("{:.2} ({low:.2}-{high:.2})", median(ratios))
 }
 
 /// Makes all calls, alternately, and returns the times of each contestant, in microseconds.

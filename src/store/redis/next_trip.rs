@@ -96,21 +96,20 @@ impl PolledFlight {
     /// Moves the flight to a task, and wakes the call that has polled it, so that this call registers for its answer.
     /// If the runtime has ended, the runtime drops the task at once, and the flight with the task.
     pub(super) fn spawn(&self) {
-        let polled = self.lock().take();
-        if let Some(Polled { flight, waker }) = polled {
-            // The call is woken first, so that it is woken even if `spawn` panics.
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-            self.0.runtime.spawn(flight);
-        }
+        self.move_to_task(Waker::wake);
     }
 
     /// Moves the flight to a task, like [`spawn`](Self::spawn), because the call that polls it is dropped. Wakes
     /// nothing.
     pub(super) fn abandon(&self) {
+        self.move_to_task(drop);
+    }
+
+    fn move_to_task(&self, consume: fn(Waker)) {
         let polled = self.lock().take();
-        if let Some(Polled { flight, .. }) = polled {
+        if let Some(Polled { flight, waker }) = polled {
+            // The call is woken first, so that it is woken even if `spawn` panics.
+            waker.into_iter().for_each(consume);
             self.0.runtime.spawn(flight);
         }
     }

@@ -103,32 +103,28 @@ fn a_peek_that_would_begin_a_lockout_reports_the_present_state() {
     assert_eq!((peek.remaining(), peek.reset_after()), (3, secs(1)));
 }
 
+/// Asserts that a cost of `one` tier counts in the `other`. Both admit a call each 100 ms.
+fn a_cost_counts_in_another_tier<A: Algorithm + PartialEq>(one: A, other: A) {
+    let (clock, limiter) = on(Tiered::new(one.clone()));
+    assert!(limiter.tier(&one).check("k").is_allowed());
+    clock.advance(ms(50));
+    assert!(!limiter.tier(&other).check("k").is_allowed());
+    clock.advance(ms(50));
+    assert!(limiter.tier(&other).check_n("k", 5).is_allowed());
+    clock.advance(ms(100));
+    assert_eq!(limiter.tier(&one).check("k").retry_after(), Some(ms(400)), "five intervals were used");
+}
+
 #[test]
 fn a_cost_in_one_leaky_tier_counts_in_the_other() {
-    let a = LeakyBucket::new(Quota::per_second(10)).queue(0);
-    let b = LeakyBucket::new(Quota::per_second(10)).queue(1);
-    let (clock, limiter) = on(Tiered::new(a.clone()));
-    assert!(limiter.tier(&a).check("k").is_allowed());
-    clock.advance(ms(50));
-    assert!(!limiter.tier(&b).check("k").is_allowed());
-    clock.advance(ms(50));
-    assert!(limiter.tier(&b).check_n("k", 5).is_allowed());
-    clock.advance(ms(100));
-    assert_eq!(limiter.tier(&a).check("k").retry_after(), Some(ms(400)), "five intervals were used");
+    let tier = |places| LeakyBucket::new(Quota::per_second(10)).queue(places);
+    a_cost_counts_in_another_tier(tier(0), tier(1));
 }
 
 #[test]
 fn a_cost_in_one_smooth_tier_counts_in_the_other() {
-    let a = Smooth::bursty(Quota::per_second(10)).queue(0);
-    let b = Smooth::bursty(Quota::per_second(10)).queue(1);
-    let (clock, limiter) = on(Tiered::new(a.clone()));
-    assert!(limiter.tier(&a).check("k").is_allowed());
-    clock.advance(ms(50));
-    assert!(!limiter.tier(&b).check("k").is_allowed());
-    clock.advance(ms(50));
-    assert!(limiter.tier(&b).check_n("k", 5).is_allowed());
-    clock.advance(ms(100));
-    assert_eq!(limiter.tier(&a).check("k").retry_after(), Some(ms(400)), "five intervals were used");
+    let tier = |places| Smooth::bursty(Quota::per_second(10)).queue(places);
+    a_cost_counts_in_another_tier(tier(0), tier(1));
 }
 
 #[test]

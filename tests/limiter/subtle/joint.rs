@@ -25,16 +25,14 @@ pub(super) async fn ok(_: Req) -> Result<(), Infallible> {
     Ok(())
 }
 
-#[test]
-fn a_joint_call_that_its_own_tier_denies_delays_no_waiter() {
+/// Asserts that a joint call of the tier `slow`, which is denied, delays no waiter of the default tier. The other limit
+/// is `other`.
+fn a_denied_joint_call_delays_no_waiter(slow: LeakyBucket, other: &RateLimiter<TokenBucket>) {
     let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
-    let slow = LeakyBucket::new(Quota::per_second(1)).queue(0);
-    let (clock, limiter) = on(Tiered::new(fast.clone()));
-    let (_c, other) = on(TokenBucket::new(Quota::per_second(100)));
-    let chosen = slow.clone();
+    let (clock, limiter) = on(Tiered::new(fast));
     let stack = layer(&limiter)
-        .tier(move |_: &Req, _: &&'static str| chosen.clone())
-        .and(layer(&other))
+        .tier(move |_: &Req, _: &&'static str| slow.clone())
+        .and(layer(other))
         .responder(ErrorResponder);
     let mut service = stack.layer(service_fn(ok));
     assert!(now(limiter.acquire("k")).is_allowed());
@@ -45,23 +43,16 @@ fn a_joint_call_that_its_own_tier_denies_delays_no_waiter() {
 }
 
 #[test]
+fn a_joint_call_that_its_own_tier_denies_delays_no_waiter() {
+    let (_c, other) = on(TokenBucket::new(Quota::per_second(100)));
+    a_denied_joint_call_delays_no_waiter(LeakyBucket::new(Quota::per_second(1)).queue(0), &other);
+}
+
+#[test]
 fn a_joint_call_that_another_limit_denies_delays_no_waiter() {
-    let fast = LeakyBucket::new(Quota::per_second(10)).queue(5);
-    let slow = LeakyBucket::new(Quota::per_second(1)).queue(9);
-    let (clock, limiter) = on(Tiered::new(fast.clone()));
     let (_c, other) = on(TokenBucket::new(Quota::per_second(1)));
     assert!(other.check("k").is_allowed());
-    let chosen = slow.clone();
-    let stack = layer(&limiter)
-        .tier(move |_: &Req, _: &&'static str| chosen.clone())
-        .and(layer(&other))
-        .responder(ErrorResponder);
-    let mut service = stack.layer(service_fn(ok));
-    assert!(now(limiter.acquire("k")).is_allowed());
-    let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire("k"))).collect();
-    assert!(poll(&mut answer(&mut service, Req("k", true))).unwrap().is_err());
-    clock.advance(ms(100));
-    assert_eq!(line.iter_mut().filter_map(poll).count(), 1, "one slot has passed");
+    a_denied_joint_call_delays_no_waiter(LeakyBucket::new(Quota::per_second(1)).queue(9), &other);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod threads;
 mod tiers;
 mod world;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -78,3 +79,25 @@ fn block<A: Algorithm>(rule: A, r: &mut Random) -> Lockout<A> {
 }
 
 const N: u64 = 10_000;
+
+/// The failures of a random test: for each kind, their number and the shortest text.
+#[derive(Default)]
+struct Failures<'a>(BTreeMap<&'a str, (u64, String)>);
+
+impl<'a> Failures<'a> {
+    fn add(&mut self, kind: &'a str, text: String) {
+        let (count, shortest) = self.0.entry(kind).or_insert_with(|| (0, text.clone()));
+        *count += 1;
+        if text.len() < shortest.len() {
+            *shortest = text;
+        }
+    }
+
+    /// Prints the failures, and panics if there are any.
+    fn assert_none(&self, name: &str) {
+        for (kind, (count, text)) in &self.0 {
+            println!("=== {kind} x {count}\n{text}");
+        }
+        assert!(self.0.is_empty(), "{name}");
+    }
+}

@@ -20,7 +20,7 @@ fn lines<A: Algorithm>(
     acts: Acts,
     with_priority: WithPriority<A>,
 ) {
-    let mut kinds = std::collections::BTreeMap::<&str, (u64, String)>::new();
+    let mut failures = Failures::default();
     for seed in seeds {
         let r = &mut Random::new(seed);
         let rules = make(r);
@@ -107,17 +107,10 @@ fn lines<A: Algorithm>(
         }
         if let Some((kind, bad)) = bad {
             let text = format!("{name} seed {seed}: {kind} {bad}\n  {rules:?}\n  {}", reported.join("\n  "));
-            let entry = kinds.entry(kind).or_insert((0, text.clone()));
-            entry.0 += 1;
-            if text.len() < entry.1.len() {
-                entry.1 = text;
-            }
+            failures.add(kind, text);
         }
     }
-    for (kind, (count, text)) in &kinds {
-        println!("=== {kind} x {count}\n{text}");
-    }
-    assert!(kinds.is_empty(), "{name}");
+    failures.assert_none(name);
 }
 
 fn prio<A: Window>(make: impl Fn(Quota) -> Priority<A>, r: &mut Random) -> Vec<Priority<A>> {

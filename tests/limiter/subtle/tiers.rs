@@ -4,7 +4,7 @@ use super::*;
 
 /// Asserts that the reports are true if one key is called with several tiers.
 fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) {
-    let mut kinds = std::collections::BTreeMap::<&str, (u64, String)>::new();
+    let mut failures = Failures::default();
     for seed in 0..scaled(N) {
         let r = &mut Random::new(seed);
         let rules: Vec<Tiered<A>> = (0..r.within(1..=11)).map(|_| Tiered::new(make(r))).collect();
@@ -55,17 +55,10 @@ fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) 
         }
         if let Some((kind, bad)) = bad {
             let text = format!("{name} seed {seed}: {kind} {bad}\n  {rules:?}\n  {}", log.join("\n  "));
-            let entry = kinds.entry(kind).or_insert((0, text.clone()));
-            entry.0 += 1;
-            if text.len() < entry.1.len() {
-                entry.1 = text;
-            }
+            failures.add(kind, text);
         }
     }
-    for (kind, (count, text)) in &kinds {
-        println!("=== {kind} x {count}\n{text}");
-    }
-    assert!(kinds.is_empty(), "{name}");
+    failures.assert_none(name);
 }
 
 #[test]
