@@ -191,13 +191,29 @@ fn idle_keys_make_room_for_new_ones() {
     assert_eq!(limiter.len(), 10_000);
 }
 
-#[test]
-fn as_many_new_keys_clean_all_old_ones_away() {
-    let (limiter, clock) = limiter(bucket(), 100_000);
-    assert_eq!(admitted(&limiter, 0..10_000), 10_000);
+/// Asserts that `new` calls with new keys remove all of `old` idle keys from a table of at most `max_keys`.
+fn assert_swept(max_keys: usize, old: u32, new: u32) {
+    let (limiter, clock) = limiter(bucket(), max_keys);
+    assert_eq!(admitted(&limiter, 0..old), old as usize);
     clock.advance(HOUR);
-    assert_eq!(admitted(&limiter, 10_000..20_000), 10_000);
-    assert_eq!(limiter.len(), 10_000, "ten thousand are gone, ten thousand came");
+    assert_eq!(admitted(&limiter, old..old + new), new as usize);
+    assert_eq!(limiter.len(), new as usize, "{old} old keys, {new} new keys");
+}
+
+#[test]
+fn as_many_new_keys_remove_all_idle_keys_of_a_shard() {
+    // A table of at most 127 keys has one shard. Slots are examined for up to 16 new keys together, so up to 15 new
+    // keys have not caused a sweep yet.
+    for old in 1..=55 {
+        assert_swept(127, old, old + 16);
+    }
+}
+
+#[test]
+fn twice_as_many_new_keys_remove_all_idle_keys() {
+    // Keys are distributed over the shards at random, so a shard may get fewer new keys than it has old ones. With
+    // 10,000 new keys, one of 67 shards keeps a few old ones in about one run of a hundred.
+    assert_swept(100_000, 10_000, 20_000);
 }
 
 #[test]
