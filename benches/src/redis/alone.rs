@@ -167,7 +167,11 @@ async fn resent(mut connection: MultiplexedConnection, words: Vec<Vec<u8>>, key:
     for (at, word) in words.iter().enumerate() {
         match at {
             3 => command.arg(&*key),
-            at if at == last => command.arg(1_u64 << 53),
+            // The last argument begins with the time in eight bytes.
+            at if at == last => {
+                let never = ((1_u64 << 53) as f64).to_be_bytes();
+                command.arg([&never, &word[8..]].concat())
+            }
             _ => command.arg(word.as_slice()),
         };
     }

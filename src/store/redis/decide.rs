@@ -32,7 +32,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         };
         let script = plan.script(&costs).filter(|_| !costs.is_empty());
         let found = match script {
-            Some((script, arguments)) => link.eval(script, keys, not_after, arguments).await?,
+            Some((script, pack)) => link.eval(script, keys, not_after, |_, last| pack(last)).await?,
             None => link.read(keys, not_after).await?.into_other(),
         };
         match found.verdict {

@@ -24,9 +24,9 @@ end
     fits: "m$ <= @3 - cost * @4",
     take: "m$ = m$ + cost * @2",
     write: "\
-x = x .. string.format(' %d %d', m$, now + h$)
-ttl = math.max(ttl, math.ceil((m$ / @1 + h$) / 1000))
+x = string.format('%s %d %d', x, m$, now + h$)
 ",
+    ttl: "math.ceil((m$ / @1 + h$) / 1000)",
 };
 
 /// Arguments: the limit, the period in microseconds, and 1 if windows are aligned, otherwise 0.
@@ -54,9 +54,9 @@ if n$ == 0 then g$ = @3 == 1 and math.fmod(l$, @2) or 0 end
 n$ = n$ + cost",
     write: "\
 if n$ == 0 then g$ = 0 end
-x = x .. string.format(' %d %d %d', l$, g$, n$)
-ttl = math.max(ttl, math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000))
+x = string.format('%s %d %d %d', x, l$, g$, n$)
 ",
+    ttl: "math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000)",
 };
 
 /// Arguments: the limit, and the period in microseconds.
@@ -91,11 +91,11 @@ if v$ == 0 then i$ = 0 end
 n$, v$ = n$ + cost, v$ + cost",
     write: "\
 if a$ == 0 and n$ == 0 then i$ = 0 end
-x = x .. string.format(' %d %d %d %d', l$, i$, a$, n$)
+x = string.format('%s %d %d %d %d', x, l$, i$, a$, n$)
 local rest = 0
 if n$ > 0 then rest = 2 * @2 - i$ elseif a$ > 0 then rest = @2 - i$ end
-ttl = math.max(ttl, math.ceil((rest + h$) / 1000))
 ",
+    ttl: "math.ceil((rest + h$) / 1000)",
 };
 
 /// Arguments: the limit, the period, the length of a slice, and the number of slices. The period and the length are in
@@ -148,12 +148,12 @@ if n$ == 0 then i$ = @3 - 1 end
 n$, o$ = n$ + cost, o$ + cost",
     write: "\
 if n$ == 0 then i$, o$ = 0, 0 end
-x = x .. string.format(' %d %d %d %d', l$, i$, o$, k$ / 2)
+x = string.format('%s %d %d %d %d', x, l$, i$, o$, k$ / 2)
 if k$ > 0 then x = x .. ' ' .. table.concat(f$, ' ') end
 local rest = 0
 if n$ > 0 then rest = @2 + @3 - 1 - i$ - (o$ > 0 and 0 or f$[1] * @3) end
-ttl = math.max(ttl, math.ceil((rest / 1000 + h$) / 1000))
 ",
+    ttl: "math.ceil((rest / 1000 + h$) / 1000)",
 };
 
 /// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for
@@ -164,8 +164,10 @@ pub(super) struct Fragments {
     /// The condition that `cost` units are available.
     pub(super) fits: &'static str,
     pub(super) take: &'static str,
-    /// Appends the state to the string `x`, and raises `ttl` to the state's time to live if that is longer.
+    /// Appends the state to the string `x`.
     pub(super) write: &'static str,
+    /// The time to live of the state, in milliseconds and rounded up. It is computed after `write`.
+    pub(super) ttl: &'static str,
 }
 
 pub(super) const fn fragments(kind: StepKind) -> Fragments {

@@ -15,6 +15,7 @@ use super::builder::RedisStoreBuilder;
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
+use super::packed::Unpacked;
 use super::plan::{Plan, VERSION};
 use super::scripts::TimeSource;
 use super::settings::Settings;
@@ -132,15 +133,18 @@ impl RedisInProcess {
         };
         let mut keys = self.keys();
         keys.trips += 1;
-        if last.parse::<u64>().is_ok_and(|not_after| now > not_after) {
+        let last: Vec<u8> = last.chars().map(|byte| byte as u8).collect();
+        let mut last = Unpacked(&last);
+        let Some(deadline) = last.number() else { return error("ERR arguments") };
+        if now > deadline {
             return reply('L', "");
         }
         let text = keys.texts.get(key).cloned().unwrap_or_default();
         match arguments {
-            [] => reply('D', &text),
+            [] if last.0.is_empty() => reply('D', &text),
             // Calls of token buckets are decided here. The verdict `O` makes the limiters of other algorithms write the
             // state.
-            [prefix, numbers] => match decide(prefix, numbers, &text, now) {
+            [] => match decide(last, &text, now) {
                 Some(after) => {
                     keys.texts.insert(key.clone(), after);
                     reply('D', &text)
@@ -166,7 +170,8 @@ impl RedisInProcess {
 
 /// Decides calls as the script of a token bucket does, and returns the new state. Returns `None` if the prefix is not
 /// that of a token bucket, or if the state has another prefix.
-fn decide(prefix: &str, numbers: &str, text: &str, now: u64) -> Option<String> {
+fn decide(mut packed: Unpacked<'_>, text: &str, now: u64) -> Option<String> {
+    let prefix = str::from_utf8(packed.string()?).ok()?;
     let unit = prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
     let bucket = TokenBucket::new(Quota::per_second(1)).with_unit(unit)?;
     if !text.is_empty() && !text.starts_with(prefix) {
@@ -175,11 +180,9 @@ fn decide(prefix: &str, numbers: &str, text: &str, now: u64) -> Option<String> {
     let plan = Plan::new(bucket, TimeSource::Server, true).ok()?;
     let now = Nanos(now * 1_000);
     let mut states = plan.decode(text, now).ok()?;
-    let numbers: Vec<u8> = numbers.chars().map(|byte| byte as u8).collect();
-    let (arguments, costs) = numbers.split_at_checked(plan.script_part(0)?.arguments.len())?;
-    debug_assert_eq!(arguments, plan.script_part(0)?.arguments);
-    for cost in costs.as_chunks().0 {
-        let _ = plan.algorithm.check(&mut states.own, now, f64::from_be_bytes(*cost) as u64);
+    packed.0 = packed.0.strip_prefix(&*plan.script_part(0)?.arguments)?;
+    while let Some(cost) = packed.number() {
+        let _ = plan.algorithm.check(&mut states.own, now, cost);
     }
     Some(states.write(&plan, now).unwrap_or_default())
 }

@@ -14,6 +14,7 @@ use super::answer::{Answer, Verdict};
 use super::breaker::Breaker;
 use super::connection::{CallError, Command, Connection, Listening, OnMessage, Reply};
 use super::error::{RedisError, RedisErrorKind};
+use super::packed::Packed;
 use super::scripts::{KeySteps, Script, TimeSource};
 use super::server_time::ServerTime;
 use crate::clock::{AnyClock, Nanos};
@@ -143,7 +144,7 @@ impl Link {
     }
 
     pub(super) async fn read(&self, keys: Keys<'_>, not_after: Nanos) -> Result<Answer, RedisError> {
-        self.eval(&self.read, keys, not_after, |_| {}).await
+        self.eval(&self.read, keys, not_after, |_, _| {}).await
     }
 
     /// Executes a script that reads a key. The reply contains the server's time. From then on, this process sends each
@@ -169,7 +170,7 @@ impl Link {
         not_after: Nanos,
         swaps: &[Swap<'_>],
     ) -> Result<Answer, RedisError> {
-        self.eval(&self.swap, keys, not_after, |command| {
+        self.eval(&self.swap, keys, not_after, |command, _| {
             for Swap { before, after, ttl } in swaps {
                 command.word(before).word(after).number(*ttl);
             }
@@ -179,12 +180,15 @@ impl Link {
 
     /// Executes a script, even if the breaker is open. Records the success or failure of the script in the breaker. The
     /// caller must bound the time for which it waits for the result.
+    ///
+    /// The last argument of the script begins with the deadline. `arguments` may add more to it, and adds the other
+    /// arguments to the command.
     pub(super) async fn eval(
         &self,
         script: &Script,
         keys: Keys<'_>,
         not_after: Nanos,
-        arguments: impl Fn(&mut Command),
+        arguments: impl Fn(&mut Command, &mut Packed),
     ) -> Result<Answer, RedisError> {
         let command = |name: &str, script: &str| {
             let mut command = Command::new(keys.is_asking);
@@ -192,8 +196,10 @@ impl Link {
             keys.texts.iter().for_each(|text| {
                 command.word(text);
             });
-            arguments(&mut command);
-            command.number(self.last_argument(not_after));
+            let mut last = Packed::default();
+            last.number(self.server_deadline(not_after));
+            arguments(&mut command, &mut last);
+            command.word(last);
             command
         };
         let (connection, sent) = (self.connection.number(), self.now());
@@ -268,7 +274,7 @@ impl Link {
 
     /// Returns a lower bound of the server's time, in microseconds, when this process's clock reads `not_after`.
     /// Returns a time in the distant future if the server's time is not known yet.
-    fn last_argument(&self, not_after: Nanos) -> u64 {
+    fn server_deadline(&self, not_after: Nanos) -> u64 {
         #[cfg(test)]
         if self.source == TimeSource::Passed {
             return self.passed.load(Ordering::SeqCst);

@@ -93,6 +93,7 @@ mod names;
 mod next_trip;
 mod node;
 mod operation;
+mod packed;
 mod permits;
 mod plan;
 mod replace;

@@ -1,9 +1,7 @@
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::connection::Command;
 use super::error::{RedisError, RedisErrorKind};
+use super::packed::{Packed, packed};
 use super::scripts::{KeySteps, Script, TimeSource};
 use crate::algorithm::{ScriptSteps, Step, StepKind, StoredAlgorithm};
 use crate::clock::Nanos;
@@ -60,22 +58,23 @@ impl<A: StoredAlgorithm> Plan<A> {
         &self.prefix
     }
 
-    /// Returns the script that decides calls of these costs, and the function that adds the arguments of the script to
-    /// a command. Returns `None` if no script can decide these calls.
+    /// Returns the script that decides calls of these costs, and the function that packs the argument of the script.
+    /// Returns `None` if no script can decide these calls.
     pub(super) fn script<'a>(
         &'a self,
         costs: &'a [u64],
-    ) -> Option<(&'a Script, impl Fn(&mut Command) + use<'a, A>)> {
+    ) -> Option<(&'a Script, impl Fn(&mut Packed) + use<'a, A>)> {
         let PlannedScript { script, part } = self.script.as_ref()?;
         if !costs.iter().all(|cost| part.decides(*cost)) {
             return None;
         }
-        let arguments = move |command: &mut Command| {
-            let mut numbers = SmallVec::<[u8; 64]>::from_slice(&part.arguments);
-            costs.iter().for_each(|cost| numbers.extend_from_slice(&packed(*cost)));
-            command.word(&self.prefix).word(numbers);
+        let pack = move |last: &mut Packed| {
+            last.string(&self.prefix).bytes(&part.arguments);
+            costs.iter().for_each(|cost| {
+                last.number(*cost);
+            });
         };
-        Some((script, arguments))
+        Some((script, pack))
     }
 
     /// Returns the part of this plan in the script of a joint call, or `None` if no script can decide calls of this
@@ -111,12 +110,6 @@ impl ScriptPart {
     fn decides(&self, cost: u64) -> bool {
         cost <= self.max_cost
     }
-}
-
-/// Returns the bytes of a number in a script's argument. They are those of a floating-point number, because Lua has
-/// only such numbers.
-pub(super) fn packed(number: u64) -> [u8; 8] {
-    (number as f64).to_be_bytes()
 }
 
 #[cfg(test)]

@@ -31,7 +31,14 @@ pub(super) enum TimeSource {
 }
 
 impl TimeSource {
-    pub(super) const fn head(self) -> &'static str {
+    /// Returns the beginning of a script whose last argument is the deadline.
+    pub(super) fn head(self) -> String {
+        let clock = self.clock();
+        format!("local deadline = struct.unpack('>d', ARGV[#ARGV])\n{clock}local stamp = {STAMP}\n")
+    }
+
+    /// Returns the lines that read the clock. The lines before them must define `deadline`.
+    const fn clock(self) -> &'static str {
         match self {
             Self::Server => SERVER,
             #[cfg(test)]
@@ -40,16 +47,17 @@ impl TimeSource {
     }
 }
 
-/// Reads the server's time. The last argument of a script is a deadline. After the deadline, the script changes
-/// nothing, because its callers no longer wait. The time is returned as it was read, in seconds and microseconds,
-/// because a script takes as long to format a number as to execute a command.
+/// Reads the server's time. After the deadline, the script changes nothing, because its callers no longer wait.
 const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
 local now = t[1] * 1000000 + t[2]
-local stamp = t[1] .. ' ' .. t[2] .. ' '
-if now > tonumber(ARGV[#ARGV]) then return 'L' .. stamp end
+if now > deadline then return 'L' .. t[1] .. ' ' .. t[2] .. ' ' end
 ";
+
+/// The time as it was read, in seconds and microseconds, because a script takes as long to format a number as to
+/// execute a command.
+const STAMP: &str = "t[1] .. ' ' .. t[2] .. ' '";
 
 #[cfg(test)]
 const PASSED: &str = "\
@@ -64,8 +72,8 @@ local c = function(name, ...)
   end
   return redis.call(name, ...)
 end
-local now = tonumber(ARGV[#ARGV])
-local stamp = string.format('%d %d ', math.floor(now / 1000000), math.fmod(now, 1000000))
+local now = deadline
+local t = {string.format('%d', math.floor(now / 1000000)), string.format('%d', math.fmod(now, 1000000))}
 ";
 
 /// Gets the values of all keys, of which there is usually one. A reply has the lengths of all values but the last, and
@@ -118,7 +126,7 @@ return 'D' .. stamp
 ";
 
 /// The number of local variables for each key, apart from those of its steps.
-const KEY_LOCALS: usize = 2;
+const KEY_LOCALS: usize = 4;
 
 /// The limits of one key in a script.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -151,17 +159,19 @@ impl Script {
     }
 
     /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually `keys`
-    /// has one key. A joint call has several keys, and is charged to all of them or to none. The first arguments of the
-    /// script are the beginnings of the values that this process writes, one for each key. The next argument contains
-    /// the arguments of all steps, and then the costs of each call, one for each key. Each number has eight bytes.
-    /// These bytes are one argument, because the server reads one long argument faster than many short ones.
+    /// has one key. A joint call has several keys, and is charged to all of them or to none. The script has one
+    /// argument, because the server reads one long argument faster than many short ones. It contains the deadline, the
+    /// beginnings of the values that this process writes, one for each key, the arguments of all steps, and the costs of
+    /// each call, one for each key. Each number has eight bytes, and each string ends with a zero byte.
     pub(super) fn decide(source: TimeSource, keys: &[KeySteps]) -> Option<Self> {
         let locals =
             |key: &KeySteps| KEY_LOCALS + key.kinds.iter().map(|kind| kind.local_count()).sum::<usize>();
         if keys.iter().map(locals).sum::<usize>() > MAX_LOCALS {
             return None;
         }
-        let mut script = Decide { text: source.head().to_owned(), ..Decide::default() };
+        let mut script = Decide::default();
+        script.unpack(keys);
+        script.text.push_str(source.clock());
         script.get(keys.len());
         for (at, key) in keys.iter().enumerate() {
             script.read(at, key);
@@ -171,7 +181,8 @@ impl Script {
             script.write(at);
         }
         script.text.push_str("return 'D' .. stamp .. all\n");
-        Some(Self::new(script.text))
+        // A variable `stamp` would be one more string, and most calls need it only once.
+        Some(Self::new(script.text.replace("stamp", STAMP)))
     }
 
     pub(super) fn text(&self) -> &str {
@@ -189,8 +200,6 @@ struct Decide {
     text: String,
     /// The number of steps so far.
     steps: usize,
-    /// The place of the next number in the argument with the numbers.
-    place: usize,
     /// For each key, the fragments of its steps.
     fragments: Vec<Vec<Filled>>,
 }
@@ -200,12 +209,26 @@ struct Filled {
     fits: String,
     take: String,
     write: String,
+    ttl: String,
 }
 
 impl Decide {
     fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
+    }
+
+    /// Unpacks the argument up to the costs of the first call. `i` is the index at which the costs of the next call
+    /// begin.
+    fn unpack(&mut self, keys: &[KeySteps]) {
+        let kinds = keys.iter().flat_map(|key| &key.kinds).enumerate();
+        let arguments =
+            kinds.flat_map(|(step, kind)| (0..kind.argument_count()).map(move |at| argument(step, at)));
+        let numbers: Vec<_> = arguments.chain(costs(keys.len())).collect();
+        let prefixes: Vec<_> = (0..keys.len()).map(|at| format!("prefix{at}")).collect();
+        let format = format!(">d{}{}", "s".repeat(prefixes.len()), "d".repeat(numbers.len()));
+        let names = [&["deadline".to_owned()], &prefixes[..], &numbers].concat().join(", ");
+        self.line(&format!("local packed = ARGV[1]\nlocal {names}, i = struct.unpack('{format}', packed)"));
     }
 
     /// Gets the value of each key, as [`GET`] does, but without a table.
@@ -218,32 +241,29 @@ impl Decide {
         let values = (0..keys).map(|at| format!("(value{at} or '')"));
         let all: Vec<_> = lengths.chain(values).collect();
         self.line(&format!("local all = {}", all.join(" .. ")));
-        self.line(&format!("local numbers, s, prefix, p, back = ARGV[{}]", keys + 1));
-        self.place = 1;
+        self.line("local s, p, back");
     }
 
     /// Adds the lines that read the state of a key, and advance the state to the present time.
     fn read(&mut self, at: usize, key: &KeySteps) {
-        self.line(&format!("s, prefix, back = value{at}, ARGV[{}], false", at + 1));
-        self.line("p = #prefix + 1");
-        self.line("if s and string.find(s, prefix, 1, true) ~= 1 then return 'O' .. stamp .. all end");
+        self.line(&format!("s, p, back = value{at}, #prefix{at} + 1, false"));
+        self.line(&format!(
+            "if s and string.find(s, prefix{at}, 1, true) ~= 1 then return 'O' .. stamp .. all end"
+        ));
         let mut filled = Vec::with_capacity(key.kinds.len());
         for kind in &key.kinds {
-            let (step, count) = (self.steps, kind.argument_count());
-            let names: Vec<_> = (0..count).map(|argument| format!("a{step}_{argument}")).collect();
-            let (names, format) = (names.join(", "), format!(">{}", "d".repeat(count)));
-            self.line(&format!("local {names} = struct.unpack('{format}', numbers, {})", self.place));
+            let step = self.steps;
             let fill = |fragment: &str| {
                 let mut text = fragment.replace('$', &step.to_string()).replace("cost", &format!("cost{at}"));
-                for argument in 0..count {
-                    text = text.replace(&format!("@{}", argument + 1), &format!("a{step}_{argument}"));
+                for place in 0..kind.argument_count() {
+                    text = text.replace(&format!("@{}", place + 1), &argument(step, place));
                 }
                 text
             };
-            let Fragments { read, fits, take, write } = fragments(*kind);
+            let Fragments { read, fits, take, write, ttl } = fragments(*kind);
             self.text.push_str(&fill(read));
-            filled.push(Filled { fits: fill(fits), take: fill(take), write: fill(write) });
-            (self.steps, self.place) = (step + 1, self.place + 8 * count);
+            filled.push(Filled { fits: fill(fits), take: fill(take), write: fill(write), ttl: fill(ttl) });
+            self.steps += 1;
         }
         self.line("if s and p ~= #s + 1 then return 'O' .. stamp .. all end");
         // The state of a key must be written if the clock was set back, even if nothing is charged.
@@ -253,11 +273,8 @@ impl Decide {
 
     /// Decides the calls in order, and charges those that are admitted.
     fn take(&mut self, keys: &[KeySteps]) {
-        let costs: Vec<_> = (0..keys.len()).map(|at| format!("cost{at}")).collect();
-        let (count, first) = (keys.len(), self.place);
-        self.line(&format!("for i = {first}, #numbers, {} do", 8 * count));
-        let format = "d".repeat(count);
-        self.line(&format!("local {} = struct.unpack('>{format}', numbers, i)", costs.join(", ")));
+        let count = keys.len();
+        self.line("while true do");
         let deciding = |at: &usize| !keys[*at].is_in_shadow;
         let fits: Vec<_> = (0..count).filter(deciding).map(|at| self.fits(at)).collect();
         self.line(&format!(
@@ -275,7 +292,9 @@ impl Decide {
                 self.line("end");
             }
         }
-        self.line("end\nend");
+        let (format, costs) = ("d".repeat(count), costs(count).collect::<Vec<_>>().join(", "));
+        self.line("end\nif i > #packed then break end");
+        self.line(&format!("{costs}, i = struct.unpack('>{format}', packed, i)\nend"));
     }
 
     fn fits(&self, at: usize) -> String {
@@ -285,11 +304,22 @@ impl Decide {
 
     /// Adds the lines of the script that write the state of a key, if the state must be written.
     fn write(&mut self, at: usize) {
-        self.line(&format!("if must{at} then\nlocal x, ttl = ARGV[{}], 0", at + 1));
-        for step in std::mem::take(&mut self.fragments[at]) {
+        self.line(&format!("if must{at} then\nlocal x, ttl = prefix{at}"));
+        for (step, Filled { write, ttl, .. }) in std::mem::take(&mut self.fragments[at]).iter().enumerate() {
+            let ttl = if step == 0 { ttl.clone() } else { format!("math.max(ttl, {ttl})") };
             // Each fragment is in a block of its own, since a function can have at most 200 local variables.
-            self.line(&format!("do\n{}end", step.write));
+            self.line(&format!("do\n{write}ttl = {ttl}\nend"));
         }
         self.line(&format!("c('PSETEX', KEYS[{}], ttl + 1, x)\nend", at + 1));
     }
+}
+
+/// Returns the name of the variable of an argument.
+fn argument(step: usize, at: usize) -> String {
+    format!("a{step}_{at}")
+}
+
+/// Returns the names of the variables of a call's costs, one for each key.
+fn costs(keys: usize) -> impl Iterator<Item = String> {
+    (0..keys).map(|at| format!("cost{at}"))
 }

@@ -30,7 +30,7 @@ impl Link {
         let turn = turn_of(key);
         let turn_millis = (self.deadline.as_millis() as u64 / 2).clamp(1, MAX_TURN);
         let keys = Keys { texts: &[key, &turn], is_asking: false };
-        self.eval(&self.swap_in_turn, keys, not_after, |command| {
+        self.eval(&self.swap_in_turn, keys, not_after, |command, _| {
             command.word(before).word(after).number(ttl).number(self.process).number(turn_millis);
         })
         .await

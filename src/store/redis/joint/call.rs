@@ -15,7 +15,7 @@ use crate::store::redis::flight::At;
 use crate::store::redis::link::{Keys, Swap};
 use crate::store::redis::links::{Attempted, Links};
 use crate::store::redis::operation::Outcome;
-use crate::store::redis::plan::packed;
+use crate::store::redis::packed::Packed;
 use crate::store::redis::route::Route;
 use crate::store::redis::scripts::Script;
 
@@ -29,9 +29,8 @@ pub(super) struct JointCall {
     script: Option<Planned>,
 }
 
-/// A script and its arguments. The strings are the beginnings of the values that the script writes, one for each key.
-/// The bytes are the arguments of all steps, and then the cost of each group.
-type Planned = (Arc<Script>, Few<String>, Vec<u8>);
+/// A script, and what its argument contains after the deadline.
+type Planned = (Arc<Script>, Packed);
 
 /// The parts of a joint call that have the same key. If some of these parts are not in shadow mode, the parts in shadow
 /// mode are not charged. The total cost of the other parts is charged to the limiter of the first of these other parts.
@@ -106,19 +105,24 @@ impl JointCall {
     }
 
     fn plan(&self) -> Option<Planned> {
-        let (mut steps, mut prefixes, mut numbers) = (Vec::new(), Few::new(), Vec::new());
-        for group in &self.groups {
-            let (part, prefix) = self.members[group.first].script_part(group.cost)?;
-            steps.push(part.steps(group.is_in_shadow));
-            prefixes.push(prefix.to_owned());
-            numbers.extend_from_slice(&part.arguments);
-        }
+        let part = |group: &Group| self.members[group.first].script_part(group.cost);
+        let parts = self.groups.iter().map(part).collect::<Option<Few<_>>>()?;
         // A script can decide the call only if each part is a check without a tier and with a cost above 0.
         if !self.members.iter().all(|member| member.script_part(0).is_some()) {
             return None;
         }
-        self.groups.iter().for_each(|group| numbers.extend_from_slice(&packed(group.cost)));
-        Some((self.links().any().joint_script(steps)?, prefixes, numbers))
+        let (mut steps, mut packed) = (Vec::new(), Packed::default());
+        for (group, (part, prefix)) in self.groups.iter().zip(&parts) {
+            steps.push(part.steps(group.is_in_shadow));
+            packed.string(prefix);
+        }
+        for (part, _) in &parts {
+            packed.bytes(&part.arguments);
+        }
+        for group in &self.groups {
+            packed.number(group.cost);
+        }
+        Some((self.links().any().joint_script(steps)?, packed))
     }
 
     /// Makes the trips of the call.
@@ -148,12 +152,9 @@ impl JointCall {
         let At { link, keys } = at;
         let mut sent = link.now();
         let mut found = match &self.script {
-            Some((script, prefixes, numbers)) => {
-                let evaluated = link.eval(script, keys, not_after, |command| {
-                    prefixes.iter().for_each(|prefix| {
-                        command.word(prefix);
-                    });
-                    command.word(numbers);
+            Some((script, packed)) => {
+                let evaluated = link.eval(script, keys, not_after, |_, last| {
+                    last.bytes(packed.as_ref());
                 });
                 evaluated.await?
             }

@@ -204,7 +204,8 @@ impl Served {
         let link = &*route.link;
         let keys = Keys { texts: &[&*self.held.key], is_asking: route.is_asking };
         let name = format!("{:016x}.{}", leases.process, trip.lease);
-        let add = |command: &mut _| add_arguments(command, &rules.bucket, prefix, &name, &trip.ask);
+        let add =
+            |command: &mut _, _: &mut _| add_arguments(command, &rules.bucket, prefix, &name, &trip.ask);
         let Answer { verdict, now, text } = link.eval(script, keys, not_after, add).await?;
         let found = match verdict {
             Verdict::Late => return Ok(None),

@@ -156,7 +156,7 @@ impl Served {
     ) -> Result<Option<Outcome>, RedisError> {
         let Shared { script, arguments, .. } = &*self.shared;
         let keys = Keys { texts: &[&*self.records.key], is_asking };
-        let add = |command: &mut _| arguments.add_to(command, &trip.operations);
+        let add = |command: &mut _, _: &mut _| arguments.add_to(command, &trip.operations);
         let Answer { verdict, now, text } = link.eval(script, keys, not_after, add).await?;
         let outcome = match verdict {
             Verdict::Late => return Ok(None),

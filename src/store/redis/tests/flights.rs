@@ -11,6 +11,7 @@ use crate::algorithm::{FixedWindow, LeakyBucket, Lockout, TokenBucket};
 use crate::decision::Decision;
 use crate::quota::Quota;
 use crate::store::redis::connection::Reply;
+use crate::store::redis::packed::Unpacked;
 use crate::store::redis::{RedisError, RedisStore};
 
 const MS: Duration = Duration::from_millis(1);
@@ -43,10 +44,14 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
     assert_eq!(server.commands().len(), 3, "one to write the first, two for the five others");
 }
 
-/// Returns the numbers in a script's argument. Each character of `word` stands for one byte.
-fn numbers(word: &str) -> Vec<u64> {
+/// Returns the deadline, the prefix and the other numbers in a script's argument. Each character of `word` stands for
+/// one byte.
+fn unpacked(word: &str) -> (u64, String, Vec<u64>) {
     let bytes: Vec<u8> = word.chars().map(|byte| u8::try_from(byte).unwrap()).collect();
-    bytes.chunks(8).map(|number| f64::from_be_bytes(number.try_into().unwrap()) as u64).collect()
+    let mut unpacked = Unpacked(&bytes);
+    let (deadline, prefix) = (unpacked.number().unwrap(), unpacked.string().unwrap());
+    let prefix = String::from_utf8(prefix.to_vec()).unwrap();
+    (deadline, prefix, std::iter::from_fn(|| unpacked.number()).collect())
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,11 +67,11 @@ async fn a_script_gets_the_costs_of_a_trip_in_order() {
         assert!(call.await.unwrap().is_ok());
     }
     let commands = server.commands();
-    assert_eq!(numbers(&commands[0][5]), [10, 3_600_000_000, 0, 3]);
-    assert_eq!(numbers(&commands[1][5]), [10, 3_600_000_000, 0, 4, 5]);
-    assert_eq!(commands[0][4], "1 f:10/3600000000000");
-    let last: u64 = commands[1].last().unwrap().parse().unwrap();
-    assert_eq!(last, server.micros() + 50_000, "no caller waits longer");
+    let (_, prefix, numbers) = unpacked(&commands[0][4]);
+    assert_eq!((&*prefix, &*numbers), ("1 f:10/3600000000000", &[10, 3_600_000_000, 0, 3][..]));
+    let (deadline, _, numbers) = unpacked(&commands[1][4]);
+    assert_eq!(numbers, [10, 3_600_000_000, 0, 4, 5]);
+    assert_eq!(deadline, server.micros() + 50_000, "no caller waits longer");
 }
 
 #[tokio::test(start_paused = true)]

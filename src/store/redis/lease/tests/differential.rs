@@ -6,6 +6,7 @@ use crate::quota::Quota;
 use crate::store::redis::lease::bucket::{Bucket, LEASE};
 use crate::store::redis::lease::reference::{Leased, execute};
 use crate::store::redis::lease::script::script;
+use crate::store::redis::packed::packed;
 use crate::store::redis::scripts::TimeSource;
 use crate::store::redis::tests::Random;
 use crate::store::redis::tests::redis_connection::Connection;
@@ -33,11 +34,11 @@ impl Both {
         let before = value.clone();
         let context = format!("{trip} at {now}, {arguments:?}, {before:?}");
         let found = execute(value, arguments, now).unwrap();
-        let time = now.to_string();
-        let mut command = vec!["EVALSHA", sha, "1", KEY];
-        command.extend(arguments.iter().map(String::as_str).chain([time.as_str()]));
+        let mut command: Vec<_> = ["EVALSHA", sha, "1", KEY].map(str::as_bytes).into();
+        let time = packed(now);
+        command.extend(arguments.iter().map(String::as_bytes).chain([time.as_slice()]));
         let expected_reply = format!("D{} {} {found}", now / 1_000_000, now % 1_000_000);
-        assert_eq!(side.call(&command), Reply::Text(expected_reply.clone().into()), "{context}");
+        assert_eq!(side.try_call(&command).unwrap(), Reply::Text(expected_reply.clone().into()), "{context}");
         let mut fields: Vec<String> = match side.call(&["HGETALL", KEY]) {
             Reply::List(fields) => fields.into_iter().map(|field| field.text()).collect(),
             other => panic!("{other:?}"),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::super::script::{Arguments, Found, Kind, Operation, Outcome, PREFIX, script};
 use super::reference::{Permits, Record};
+use crate::store::redis::packed::packed;
 use crate::store::redis::scripts::TimeSource;
 use crate::store::redis::tests::Random;
 use crate::store::redis::tests::redis_connection::Connection;
@@ -34,10 +35,12 @@ impl Both {
         let Arguments { process, limit, lease, places, channel } = arguments;
         let operations: Vec<_> = operations.iter().map(Operation::text).collect();
         let words = [PREFIX, process, &limit.to_string(), &lease.to_string(), &places.to_string(), channel];
-        let (operations, time) = (operations.join(" "), now.to_string());
-        let mut command = vec!["EVALSHA", &self.sha, "1", KEY];
-        command.extend(words.into_iter().chain([operations.as_str(), time.as_str()]));
-        let reply = self.side.call(&command).text();
+        let (operations, time) = (operations.join(" "), packed(now));
+        let mut command: Vec<_> = ["EVALSHA", &self.sha, "1", KEY].map(str::as_bytes).into();
+        command.extend(
+            words.into_iter().chain([operations.as_str()]).map(str::as_bytes).chain([time.as_slice()]),
+        );
+        let reply = self.side.try_call(&command).unwrap().text();
         let outcome = Outcome::parse(reply.splitn(3, ' ').nth(2).unwrap(), now).unwrap();
         if outcome.has_changed {
             let ttl = self.side.call(&["GET", &format!("ttl:{KEY}")]).text();
