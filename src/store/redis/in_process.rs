@@ -16,7 +16,7 @@ use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
 use super::packed::Unpacked;
-use super::plan::{Plan, VERSION};
+use super::plan::{Plan, ScriptPart, VERSION};
 use super::scripts::TimeSource;
 use super::settings::Settings;
 use super::turns::turn_of;
@@ -177,10 +177,10 @@ fn decide(mut packed: Unpacked<'_>, text: &str, now: u64) -> Option<String> {
     if !text.is_empty() && !text.starts_with(prefix) {
         return None;
     }
-    let plan = Plan::new(bucket, TimeSource::Server, true).ok()?;
+    packed.0 = packed.0.strip_prefix(&*ScriptPart::new(bucket.script()?).arguments)?;
+    let plan = Plan::new(bucket, TimeSource::Server, false).ok()?;
     let now = Nanos(now * 1_000);
     let mut states = plan.decode(text, now).ok()?;
-    packed.0 = packed.0.strip_prefix(&*plan.script_part(0)?.arguments)?;
     while let Some(cost) = packed.number() {
         let _ = plan.algorithm.check(&mut states.own, now, cost);
     }
