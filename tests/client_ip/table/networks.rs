@@ -1,0 +1,198 @@
+//! A list of networks contains the documented addresses, and an invalid list is an error.
+
+use std::net::IpAddr;
+
+use tower_throttle::key::{Networks, TrustedProxies};
+
+use super::{asked, cidrs, of, peer};
+use crate::model::{Heard, Model, Mutant, Source};
+
+/// The networks of a list, addresses that are in it, and addresses that are not.
+type Held = (&'static [&'static str], &'static [&'static str], &'static [&'static str]);
+
+#[test]
+fn the_addresses_that_networks_contain() {
+    let rows: &[Held] = &[
+        (&[], &[], &["0.0.0.0", "127.0.0.1", "::1"]),
+        (&["192.0.2.1"], &["192.0.2.1", "::ffff:192.0.2.1"], &["192.0.2.0", "192.0.2.2", "::c000:201"]),
+        (&["2001:db8::1"], &["2001:db8::1"], &["2001:db8::", "2001:db8::2"]),
+        (
+            &["10.0.0.0/8"],
+            &["10.0.0.0", "10.255.255.255", "::ffff:10.0.0.1"],
+            &["9.255.255.255", "11.0.0.0", "::a00:1", "::ffff:11.0.0.0"],
+        ),
+        (&["10.128.0.0/9"], &["10.128.0.0", "10.255.255.255"], &["10.127.255.255", "11.0.0.0"]),
+        (&["192.0.2.0/31"], &["192.0.2.0", "192.0.2.1"], &["192.0.2.2"]),
+        (&["192.0.2.1/32"], &["192.0.2.1"], &["192.0.2.0"]),
+        // All of one family, and none of the other.
+        (&["0.0.0.0/0"], &["0.0.0.0", "255.255.255.255", "::ffff:1.2.3.4"], &["::", "::1", "::102:304"]),
+        (&["::/0"], &["::", "::1", "ffff::", "64:ff9b::1.2.3.4"], &["1.2.3.4", "::ffff:1.2.3.4", "0.0.0.0"]),
+        (&["2001:db8::/32"], &["2001:db8::", "2001:db8:ffff::1"], &["2001:db7::", "2001:db9::"]),
+        (
+            &["2001:db8:8000::/33"],
+            &["2001:db8:8000::", "2001:db8:ffff::"],
+            &["2001:db8:7fff::", "2001:db9::"],
+        ),
+        (&["::1/128"], &["::1"], &["::", "::2", "127.0.0.1"]),
+        // A network of IPv4-mapped addresses is an IPv4 network.
+        (&["::ffff:10.0.0.0/104"], &["10.1.2.3", "::ffff:10.1.2.3"], &["11.0.0.0", "::1"]),
+        (&["::ffff:10.0.0.1"], &["10.0.0.1"], &["10.0.0.2"]),
+        (&["::ffff:a00:0/104"], &["10.1.2.3"], &["11.0.0.0"]),
+        (&["::ffff:0:0/96"], &["1.2.3.4", "::ffff:1.2.3.4"], &["::1", "2001:db8::1"]),
+        (&["::ffff:0.0.0.0/97"], &["1.2.3.4", "127.0.0.1"], &["128.0.0.1"]),
+        // Keywords.
+        (
+            &["loopback"],
+            &["127.0.0.0", "127.255.255.255", "::1", "::ffff:127.0.0.1"],
+            &["126.255.255.255", "128.0.0.0", "::", "::2", "10.0.0.1"],
+        ),
+        (
+            &["private"],
+            &[
+                "127.0.0.1",
+                "::1",
+                "10.0.0.0",
+                "10.255.255.255",
+                "172.16.0.0",
+                "172.31.255.255",
+                "192.168.0.0",
+                "192.168.255.255",
+                "169.254.0.0",
+                "169.254.255.255",
+                "fc00::",
+                "fdff::1",
+                "fe80::",
+                "febf::1",
+                "::ffff:192.168.0.1",
+            ],
+            &[
+                "0.0.0.0",
+                "9.255.255.255",
+                "11.0.0.0",
+                "100.64.0.1",
+                "169.253.255.255",
+                "169.255.0.0",
+                "172.15.255.255",
+                "172.32.0.0",
+                "192.167.255.255",
+                "192.169.0.0",
+                "::",
+                "::2",
+                "fbff::1",
+                "fe00::1",
+                "fe7f::1",
+                "fec0::1",
+                "2001:db8::1",
+            ],
+        ),
+        (&["unix"], &[], &["0.0.0.0", "127.0.0.1", "::", "::1"]),
+        (&["unix", "10.0.0.0/8", "::1"], &["10.0.0.1", "::1"], &["::2", "11.0.0.1"]),
+        (&[" 10.0.0.0/8", "::1 ", "\tloopback\n"], &["10.1.0.0", "::1", "127.0.0.1"], &["11.1.0.0"]),
+        (&["10.0.0.0/8", "10.0.0.0/8", "10.1.0.0/16"], &["10.1.0.0", "10.2.0.0"], &["11.1.0.0"]),
+    ];
+    for (list, held, others) in rows {
+        let networks = Networks::new(list.iter().copied()).unwrap();
+        for (ips, is_held) in [(held, true), (others, false)] {
+            for ip in *ips {
+                assert_eq!(networks.contains(ip.parse().unwrap()), is_held, "{list:?}, {ip}");
+                if [&["0.0.0.0/0"][..], &["::/0"], &["::ffff:0:0/96"]].contains(list) {
+                    assert!(TrustedProxies::cidrs(*list).is_err(), "{list:?} is everybody");
+                    continue;
+                }
+                // The list of trusted proxies contains the same peers.
+                let lines = vec![("x-forwarded-for", b"64:ff9b:1::1".to_vec())];
+                let own = ip.parse::<IpAddr>().unwrap().to_canonical().to_string();
+                let answer = if is_held { "64:ff9b:1::1" } else { &own };
+                asked(&of(Source::XForwardedFor(cidrs(list))), &Heard { peer: peer(ip), lines }, answer);
+            }
+        }
+    }
+}
+
+#[test]
+fn invalid_networks() {
+    for text in [
+        "",
+        " ",
+        "/",
+        "/8",
+        "ten",
+        "localhost",
+        "example.com",
+        "unix:",
+        "10",
+        "10.0.0",
+        "10.0.0.0.0",
+        "10.0.0.256",
+        "10.0.0.0/",
+        "10.0.0.0/33",
+        "10.0.0.0/256",
+        "10.0.0.0/08",
+        "10.0.0.0/008",
+        "10.0.0.0/00",
+        "10.0.0.0/4294967304",
+        "10.0.0.0/-1",
+        "10.0.0.0/8/8",
+        "10.0.0.0/8.0",
+        "10.0.0.0/255.0.0.0",
+        "10.0.0.0/0x8",
+        "10.0.0.0 /8",
+        "10.0.0.0/ 8",
+        "010.0.0.0/8",
+        "0x0a000000/8",
+        "10.0.0.1:80",
+        "10.0.0.0-10.0.0.9",
+        "10.0.0.*",
+        "10.0.0.1, 10.0.0.2",
+        "[::1]",
+        "[::1]:80",
+        "[fd00::]/8",
+        "fe80::1%eth0",
+        "fd00::/129",
+        "fd00::/-1",
+        "fd00:/8",
+        "::1::/128",
+        // Bits beyond the prefix are an error in the address or in the prefix.
+        "10.0.0.5/8",
+        "10.0.0.1/31",
+        "0.0.0.1/0",
+        "2001:db8::1/64",
+        "2001:db8::/31x",
+        "2001:db8:8000::/32",
+        "::1/0",
+        // Networks that contain IPv4 and a part of IPv6.
+        "::ffff:10.0.0.0/8",
+        "::ffff:0:0/95",
+        "::ffff:0.0.0.0/0",
+        "::ffff:10.0.0.0/129",
+        "::ffff:10.0.0.5/104",
+    ] {
+        assert!(Networks::new([text]).is_err(), "{text:?}");
+        assert!(TrustedProxies::cidrs([text]).is_err(), "{text:?}");
+        // An invalid network is not skipped.
+        assert!(TrustedProxies::cidrs(["10.0.0.0/8", text, "::1"]).is_err(), "{text:?}");
+        let setup = of(Source::XForwardedFor(cidrs(&[text])));
+        assert!(Model::new(&setup, Mutant::Faithful).is_none(), "the model, {text:?}");
+    }
+}
+
+#[test]
+fn proxies_cannot_be_a_whole_family() {
+    for (networks, are_all) in [
+        (&["0.0.0.0/0"][..], true),
+        (&["::/0"], true),
+        (&["::ffff:0:0/96"], true),
+        (&["0.0.0.0/1", "128.0.0.0/1"], true),
+        (&["128.0.0.0/2", "192.0.0.0/2", "10.0.0.0/8", "0.0.0.0/1"], true),
+        (&["8000::/1", "fd00::/8", "::/1"], true),
+        (&["0.0.0.0/1", "128.0.0.0/2", "192.0.0.0/3"], false),
+        (&["::/1", "8000::/2"], false),
+        (&["0.0.0.0/1", "8000::/1"], false),
+        (&["private", "unix"], false),
+    ] {
+        assert_eq!(TrustedProxies::cidrs(networks).is_err(), are_all, "{networks:?}");
+        assert!(Networks::new(networks).is_ok(), "{networks:?}");
+        let setup = of(Source::Forwarded(cidrs(networks)));
+        assert_eq!(Model::new(&setup, Mutant::Faithful).is_none(), are_all, "the model, {networks:?}");
+    }
+}
