@@ -3,6 +3,7 @@
 
 mod basic;
 mod cancel_safety;
+mod ends_of_calls;
 mod full_table;
 mod headers;
 mod model;
