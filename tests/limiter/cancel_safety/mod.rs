@@ -1,0 +1,92 @@
+//! Cancel safety. A cancelled call is not charged, and all remaining waiters are woken.
+
+mod at_any_poll;
+mod at_random_times;
+mod many_threads;
+mod wakers;
+mod wakeups;
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tower::Service;
+use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Quota, RateLimiter};
+
+use crate::support::PolledByHand;
+
+const MS: Duration = Duration::from_millis(1);
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Returns a limit of ten a second with a queue that is long enough.
+fn bucket() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(10)).queue(1_000)
+}
+
+/// Returns a limit of a thousand a second, with which a stall of 5 ms makes five slots overdue. These slots are used at
+/// once.
+fn thousand_a_second() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(1_000)).queue(1_000)
+}
+
+fn manual() -> (RateLimiter<LeakyBucket>, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder(bucket()).clock(clock.clone()).build(), clock)
+}
+
+/// Returns a limiter whose first call has just been admitted, so that the next call is released in 100 ms.
+fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
+    let (limiter, clock) = manual();
+    assert!(limiter.check(&()).is_allowed());
+    (limiter, clock)
+}
+
+fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBucket>> {
+    let mut call = PolledByHand::new(limiter.acquire(&()));
+    assert!(!call.poll());
+    call
+}
+
+/// A service that takes three polls, and counts the calls that began and those that finished.
+#[derive(Clone, Default)]
+struct Slow {
+    begun: Arc<AtomicUsize>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl Service<()> for Slow {
+    type Response = ();
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<(), Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let ended = self.ended.clone();
+        Box::pin(async move {
+            for _ in 0..3 {
+                let mut woken = false;
+                poll_fn(|cx| match std::mem::replace(&mut woken, true) {
+                    true => Poll::Ready(()),
+                    false => {
+                        cx.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                })
+                .await;
+            }
+            ended.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        })
+    }
+}

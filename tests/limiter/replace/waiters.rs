@@ -1,0 +1,209 @@
+//! Waiters stay queued in order when the algorithm is replaced, and are released at the new rate.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, Smooth};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Quota, RateLimiter};
+
+use super::{MS, limiter};
+use crate::support::{PolledByHand, Random};
+
+/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
+async fn patient<F: Future>(future: F) -> F::Output {
+    let (mut future, mut polls) = (pin!(future), 0);
+    poll_fn(|cx| {
+        polls += 1;
+        assert!(polls < 1_000, "it spins");
+        future.as_mut().poll(cx)
+    })
+    .await
+}
+
+/// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is released, in
+/// milliseconds.
+async fn leave_at<A: Algorithm>(old: A, new: A) -> Vec<u128> {
+    let limiter = RateLimiter::new(old);
+    let (start, mut calls) = (Instant::now(), JoinSet::new());
+    for n in 0..6 {
+        let call = limiter.acquire("key");
+        calls.spawn(async move {
+            assert!(patient(call).await.is_allowed());
+            (n, start.elapsed().as_millis())
+        });
+        tokio::task::yield_now().await;
+    }
+    sleep_until(start + MS * 50).await;
+    limiter.replace(new);
+    let mut left = calls.join_all().await;
+    left.sort_unstable();
+    left.into_iter().map(|(_, at)| at).collect()
+}
+
+fn queue(limit: u64) -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(limit)).queue(20)
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_released_at_the_new_rate_when_it_is_raised() {
+    // Half of the first call's interval is left.
+    assert_eq!(leave_at(queue(10), queue(100)).await, [0, 55, 65, 75, 85, 95]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_released_at_the_new_rate_when_it_is_lowered() {
+    assert_eq!(leave_at(queue(10), queue(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_stay_queued_though_the_queue_is_shorter() {
+    assert_eq!(leave_at(queue(10), queue(20).queue(1)).await, [0, 75, 125, 175, 225, 275]);
+    assert_eq!(leave_at(queue(10), queue(20).queue(0).max_wait(MS)).await, [0, 75, 125, 175, 225, 275]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_equal_algorithm_changes_nothing_for_waiters() {
+    assert_eq!(leave_at(queue(10), queue(10)).await, [0, 100, 200, 300, 400, 500]);
+    let smooth = || Smooth::bursty(Quota::per_second(10)).queue(20);
+    assert_eq!(leave_at(smooth(), smooth()).await, [0, 100, 200, 300, 400, 500]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn smooth_waits_at_the_new_rate_too() {
+    let smooth = |limit| Smooth::bursty(Quota::per_second(limit)).queue(20);
+    assert_eq!(leave_at(smooth(10), smooth(100)).await, [0, 55, 65, 75, 85, 95]);
+    assert_eq!(leave_at(smooth(10), smooth(1)).await, [0, 550, 1_550, 2_550, 3_550, 4_550]);
+}
+
+/// The rate is raised and lowered at random times, and some calls are cancelled. The calls are released in order, and
+/// none is forgotten.
+#[tokio::test(start_paused = true)]
+async fn waiters_are_released_in_order_at_any_rates() {
+    for seed in 0..100 {
+        let mut random = Random::new(seed);
+        let limiter = RateLimiter::new(queue(10).queue(100));
+        let (start, mut calls) = (Instant::now(), JoinSet::new());
+        for n in 0..40 {
+            let call = limiter.acquire("key");
+            let patience = if n % 4 == 3 { MS * random.below(3_000) as u32 } else { Duration::MAX };
+            calls.spawn(async move {
+                let left = tokio::time::timeout(patience, patient(call)).await;
+                (n, left.is_ok_and(|decision| decision.is_allowed()), start.elapsed())
+            });
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..20 {
+            tokio::time::sleep(MS * random.below(200) as u32).await;
+            limiter.replace(queue(1 + random.below(50)).queue(100));
+        }
+        let mut left = calls.join_all().await;
+        left.retain(|(n, passed, _)| {
+            assert!(*passed || n % 4 == 3, "seed {seed}: {n} was lost");
+            *passed
+        });
+        left.sort_unstable();
+        assert!(left.is_sorted_by_key(|(.., at)| *at), "seed {seed}: {left:?}");
+        for pair in left.windows(2) {
+            assert!(pair[1].2 - pair[0].2 >= MS * 20, "seed {seed}: {left:?}");
+        }
+    }
+}
+
+/// Slots that are overdue when the algorithm is replaced belong to the calls that wait for these slots.
+#[test]
+fn an_equal_algorithm_takes_no_slots_that_are_overdue() {
+    let leave = |replaced: bool| {
+        let clock = ManualClock::new();
+        let limiter = limiter(queue(10), &clock);
+        assert!(limiter.check(&()).is_allowed());
+        let mut line: Vec<_> = (0..4).map(|_| PolledByHand::new(limiter.acquire(&()))).collect();
+        assert!(line.iter_mut().all(|call| !call.poll()));
+        // No call was polled in the meantime, so the timers of the calls are late.
+        clock.advance(MS * 250);
+        if replaced {
+            limiter.replace(queue(10));
+        }
+        let mut left = Vec::new();
+        for ms in 250..1_000 {
+            for (n, call) in line.iter_mut().enumerate().filter(|(_, call)| call.is_pending()) {
+                for _ in 0..10 {
+                    if call.is_pending() && call.alarm.rang() && call.poll() {
+                        left.push((n, ms));
+                    }
+                }
+            }
+            clock.advance(MS);
+        }
+        left
+    };
+    assert_eq!(leave(true), leave(false));
+}
+
+/// A call whose rate was lowered sleeps until it is released, and is not polled again and again.
+#[test]
+fn waiters_sleep_on_when_the_rate_is_lowered() {
+    let clock = ManualClock::new();
+    let limiter = limiter(queue(10), &clock);
+    assert!(limiter.check(&()).is_allowed());
+    let mut line: Vec<_> = (0..4).map(|_| PolledByHand::new(limiter.acquire(&()))).collect();
+    assert!(line.iter_mut().all(|call| !call.poll()));
+    clock.advance(MS * 50);
+    limiter.replace(queue(1));
+    let mut left = Vec::new();
+    for ms in (50..5_000).step_by(10) {
+        for (n, call) in line.iter_mut().enumerate().filter(|(_, call)| call.is_pending()) {
+            let before = call.polls;
+            while call.is_pending() && call.alarm.rang() {
+                assert!(call.polls - before < 50, "call {n} spins at {ms} ms");
+                if call.poll() {
+                    left.push((n, ms));
+                }
+            }
+        }
+        clock.advance(MS * 10);
+    }
+    assert_eq!(left, [(0, 550), (1, 1_550), (2, 2_550), (3, 3_550)]);
+}
+
+/// A waker that asks for the algorithm. A waker may run any code, whichever call wakes it.
+struct Asks {
+    limiter: RateLimiter<LeakyBucket>,
+    times: AtomicU64,
+}
+
+impl Wake for Asks {
+    fn wake(self: Arc<Self>) {
+        assert!(format!("{:?}", self.limiter).contains("LeakyBucket"));
+        let _ = self.limiter.algorithm().policy();
+        let _ = self.limiter.peek(&());
+        if self.times.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.limiter.replace(queue(7));
+        }
+    }
+}
+
+#[test]
+fn a_waker_may_ask_for_the_algorithm() {
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let limiter = limiter(queue(10), &ManualClock::new());
+        limiter.replace(queue(1));
+        assert!(limiter.check(&()).is_allowed());
+        let asks = Arc::new(Asks { limiter: limiter.clone(), times: AtomicU64::new(0) });
+        let waker = Waker::from(asks.clone());
+        let mut call = Box::pin(limiter.acquire(&()));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        limiter.replace(queue(1_000));
+        let _ = done.send(asks.times.load(Ordering::SeqCst));
+    });
+    let woken = ended.recv_timeout(Duration::from_secs(20)).expect("the waker is stuck");
+    assert!(woken > 0, "its scheduled time has moved up");
+}
