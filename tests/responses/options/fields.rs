@@ -1,0 +1,211 @@
+//! Header fields are sent in the configured formats, on the configured responses, and with the configured jitter.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Request};
+use serde_json::json;
+use tower::ServiceExt;
+use tower_throttle::algorithm::{Concurrency, FixedWindow};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat, SendHeaders};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use super::{app, is_head_of, layer, refusal, refused, reported, with};
+use crate::header_parser::{Left, ParsedFields, number};
+use crate::reference_service::{behind, limited};
+use crate::support::{Answer, Server, VERSIONS, request, send};
+
+#[tokio::test]
+async fn fields_come_in_the_configured_formats() {
+    let legacy = |answer: &Answer| {
+        ["limit", "remaining", "reset"].map(|part| answer.header(&format!("x-ratelimit-{part}")).to_owned())
+    };
+    for [admitted, get, _] in with(HttpResponder::new().headers([])).await {
+        assert!(ParsedFields::read(&admitted.headers).is_empty() && !admitted.has("x-ratelimit-limit"));
+        let only_the_wait = ParsedFields { retry_after: Some(60), ..ParsedFields::default() };
+        assert_eq!(ParsedFields::read(&get.headers), only_the_wait);
+        assert!(!get.has("x-ratelimit-limit"));
+    }
+    let delta = Form::XRateLimit(ResetFormat::DeltaSeconds);
+    for [admitted, get, head] in with(HttpResponder::new().headers([delta])).await {
+        assert!(
+            ParsedFields::read(&admitted.headers).is_empty() && ParsedFields::read(&get.headers).is_empty()
+        );
+        assert_eq!(
+            (legacy(&admitted), legacy(&get)),
+            (["1", "0", "60"].map(str::to_owned), ["1", "0", "60"].map(str::to_owned))
+        );
+        is_head_of(&head, &get);
+    }
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let before = now();
+    for [_, get, _] in
+        with(HttpResponder::new().headers([Form::Draft11, Form::XRateLimit(ResetFormat::EpochSeconds)])).await
+    {
+        assert_eq!(ParsedFields::read(&get.headers), refusal());
+        let reset = number(&get.headers, "x-ratelimit-reset").unwrap();
+        // The value is rounded up.
+        assert!((before + 60..=now() + 61).contains(&reset), "{before}: {reset}");
+        assert!(get.has("date"), "clients compare the two");
+    }
+}
+
+#[tokio::test]
+async fn calls_in_progress_have_no_time_in_any_format() {
+    let legacy = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
+    let layer =
+        RateLimitLayer::new(Global, Concurrency::per_key(1)).responder(HttpResponder::new().headers(legacy));
+    let service = limited(layer, behind(HeaderMap::new()));
+    let ask = || service.clone().oneshot(Request::new(Body::empty()));
+    let open = ask().await.unwrap();
+    let refused = ask().await.unwrap();
+    for (answer, status) in [(&open, 200), (&refused, 429)] {
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.headers()["ratelimit-policy"], r#""default";q=1;qu="concurrent-requests""#);
+        assert_eq!(answer.headers()["ratelimit"], r#""default";r=0"#);
+        assert_eq!(
+            (&answer.headers()["x-ratelimit-limit"], &answer.headers()["x-ratelimit-remaining"]),
+            (&HeaderValue::from(1), &HeaderValue::from(0))
+        );
+        assert!(!answer.headers().contains_key("x-ratelimit-reset"), "{answer:?}");
+        // The value is a hint, because it is not known when the other call ends.
+        let hint = (status == 429).then_some(&HeaderValue::from_static("1")).cloned();
+        assert_eq!(answer.headers().get("retry-after"), hint.as_ref(), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn fields_are_sent_when_they_are_configured() {
+    for (when, on_admission, on_rejection) in [
+        (SendHeaders::Always, true, true),
+        (SendHeaders::OnRejection, false, true),
+        (SendHeaders::Never, false, false),
+    ] {
+        let both = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
+        for [admitted, get, head] in with(HttpResponder::new().headers(both).send_headers(when)).await {
+            let are_there = |answer: &Answer| {
+                let reported = ParsedFields::read(&answer.headers);
+                assert_eq!(reported.is_empty(), !answer.has("x-ratelimit-limit"), "{answer:?}");
+                !reported.is_empty()
+            };
+            assert_eq!((are_there(&admitted), are_there(&get)), (on_admission, on_rejection), "{when:?}");
+            assert_eq!(get.retry_after(), 60, "it has a switch of its own");
+            is_head_of(&head, &get);
+        }
+    }
+}
+
+#[tokio::test]
+async fn redirects_carry_no_fields() {
+    let limiter =
+        RateLimiter::builder(FixedWindow::new(Quota::per_minute(2))).clock(ManualClock::new()).build();
+    let both = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
+    let layer =
+        RateLimitLayer::with_limiter(Global, limiter.clone()).responder(HttpResponder::new().headers(both));
+    let server = Server::start(app().layer(layer)).await;
+    let answer = send(server.address, VERSIONS[0], request(Method::GET, "/moved")).await;
+    assert_eq!(answer.status, 303);
+    assert!(ParsedFields::read(&answer.headers).is_empty() && !answer.has("x-ratelimit-limit"), "{answer:?}");
+    let answer = send(server.address, VERSIONS[1], request(Method::GET, "/")).await;
+    assert_eq!(ParsedFields::read(&answer.headers).left[0].r, 0, "both were counted");
+}
+
+#[tokio::test]
+async fn retry_after_can_be_left_out() {
+    for [_, get, _] in with(HttpResponder::new().retry_after(false)).await {
+        assert_eq!((get.status.as_u16(), ParsedFields::read(&get.headers)), (429, reported(0, 60)));
+    }
+}
+
+#[tokio::test]
+async fn jitter_is_added_upward_and_is_the_same_in_all_fields() {
+    const MOST: u64 = 7;
+    let both = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
+    let responder = HttpResponder::new().headers(both).jitter(Duration::from_secs(MOST));
+    let service = limited(layer().responder(responder), behind(HeaderMap::new()));
+    let admitted = service.clone().oneshot(Request::new(Body::empty())).await.unwrap();
+    assert_eq!(ParsedFields::read(admitted.headers()), reported(0, 60), "only rejections get jitter");
+    assert_eq!(number(admitted.headers(), "x-ratelimit-reset"), Some(60));
+    let mut waits = BTreeSet::new();
+    for n in 0..2_000 {
+        let mut request = Request::new(Body::empty());
+        if n % 2 == 0 {
+            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        }
+        let refused = service.clone().oneshot(request).await.unwrap();
+        let fields = ParsedFields::read(refused.headers());
+        let wait = fields.retry_after.unwrap();
+        assert_eq!(fields.left, reported(0, wait).left);
+        assert_eq!(number(refused.headers(), "x-ratelimit-reset"), Some(wait));
+        let pushback = refused.headers().get("grpc-retry-pushback-ms");
+        assert_eq!(pushback.is_some(), n % 2 == 0);
+        if pushback.is_some_and(|pushback| pushback != "-1") {
+            let pushback = number(refused.headers(), "grpc-retry-pushback-ms").unwrap();
+            assert!(pushback <= 60_000, "longer waits stop automatic retries");
+            assert_eq!(pushback.div_ceil(1_000), wait);
+        } else if pushback.is_some() {
+            assert!(wait > 60);
+        }
+        waits.insert(wait);
+    }
+    // The probability that the random value is exactly 60 is one in seven billion.
+    waits.remove(&60);
+    assert_eq!(waits, (61..=60 + MOST).collect());
+}
+
+#[tokio::test]
+async fn jitter_is_the_same_in_grpc_responses() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_second(1))).clock(clock).build();
+    let layer = RateLimitLayer::with_limiter(Global, limiter);
+    let layer = layer.responder(HttpResponder::new().jitter(Duration::from_secs(9)));
+    let service = limited(layer, behind(HeaderMap::new()));
+    let ask = || {
+        let mut request = Request::new(Body::empty());
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        service.clone().oneshot(request)
+    };
+    let _ = ask().await;
+    let mut waits = BTreeSet::new();
+    for _ in 0..200 {
+        let answer = ask().await.unwrap();
+        let wait = ParsedFields::read(answer.headers()).retry_after.unwrap();
+        let pushback = number(answer.headers(), "grpc-retry-pushback-ms").unwrap();
+        assert!((1_000..=10_000).contains(&pushback) && pushback.div_ceil(1_000) == wait);
+        waits.insert(pushback);
+    }
+    assert!(waits.len() > 100, "{waits:?}");
+}
+
+#[tokio::test]
+async fn a_hidden_policy_is_not_reported_but_its_wait_is() {
+    let legacy = [Form::Draft11, Form::XRateLimit(ResetFormat::DeltaSeconds)];
+    let responder = HttpResponder::new().headers(legacy);
+    let answer = refused(limited(layer().hidden().responder(responder), behind(HeaderMap::new()))).await;
+    assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 60));
+    assert!(ParsedFields::read(&answer.headers).is_empty() && !answer.has("x-ratelimit-limit"), "{answer:?}");
+    assert_eq!(answer.json()["violated-policies"], json!([]));
+    assert!(!answer.text().contains("api"));
+
+    let visible = |limit| {
+        let rule = FixedWindow::new(Quota::per_hour(limit));
+        let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
+        RateLimitLayer::with_limiter(Global, limiter).name("mine")
+    };
+    // The hidden policy denies the request. The other policy is reported, with its state.
+    let layers = layer().hidden().and(visible(5)).responder(responder);
+    let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
+    assert_eq!((answer.status.as_u16(), answer.retry_after()), (429, 60));
+    let mine = |r| Left { name: "mine".to_owned(), r, t: Some(3_600) };
+    assert_eq!(ParsedFields::read(&answer.headers).left, [mine(4)]);
+    assert_eq!(answer.json()["violated-policies"], json!([]));
+    // The other policy denies the request.
+    let layers = visible(1).and(layer().hidden()).responder(responder);
+    let answer = refused(limited(layers, behind(HeaderMap::new()))).await;
+    assert_eq!((answer.retry_after(), ParsedFields::read(&answer.headers).left), (3_600, vec![mine(0)]));
+    assert_eq!(answer.json()["violated-policies"], json!(["mine"]));
+}
