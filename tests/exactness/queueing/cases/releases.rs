@@ -1,0 +1,192 @@
+//! Waiters are released at their exact times, and in order, whatever their costs and tiers.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower_throttle::algorithm::*;
+use tower_throttle::{Quota, RateLimiter};
+
+use super::{MS, call, on, refused, use_up, waits};
+use crate::queueing::{ns, quota};
+use crate::support::PolledByHand;
+
+#[test]
+fn the_kth_of_many_calls_is_released_from_a_bucket_of_burst_b_after_k_minus_b_intervals() {
+    for (limit, period, burst) in [
+        (3, 10, 1),
+        (3, 10, 4),
+        (7, 100, 2),
+        (1, 30, 6),
+        (7, 2, 1),
+        (7, 2, 3),
+        (999_999_937, 1_000_000_000, 1),
+    ] {
+        let (limiter, clock) = on(TokenBucket::new(quota(limit, period).burst(burst)).queue(100));
+        let mut calls: Vec<_> = (0..60).map(|_| call(&limiter, "key", 1)).collect();
+        let mut left = vec![None; calls.len()];
+        for now in 0..60 * period.div_ceil(limit) + 2 {
+            clock.set(ns(now));
+            for (call, left) in calls.iter_mut().zip(&mut left) {
+                if call.run() && left.is_none() {
+                    *left = Some(now);
+                }
+            }
+        }
+        for (k, left) in (1_u64..).zip(left) {
+            let exact = (k.saturating_sub(burst) * period).div_ceil(limit);
+            assert_eq!(left, Some(exact), "number {k} of {limit} per {period} ns, burst {burst}");
+        }
+    }
+}
+
+#[test]
+fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_at_once() {
+    // This is nginx's `burst=20 delay=8` at 5 requests a second.
+    let (limiter, clock) = on(TokenBucket::new(Quota::per_second(5).burst(8)).queue(12));
+    let passed = (0..8).map(|_| call(&limiter, "key", 1).output.unwrap());
+    assert!(passed.into_iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
+    let mut paced: Vec<_> = (0..12).map(|_| waits(&limiter, "key", 1)).collect();
+    for _ in 0..3 {
+        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(MS * 200));
+    }
+    let mut refusal = Some(MS * 200);
+    for nth in 0..12 {
+        clock.advance(MS * 200 - ns(1));
+        assert_eq!(refused(&limiter, "key", 1).retry_after(), refusal.map(|_| ns(1)));
+        assert!(!paced[nth].run(), "number {nth} is early");
+        clock.advance(ns(1));
+        assert!(paced[nth].run(), "number {nth} is late");
+        assert_eq!(paced[nth].output.unwrap().delay(), MS * 200 * (nth as u32 + 1));
+        // Another call takes the place of the released call.
+        paced.push(waits(&limiter, "key", 1));
+        refusal = Some(MS * 200);
+    }
+}
+
+async fn thousand(bucket: TokenBucket) -> Vec<Duration> {
+    let limiter = RateLimiter::new(bucket);
+    let start = Instant::now();
+    let mut calls = JoinSet::new();
+    for nth in 0..1_001 {
+        let acquire = limiter.acquire("key");
+        calls.spawn(async move {
+            assert!(acquire.await.is_allowed());
+            (nth, start.elapsed())
+        });
+    }
+    let mut left = calls.join_all().await;
+    left.sort_unstable();
+    left.into_iter().map(|(_, at)| at).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_queued_for_a_bucket_of_five_thousand_a_second_take_200_ms() {
+    let left = thousand(TokenBucket::new(Quota::per_second(5_000).burst(1)).queue(1_000)).await;
+    for (nth, at) in (0_u128..).zip(&left) {
+        assert_eq!(at.as_nanos(), (nth * 200_000).next_multiple_of(1_000_000), "number {nth}");
+    }
+    assert_eq!(left[1_000], MS * 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_of_three_a_second_does_not_drift_in_an_hour() {
+    const CALLS: u32 = 3 * 3_600;
+    for burst in [1, 2] {
+        let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(3).burst(burst)).queue(6));
+        let start = Instant::now();
+        let left = Arc::new(Mutex::new(Vec::new()));
+        let mut callers = JoinSet::new();
+        for _ in 0..6 {
+            let (limiter, left) = (limiter.clone(), left.clone());
+            callers.spawn(async move {
+                while left.lock().unwrap().len() < CALLS as usize {
+                    assert!(limiter.acquire("key").await.is_allowed());
+                    left.lock().unwrap().push(start.elapsed());
+                }
+            });
+        }
+        callers.join_all().await;
+        for (nth, at) in (1_u64..).zip(left.lock().unwrap().iter()) {
+            let exact = (nth.saturating_sub(burst) * 1_000).div_ceil(3);
+            assert_eq!(at.as_millis(), u128::from(exact), "number {nth}, burst {burst}");
+        }
+    }
+}
+
+#[test]
+fn a_fixed_window_releases_as_many_waiters_as_its_limit_at_each_window() {
+    for (aligned, start, turns) in [(false, 30, [130, 230, 330]), (true, 30, [100, 200, 300])] {
+        let rule = FixedWindow::new(quota(3, 100)).queue(9);
+        let (limiter, clock) = on(if aligned { rule.aligned() } else { rule });
+        clock.set(ns(start));
+        use_up(&limiter, "key");
+        let mut line: Vec<_> = (0..9).map(|_| waits(&limiter, "key", 1)).collect();
+        for (nth, turn) in (1..).zip(turns) {
+            clock.set(ns(turn - 1));
+            assert_eq!(line.iter_mut().filter_map(|call| call.run().then_some(())).count(), nth * 3 - 3);
+            clock.set(ns(turn));
+            let gone: Vec<_> = line.iter_mut().map(PolledByHand::run).collect();
+            assert!(gone[..nth * 3].iter().all(|gone| *gone) && !gone[nth * 3..].contains(&true), "{gone:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_costs_more_than_is_available_delays_cheaper_ones_behind_it() {
+    fn look<A: Algorithm>(rule: A) {
+        let (limiter, clock) = on(rule);
+        assert!(limiter.check_n("key", 2).is_allowed());
+        assert_eq!(limiter.peek("key").remaining(), 1);
+        let mut heavy = waits(&limiter, "key", 3);
+        let mut light = waits(&limiter, "key", 1);
+        // One token is available, but neither `acquire` nor `check` may take it.
+        assert!(!limiter.check("key").is_allowed());
+        assert!(!limiter.peek("key").is_allowed());
+        for now in 1..100 {
+            clock.set(ns(now));
+            let light = light.run();
+            assert!(heavy.run() || !light, "at {now}");
+        }
+        drop(heavy);
+        assert!(light.run(), "nothing holds it back any more");
+    }
+    look(TokenBucket::new(quota(3, 1_000)).queue(5));
+    look(FixedWindow::new(quota(3, 1_000)).queue(5));
+    look(SlidingWindow::new(quota(3, 1_000)).queue(5));
+    look(SlidingLog::new(quota(3, 1_000)).queue(5));
+    look(SlidingCounter::new(quota(3, 1_000)).queue(5));
+    look((TokenBucket::new(quota(3, 1_000)).queue(5), SlidingLog::new(quota(3, 1_000)).queue(5)));
+    look(Tiered::new(TokenBucket::new(quota(3, 1_000)).queue(5)));
+}
+
+#[test]
+fn tiers_share_one_queue_in_order() {
+    let free = TokenBucket::new(quota(1, 100)).queue(5);
+    let paid = TokenBucket::new(quota(10, 100)).queue(5);
+    let (limiter, clock) = on(Tiered::new(free.clone()));
+    use_up(&limiter, "key");
+    let mut first = waits(&limiter, "key", 1);
+    let mut second = PolledByHand::new(limiter.tier(&paid).acquire("key"));
+    second.poll();
+    let mut third = waits(&limiter, "key", 1);
+    assert!(!limiter.tier(&paid).check("key").is_allowed(), "no call overtakes");
+    let mut left = [None; 3];
+    for now in 1..=400 {
+        clock.set(ns(now));
+        while [&first, &second, &third].iter().any(|call| call.is_woken()) {
+            for call in [&mut third, &mut second, &mut first] {
+                call.run();
+            }
+        }
+        for (call, left) in [&first, &second, &third].into_iter().zip(&mut left) {
+            if call.output.is_some() && left.is_none() {
+                *left = Some(now);
+            }
+        }
+    }
+    assert!(left.iter().all(Option::is_some), "a call is stuck: {left:?}");
+    assert!(left.is_sorted(), "{left:?}");
+    assert!(left[2].unwrap() >= 20, "three units of the faster tier: {left:?}");
+}
