@@ -10,6 +10,7 @@ pub(super) mod redis_connection;
 pub(super) mod redis_server;
 mod runtimes;
 mod staged;
+mod threads;
 
 use std::time::Duration;
 
