@@ -2,8 +2,8 @@
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
 /// The maximum number of local variables of all steps and keys of a script together. The rest of the script, including
-/// the temporary variables within a step, needs fewer than 40 more. A function of Lua can have 200.
-pub(crate) const MAX_LOCALS: usize = 150;
+/// the temporary variables within a step, needs fewer than 30 more. A function of Lua can have 200.
+pub(crate) const MAX_LOCALS: usize = 170;
 
 /// The steps by which a script decides a check: one for each limit. See `StoredAlgorithm::script`.
 ///

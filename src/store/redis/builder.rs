@@ -105,8 +105,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the maximum time of an attempt to connect. This time includes TLS, the log-in and, with sentinels, the
-    /// question which server is the master. The default is 250 ms, or the [deadline](Self::deadline) if the deadline is
+    /// Sets the maximum time of an attempt to connect. This time includes TLS, the log-in and, with sentinels,
+    /// the search for the master. The default is 250 ms, or the [deadline](Self::deadline) if the deadline is
     /// longer.
     ///
     /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may

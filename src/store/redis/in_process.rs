@@ -177,7 +177,9 @@ fn decide(mut packed: Unpacked<'_>, text: &str, now: u64) -> Option<String> {
     if !text.is_empty() && !text.starts_with(prefix) {
         return None;
     }
-    packed.0 = packed.0.strip_prefix(&*ScriptPart::new(bucket.script()?).arguments)?;
+    let arguments = ScriptPart::new(bucket.script()?).arguments;
+    debug_assert!(packed.0.starts_with(&arguments), "the arguments are those of the bucket {unit:?}");
+    packed.0 = packed.0.strip_prefix(&*arguments)?;
     let plan = Plan::new(bucket, TimeSource::Server, false).ok()?;
     let now = Nanos(now * 1_000);
     let mut states = plan.decode(text, now).ok()?;

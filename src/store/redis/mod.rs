@@ -77,6 +77,7 @@ mod client;
 mod cluster;
 mod connection;
 mod decide;
+mod decide_script;
 mod denials;
 mod error;
 mod fallback;

@@ -22,9 +22,9 @@ const MAX_BATCH: usize = 256;
 /// task, if one trip decides the call. The flight moves to a task when a second call arrives, or when the first call
 /// has its result or is dropped. So no call for a key depends on another call being polled.
 #[derive(Clone)]
-pub(super) struct PolledFlight(Arc<Place>);
+pub(super) struct PolledFlight(Arc<PolledState>);
 
-struct Place {
+struct PolledState {
     /// `None` if the flight has ended, or has moved to a task.
     flight: Mutex<Option<Polled>>,
     runtime: Handle,
@@ -59,7 +59,7 @@ impl<A> Waiting<A> {
 impl PolledFlight {
     pub(super) fn new(flight: impl Future<Output = ()> + Send + 'static, runtime: &Handle) -> Self {
         let polled = Polled { flight: Box::pin(flight), waker: None };
-        Self(Arc::new(Place { flight: Mutex::new(Some(polled)), runtime: runtime.clone() }))
+        Self(Arc::new(PolledState { flight: Mutex::new(Some(polled)), runtime: runtime.clone() }))
     }
 
     /// Waits for the answer of the flight, and polls the flight meanwhile, unless the flight is in a task.
@@ -79,9 +79,9 @@ impl PolledFlight {
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         // The caller may be polled outside a runtime.
         let _entered = self.0.runtime.enter();
-        let mut place = self.lock();
+        let mut state = self.lock();
         // If the flight panics, it is not put back.
-        let Some(mut polled) = place.take() else { return Poll::Ready(()) };
+        let Some(mut polled) = state.take() else { return Poll::Ready(()) };
         if polled.flight.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
@@ -89,7 +89,7 @@ impl PolledFlight {
             Some(waker) => waker.clone_from(cx.waker()),
             None => polled.waker = Some(cx.waker().clone()),
         }
-        *place = Some(polled);
+        *state = Some(polled);
         Poll::Pending
     }
 

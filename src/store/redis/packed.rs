@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 /// The bytes of an argument. Each number has eight bytes, which are those of a floating-point number, because Lua has
 /// only such numbers. Each string ends with a zero byte.
 #[derive(Clone, Debug, Default)]
-// This capacity is enough for a call with two limits.
-pub(super) struct Packed(SmallVec<[u8; 160]>);
+// This capacity is enough for a call on two token buckets.
+pub(super) struct Packed(SmallVec<[u8; 192]>);
 
 impl Packed {
     pub(super) fn number(&mut self, number: u64) -> &mut Self {

@@ -1,8 +1,9 @@
 use std::sync::Arc;
 
+use super::decide_script::KeySteps;
 use super::error::{RedisError, RedisErrorKind};
 use super::packed::{Packed, packed};
-use super::scripts::{KeySteps, Script, TimeSource};
+use super::scripts::{Script, TimeSource};
 use crate::algorithm::{ScriptSteps, Step, StepKind, StoredAlgorithm};
 use crate::clock::Nanos;
 use crate::error::ConfigError;
@@ -42,13 +43,15 @@ impl<A: StoredAlgorithm> Plan<A> {
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
-        let script = algorithm.script().filter(|_| scripts).map(ScriptPart::new).and_then(|part| {
+        let prefix = format!("{VERSION} {}", algorithm.unit());
+        // In the argument of a script, a zero byte ends the prefix.
+        let has_script = scripts && !prefix.contains('\0');
+        let script = algorithm.script().filter(|_| has_script).map(ScriptPart::new).and_then(|part| {
             let script = Script::decide(source, &[part.steps(false)])?;
             Some(PlannedScript { script, part })
         });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
-        let prefix = format!("{VERSION} {}", algorithm.unit());
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
@@ -58,8 +61,8 @@ impl<A: StoredAlgorithm> Plan<A> {
         &self.prefix
     }
 
-    /// Returns the script that decides calls of these costs, and the function that packs the argument of the script.
-    /// Returns `None` if no script can decide these calls.
+    /// Returns the script that decides calls of these costs, and the function that packs the rest of its argument, after
+    /// the deadline. Returns `None` if no script can decide these calls.
     pub(super) fn script<'a>(
         &'a self,
         costs: &'a [u64],

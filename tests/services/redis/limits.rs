@@ -145,7 +145,9 @@ async fn a_tuple_of_many_limits_is_decided() {
     let fifteen = || (five(), five(), five());
     let one_script = build(&store, "fifteen", fifteen());
     let many = build(&store, "thirty", (fifteen(), fifteen()));
+    let before = server.calls_of("evalsha");
     assert!(one_script.check("a").await.unwrap().is_allowed());
+    assert_eq!(server.calls_of("evalsha") - before, 1, "one trip reads and writes");
     let mut admitted = 0;
     for _ in 0..8 {
         admitted += u64::from(many.check("a").await.unwrap().is_allowed());

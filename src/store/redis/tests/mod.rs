@@ -3,6 +3,7 @@ mod fallback;
 mod faults;
 mod flights;
 mod joined;
+mod largest_scripts;
 mod own_trips;
 #[path = "../../../../tests/support/redis_connection.rs"]
 pub(super) mod redis_connection;
