@@ -7,8 +7,8 @@ use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
 use crate::store::BoxError;
 
-/// The log events of a policy. At levels above `debug`, each kind of mistake is logged once, because a caller could
-/// cause the same mistake any number of times.
+/// The log events of a policy. At the levels `info`, `warn` and `error`, each kind of mistake is logged once, because a
+/// caller could cause the same mistake any number of times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     /// One bit for each kind of error that has been logged.
@@ -18,7 +18,7 @@ pub(crate) struct Observer {
     too_few: AtomicBool,
 }
 
-/// The state of a store that was logged last: the store fails, or the store decides again.
+/// What was last logged about the store: that it fails, or that it decides again.
 ///
 /// A caller may be able to make requests fail again and again, for example with a key whose value in the store is not
 /// valid. So the store is logged as deciding again only after a number of decisions in a row. This number doubles with

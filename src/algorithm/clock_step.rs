@@ -20,8 +20,8 @@ pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
 pub(super) struct ClockStep {
     /// The time by which the key's time advances, in nanoseconds.
     pub(super) elapsed: u64,
-    /// The time by which the clock is behind the key's time, in nanoseconds, while the key's time stands still. It is 0
-    /// if the clock was set back.
+    /// The time by which the reading is behind the key's time, in nanoseconds, if that is at most one period. Otherwise
+    /// it is 0.
     pub(super) behind: u64,
     /// The time by which the clock was set back, in nanoseconds, if the key's time continues from the new reading.
     /// Otherwise it is 0.

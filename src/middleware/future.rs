@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use super::drain::Drain;
 use super::policy::outcome::limited;
-use super::policy::set::{PolicySet, Rejected, SettlePolicies};
+use super::policy::set::{PolicySet, RejectReason, SettlePolicies};
 use super::response::Responder;
 use super::shared::{Admitted, Shared};
 
@@ -88,7 +88,7 @@ where
     /// Creates the future of a call that was rejected.
     #[inline(always)]
     pub(super) fn rejected(
-        rejected: Rejected,
+        rejected: RejectReason,
         outcomes: &P::Outcomes,
         request: Req,
         shared: &Arc<Shared<P, R>>,

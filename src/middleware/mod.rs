@@ -42,7 +42,6 @@ mod policy;
 mod response;
 mod service;
 mod shared;
-mod waits;
 
 pub use body::ResponseBody;
 pub use formats::{FieldNames, ResetFormat};

@@ -5,7 +5,7 @@ use std::task::{Poll, ready};
 
 use super::policy::info::PolicyInfo;
 use super::policy::outcome::{limited, record_decisions, record_end, shadow_denial, take_permit, word};
-use super::policy::set::{Policies, PolicySet, Rejected, SettlePolicies, Verdict};
+use super::policy::set::{Policies, PolicySet, RejectReason, SettlePolicies, Verdict};
 use super::response::report::reports;
 use super::response::{Rejection, Responder, StoreError};
 use crate::clock::Nanos;
@@ -31,7 +31,7 @@ impl<P, R> Shared<P, R> {
     /// the request is admitted only if all policies admit such requests.
     pub(super) fn unless_allowed_on_error(&self, verdict: Verdict) -> Verdict {
         match verdict {
-            Err(Rejected::StoreError(error)) if self.admits_undecided(&error) => Ok(()),
+            Err(RejectReason::StoreError(error)) if self.admits_undecided(&error) => Ok(()),
             verdict => verdict,
         }
     }
@@ -74,7 +74,7 @@ impl<P, R> Shared<P, R> {
     /// Returns the response to a rejected request.
     pub(super) fn reject<Req, Res, Err>(
         &self,
-        rejected: Rejected,
+        rejected: RejectReason,
         request: &Req,
         outcomes: &P::Outcomes,
     ) -> Result<R::Response, R::Error>
@@ -84,7 +84,7 @@ impl<P, R> Shared<P, R> {
     {
         let (infos, outcomes) = (&*self.policies.infos, outcomes.as_ref());
         match rejected {
-            Rejected::Denied => {
+            RejectReason::Denied => {
                 if self.watches_keys {
                     self.policies.set.watch(infos, request, outcomes);
                 }
@@ -95,11 +95,11 @@ impl<P, R> Shared<P, R> {
                 limited(infos, outcomes).for_each(|(info, outcome)| info.log_denial(&outcome.decision));
                 self.responder.reject(request, Rejection::Limited(&reports(infos, outcomes)))
             }
-            Rejected::KeyError(error) => {
+            RejectReason::KeyError(error) => {
                 observe::record_decision(|| Some(error.label()));
                 self.responder.reject(request, Rejection::Key(error))
             }
-            Rejected::StoreError(error) => {
+            RejectReason::StoreError(error) => {
                 let info = &infos[0];
                 self.responder.reject(request, Rejection::Store(StoreError { info, error }))
             }

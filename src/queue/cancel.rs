@@ -4,7 +4,7 @@ use std::mem;
 use std::task::Waker;
 
 use super::Queue;
-use super::waiter::{Evicted, Released, Waiter};
+use super::waiter::{Displaced, Released, Waiter};
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -43,7 +43,7 @@ impl<A: Algorithm> Queue<A> {
             (self.is_stale, self.checked_at) = (true, None);
         }
         if released.decision.is_allowed() {
-            // The units of the call are subtracted from the totals when `released.place` is dropped.
+            // The units of the call are subtracted from the totals when `released.permit` is dropped.
             algorithm.release(state, algorithm.last_update(state), released.cost);
             self.checked_at = None;
         }
@@ -63,11 +63,11 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Records the denial of a waiter, which the next poll of the waiter returns. Returns the waker of the waiter.
-    pub(super) fn reject(&mut self, evicted: Evicted<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
-        let Evicted { ticket, cost, tier, arrived, waker } = evicted;
+    pub(super) fn reject(&mut self, displaced: Displaced<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
+        let Displaced { ticket, cost, tier, arrived, waker } = displaced;
         let decision = refusal.with_delay(now.saturating_since(arrived));
-        let place = SharedPermit::default();
-        self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, place });
+        let permit = SharedPermit::default();
+        self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, permit });
         waker
     }
 

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use super::waiter::{Evicted, Projection, Waiter};
+use super::waiter::{Displaced, Projection, Waiter};
 use super::{Arrival, Enqueued, Fate, Queue, QueueView, queue_config};
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
@@ -36,7 +36,7 @@ impl<A: Algorithm> Queue<A> {
                 }
                 Enqueued::Decided(decision)
             }
-            Fate::Full if view.drops_oldest() => self.evict_and_enqueue(base, tier, state, arrival, wake),
+            Fate::Full if view.drops_oldest() => self.displace_and_enqueue(base, tier, state, arrival, wake),
             Fate::Full => Enqueued::Decided(view.reject(arrival).with_queue_full()),
             Fate::Waits => self.join(base, tier, state, arrival),
         }
@@ -45,7 +45,7 @@ impl<A: Algorithm> Queue<A> {
     /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
     /// that waiter, denies the new call instead. If calls of other keys use up the total of all keys while the oldest
     /// waiter is out of the queue, both calls may be denied.
-    fn evict_and_enqueue(
+    fn displace_and_enqueue(
         &mut self,
         base: &A,
         tier: Option<&A>,
@@ -59,41 +59,41 @@ impl<A: Algorithm> Queue<A> {
             return Enqueued::Decided(denial.with_queue_full());
         };
         let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
-        let oldest = Evicted::from(oldest);
+        let oldest = Displaced::from(oldest);
         let enqueued = self.join(base, tier, state, arrival);
         let Enqueued::Queued(_) = enqueued else {
             // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
             // the total allows this.
-            let place = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
-            if let Some((slot, place)) = self.total.try_acquire_one().zip(place) {
-                let Evicted { ticket, cost, tier, arrived, waker } = oldest;
+            let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
+            if let Some((slot, permit)) = self.total.try_acquire_one().zip(permit) {
+                let Displaced { ticket, cost, tier, arrived, waker } = oldest;
                 let waiter =
-                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _slot: slot, place };
+                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _counted: slot, permit };
                 self.ahead += u128::from(cost);
                 self.waiting.push_front(waiter);
                 self.projection = None;
                 return enqueued;
             }
-            wake.extend(self.reject_evicted(base, state, oldest, now));
+            wake.extend(self.reject_displaced(base, state, oldest, now));
             return enqueued;
         };
-        wake.extend(self.reject_evicted(base, state, oldest, now));
+        wake.extend(self.reject_displaced(base, state, oldest, now));
         wake.extend(self.head_waker(base, state, now));
         enqueued
     }
 
-    /// Denies an evicted waiter. The `retry_after` of its decision is the time until a place is free.
-    fn reject_evicted(
+    /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
+    fn reject_displaced(
         &mut self,
         base: &A,
         state: &mut A::State,
-        evicted: Evicted<A>,
+        displaced: Displaced<A>,
         now: Nanos,
     ) -> Option<Waker> {
-        let arrival = Arrival { dropped: true, ..Arrival::new(now, evicted.cost) };
-        let algorithm = evicted.tier.as_deref().unwrap_or(base);
+        let arrival = Arrival { dropped: true, ..Arrival::new(now, displaced.cost) };
+        let algorithm = displaced.tier.as_deref().unwrap_or(base);
         let refusal = self.view(base, algorithm, state, now).reject(arrival).with_queue_full();
-        self.reject(evicted, refusal, now)
+        self.reject(displaced, refusal, now)
     }
 
     /// Queues a call. Denies the call if `max_queued` calls are queued already, or if a total of the algorithm has too
@@ -101,7 +101,7 @@ impl<A: Algorithm> Queue<A> {
     fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
-        let Some((slot, place)) =
+        let Some((slot, permit)) =
             self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
         else {
             // It is unknown when another queue will release a waiter. So the call is denied like a call that may not
@@ -144,8 +144,8 @@ impl<A: Algorithm> Queue<A> {
             deadline,
             wake_at,
             waker: None,
-            _slot: slot,
-            place,
+            _counted: slot,
+            permit,
         });
         Enqueued::Queued(ticket)
     }

@@ -30,7 +30,7 @@ impl<A: Algorithm> Queue<A> {
             if remaining.is_empty() {
                 self.record_departure(base, at);
             }
-            let Some(Waiter { ticket, tier, arrived, place, waker, .. }) = self.waiting.pop_front() else {
+            let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = self.waiting.pop_front() else {
                 break;
             };
             self.ahead -= u128::from(cost);
@@ -39,7 +39,7 @@ impl<A: Algorithm> Queue<A> {
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A bucket may admit a call without advancing its state to `now`.
             let charged_at = now.max(self.seen);
-            self.released.push_back(Released { ticket, cost, tier, decision, charged_at, place });
+            self.released.push_back(Released { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }
         wake.extend(self.head_waker(base, state, now));
@@ -176,12 +176,12 @@ impl<A: Algorithm> Queue<A> {
         if let Some(released) = self.take_released(ticket) {
             self.undo.take_if(|undo| undo.ticket == ticket);
             if released.decision.is_allowed() {
-                released.place.forget();
+                released.permit.forget();
             }
             return (PollTurn::Ready(released.decision, released.charged_at), None);
         }
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
-        // If the time of the release is known, the deadline is `Nanos::MAX`, which is never reached.
+        // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
             return self.time_out(base, state, now, at);
         }

@@ -7,7 +7,7 @@ use super::waiter::Projection;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 
-/// The maximum number of iterations of the fixed-point search in `retry_by_eviction`.
+/// The maximum number of iterations of the fixed-point search in `retry_by_displacement`.
 const MAX_ITERATIONS: usize = 8;
 
 impl<A: Algorithm> QueueView<'_, A> {
@@ -51,18 +51,18 @@ impl<A: Algorithm> QueueView<'_, A> {
             None => {
                 let is_place = |waiting, _| waiting < config.places() && has_room(waiting);
                 let free = self.time_until_slot(now, is_place);
-                self.retry_by_eviction(arrival, free).unwrap_or(early_enough.max(free))
+                self.retry_by_displacement(arrival, free).unwrap_or(early_enough.max(free))
             }
         }
     }
 
-    /// Returns the time until the call could evict the oldest waiter and then wait no longer than the call's maximum.
+    /// Returns the time until the call could displace the oldest waiter and then wait no longer than the call's maximum.
     /// `free` is the time until a place of the queue becomes free, in nanoseconds. Returns `None` if a place becomes
-    /// free before the call could evict the oldest waiter, if the call can evict no waiter, or if no time was found.
+    /// free before the call could displace the oldest waiter, if the call can displace no waiter, or if no time was found.
     ///
-    /// Waiters behind the oldest waiter may be released as soon as that waiter is evicted. So the wait depends on the
-    /// time of the eviction, which is found by iteration.
-    fn retry_by_eviction(&self, arrival: Arrival, free: u64) -> Option<u64> {
+    /// Waiters behind the oldest waiter may be released as soon as that waiter is displaced. So the wait depends on the
+    /// time of the displacement, which is found by iteration.
+    fn retry_by_displacement(&self, arrival: Arrival, free: u64) -> Option<u64> {
         let Arrival { now, cost, .. } = arrival;
         let is_full = self.waiting() >= self.config.places();
         let drops = is_full && self.drops_oldest() && !arrival.dropped && free > 0;

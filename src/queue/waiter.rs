@@ -18,10 +18,10 @@ pub(super) struct Waiter<A> {
     pub(super) deadline: Nanos,
     pub(super) wake_at: Nanos,
     pub(super) waker: Option<Waker>,
-    /// The place of the call in the count of the waiters of all keys. Dropping this slot lowers the count.
-    pub(super) _slot: QueueSlot,
+    /// The call in the count of the waiters of all keys. Dropping this value lowers the count.
+    pub(super) _counted: QueueSlot,
     /// The units of the call in the totals of its algorithm. Dropping this permit subtracts them.
-    pub(super) place: SharedPermit,
+    pub(super) permit: SharedPermit,
 }
 
 impl<A> Waiter<A> {
@@ -41,7 +41,7 @@ impl<A> Waiter<A> {
 /// A waiter that was removed from the queue before its release. The count of the waiters of all keys, and the totals of
 /// the algorithm, no longer include this waiter.
 #[derive(Debug)]
-pub(super) struct Evicted<A> {
+pub(super) struct Displaced<A> {
     pub(super) ticket: u64,
     pub(super) cost: u64,
     pub(super) tier: Option<Box<A>>,
@@ -49,7 +49,7 @@ pub(super) struct Evicted<A> {
     pub(super) waker: Option<Waker>,
 }
 
-impl<A> From<Waiter<A>> for Evicted<A> {
+impl<A> From<Waiter<A>> for Displaced<A> {
     fn from(Waiter { ticket, cost, tier, arrived, waker, .. }: Waiter<A>) -> Self {
         Self { ticket, cost, tier, arrived, waker }
     }
@@ -64,7 +64,7 @@ pub(super) struct Released<A> {
     pub(super) decision: Decision,
     /// The time at which the call was charged, if it was admitted.
     pub(super) charged_at: Nanos,
-    pub(super) place: SharedPermit,
+    pub(super) permit: SharedPermit,
 }
 
 /// The latest release, with the data that is needed to undo it.

@@ -26,7 +26,7 @@ pub struct SlidingWindowState {
 /// Both numbers are fields of each variant, because they then fit into the padding next to the discriminant.
 #[derive(Clone, Debug)]
 enum Units {
-    /// At most ten slices. Neither the units in one slice nor those in all slices have ever exceeded 32 bits.
+    /// At most ten closed slices. Neither the units in one slice nor those in all slices have ever exceeded 32 bits.
     Few {
         newest_index: u16,
         oldest_age: u16,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::set::{
-    JointOutcomes, JointParts, JointPolicy, PolicyCount, PolicySet, Progress, Rejected, SettlePolicies,
+    JointOutcomes, JointParts, JointPolicy, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies,
     Verdict,
 };
 use crate::key::KeyError;
@@ -15,7 +15,7 @@ use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
 /// If both policies allow a request, the request is admitted, and both policies charge it. If one policy denies the
-/// request, neither policy charges it.
+/// request, neither policy charges it. A policy in shadow mode denies no request.
 #[derive(Clone, Debug)]
 pub struct And<P, Q>(P, Q);
 
@@ -55,8 +55,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
-        // The second policy is asked even if the request has no key for the first. If the caller is forbidden by the
-        // second policy, this error is returned instead of the error of the first.
+        // The second policy is asked even if the request has no key for the first. If the second policy forbids the
+        // caller, its error replaces that of the first policy.
         match self.1.gather(others, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
@@ -100,7 +100,7 @@ impl<P, Q> And<P, Q> {
         let is_admitted = decided.iter().flatten().all(|one| one.is_shadow || one.decision.is_allowed());
         self.finish(&mut decided, outcomes);
         if !is_admitted {
-            return Err(Rejected::Denied);
+            return Err(RejectReason::Denied);
         }
         self.decide_shadows(infos, request, outcomes);
         Ok(())
@@ -120,7 +120,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
     ) -> Progress<Self::Wait> {
         let mut parts = Few::new();
         if let Err(error) = self.gather(infos, request, max_wait, &mut parts) {
-            return Progress::Ready(Err(Rejected::KeyError(error)));
+            return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
         let report = &mut |at, decision| outcomes[at] = Some(Outcome::new(decision, false));
@@ -129,7 +129,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
                 self.decide_shadows(infos, request, outcomes);
                 return Progress::Ready(Ok(()));
             }
-            Some(false) => return Progress::Ready(Err(Rejected::Denied)),
+            Some(false) => return Progress::Ready(Err(RejectReason::Denied)),
             None => outcomes.clear(),
         }
         match P::Kind::decide(parts) {
@@ -149,7 +149,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             Ok(decided) => decided,
             Err(error) => {
                 outcomes.resize_with(Self::COUNT, || None);
-                return Err(Rejected::StoreError(error.into()));
+                return Err(RejectReason::StoreError(error.into()));
             }
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);

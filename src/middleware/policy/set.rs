@@ -153,11 +153,11 @@ pub enum Progress<W> {
 }
 
 /// The result of the decisions on a request. `Ok` if the request is admitted.
-pub(in crate::middleware) type Verdict = Result<(), Rejected>;
+pub(in crate::middleware) type Verdict = Result<(), RejectReason>;
 
 /// The reason why a request is not admitted.
 #[derive(Debug)]
-pub enum Rejected {
+pub enum RejectReason {
     /// A policy denied the request.
     Denied,
     KeyError(KeyError),

@@ -8,7 +8,7 @@ use super::Policy;
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use super::request_options::{RequestOptions, SettleResponse};
-use super::set::{PolicySet, Progress, Rejected, SettlePolicies, Verdict};
+use super::set::{PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
 use super::wait::{PolicyWait, WaitResult};
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -69,7 +69,7 @@ fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
             info.record_shadow_denial(&outcome.decision);
             Ok(())
         }
-        false => Err(Rejected::Denied),
+        false => Err(RejectReason::Denied),
     }
 }
 
@@ -95,7 +95,7 @@ where
         match self.key(info, request) {
             Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait, outcome),
             Ok(None) => Progress::Ready(Ok(())),
-            Err(error) => Progress::Ready(Err(Rejected::KeyError(error))),
+            Err(error) => Progress::Ready(Err(RejectReason::KeyError(error))),
         }
     }
 
@@ -119,7 +119,7 @@ where
                 decided.set_borrowed(borrows);
                 verdict(info, decided)
             }
-            Err(error) => Err(Rejected::StoreError(error)),
+            Err(error) => Err(RejectReason::StoreError(error)),
         }
     }
 

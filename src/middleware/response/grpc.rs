@@ -12,6 +12,7 @@ use super::options::GrpcMode;
 use crate::key::KeyError;
 use crate::middleware::response::Rejection;
 use crate::middleware::response::report::PolicyReport;
+use crate::middleware::response::retry_after::retry_after_millis;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -131,10 +132,7 @@ fn key_code(error: &KeyError) -> Code {
 /// unknown.
 fn pushback(wait: Option<Duration>, never: bool) -> Option<HeaderValue> {
     match wait {
-        Some(wait) if wait <= MAX_PUSHBACK => {
-            let millis = wait.as_nanos().div_ceil(1_000_000);
-            u64::try_from(millis).ok().map(HeaderValue::from)
-        }
+        Some(wait) if wait <= MAX_PUSHBACK => Some(retry_after_millis(wait)),
         Some(_) => Some(HeaderValue::from_static("-1")),
         None => never.then(|| HeaderValue::from_static("-1")),
     }

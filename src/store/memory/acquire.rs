@@ -89,7 +89,7 @@ impl<A: Algorithm> MemoryStore<A> {
     ) -> Acquired<QueuedAcquire<A>> {
         let context = &self.context;
         let outcome = context.decide_locked(shard, key, call, Some(now), |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
+            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost));
             let may_wait = call.may_wait || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             match &entered {
@@ -102,7 +102,7 @@ impl<A: Algorithm> MemoryStore<A> {
             (entered, location, holds, settles.then(|| entry.algorithm().last_update(entry.state)))
         });
         let Some((outcome, location, holds, charged_at)) = outcome else {
-            return Acquired::Ready(context.reject(call), Reservation::default());
+            return Acquired::Ready(context.deny_without_room(call), Reservation::default());
         };
         let held = match (holds, charged_at) {
             (Some(algorithm), _) => Some(Held::Permit { location, algorithm, cost: call.cost }),

@@ -76,7 +76,7 @@ impl<A: Algorithm> MemoryContext<A> {
             self.table.counters.count(&call, &decision);
             decision
         });
-        checked.unwrap_or_else(|| self.reject(call))
+        checked.unwrap_or_else(|| self.deny_without_room(call))
     }
 
     /// Locks the key while `decide` runs. Returns `None` if there is no room for the key. A call of cost 0 needs no
@@ -110,7 +110,7 @@ impl<A: Algorithm> MemoryContext<A> {
     }
 
     /// Denies a call because there is no room for its key, and counts the call.
-    pub(super) fn reject(&self, call: Attempt<'_, A>) -> Decision {
+    pub(super) fn deny_without_room(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
         let denial = Decision::table_full(call.algorithm.map_or_else(|| quota(&self.algorithm()), quota));
         self.table.counters.count(&call, &denial);

@@ -153,7 +153,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Returns the algorithm of the call if a call of `cost` holds units from its admission until it ends. Otherwise
     /// returns `None`.
-    pub(super) fn needs_release(&self, cost: u64) -> Option<A> {
+    pub(super) fn algorithm_to_release(&self, cost: u64) -> Option<A> {
         let holds = cost > 0 && A::NEEDS_RELEASE && !self.closed;
         holds.then(|| self.algorithm().clone())
     }

@@ -190,7 +190,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     fn try_acquire_permit(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Result<Permit, Denied> {
         let context = &self.context;
         let decided = context.decide(key, call, |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.needs_release(call.cost));
+            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost));
             let decision = entry.check(now, call.cost);
             context.table.counters.count(&call, &decision);
             (decision, location, holds)
@@ -200,7 +200,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
                 let permit = holds.filter(|_| decision.is_allowed());
                 (decision, permit.map(|algorithm| permit_for(context, location, algorithm, call.cost)))
             }
-            None => (context.reject(call), None),
+            None => (context.deny_without_room(call), None),
         };
         Permit::decided(decision, permit.unwrap_or_default())
     }

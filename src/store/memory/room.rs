@@ -17,17 +17,18 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 /// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots
 /// are loaded together.
 ///
-/// If keys come and go, each slot is examined once per `n / 4` new keys, where `n` is the number of slots. Meanwhile,
-/// about `n / 4` keys become removable, and such a key is found after half a round on average. So about an eighth of
-/// the slots contain keys that may be removed, but have not been examined yet.
+/// All `n` slots are examined once in about `n / 4` new keys. If as many keys become removable in this time, each of
+/// them waits for half of it on average. So about `n / 8` slots contain keys that may be removed, but have not been
+/// examined yet.
 const SWEEP_PER_INSERT: usize = 4;
-/// The number of slots that are examined for a new key when there is no room, and [`OnFull`] does not allow evictions.
+/// The number of slots that are examined for a new key when there is no room, before its call is denied. As many are
+/// examined for a call of cost 0.
 const SWEEP_WHEN_FULL: usize = 16;
 /// The maximum number of slots that are examined for one sweep or one eviction. A new key causes at most one of each.
 const MAX_LOOKS: usize = 64;
 
-/// The maximum time for which a fresh key must be idle before it is removed while there is room: ten seconds, in
-/// nanoseconds.
+/// Ten seconds, in nanoseconds. A fresh key that has been idle for this time may be removed while there is room, even if
+/// the window of the algorithm is longer.
 const MAX_RETENTION: u64 = 10_000_000_000;
 
 /// Room for one key. It is released on drop.

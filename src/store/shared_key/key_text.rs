@@ -3,7 +3,7 @@ use std::fmt;
 use super::writer::{escape, is_plain};
 use super::{KeySecret, KeyWriter, SharedKey};
 
-/// A creator of the texts of a limiter's keys. Such a text names a key in a store on another machine: for example,
+/// Creates the text of a key, which names the key in a store on another machine: for example,
 /// `throttle:{user-42}:login`.
 ///
 /// By default, a text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster

@@ -1,5 +1,6 @@
 mod respond;
 mod usual;
+mod waits;
 
 use std::time::Duration;
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use super::accept::prefers_html;
-use super::drain::DrainBody;
-use super::response::Rejection;
-use super::response::headers::Waits;
-use super::response::http_responder::HttpResponder;
-use super::response::jitter::jitter;
-use super::response::options::{BodyFormat, Options, Shape};
+use super::HttpResponder;
+use crate::middleware::accept::prefers_html;
+use crate::middleware::drain::DrainBody;
+use crate::middleware::response::Rejection;
+use crate::middleware::response::headers::Waits;
+use crate::middleware::response::jitter::jitter;
+use crate::middleware::response::options::{BodyFormat, Options, Shape};
 
 impl<F, D, B> HttpResponder<F, D, B> {
     /// Sets the `Retry-After` of a rejection if waiting helps, but the length of the wait is unknown. The length is

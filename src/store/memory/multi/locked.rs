@@ -30,7 +30,7 @@ use crate::sync::SpinGuard;
 /// The algorithm that a call chose, with its type erased.
 pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
 
-/// A call on a locked shard, or a question about such a call.
+/// A call, as it is passed to the methods of an [`ErasedShard`].
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub(super) location: Location,
