@@ -17,7 +17,7 @@ mod redis;
 #[path = "../../tests/support/redis_connection.rs"]
 mod redis_connection;
 #[cfg(feature = "redis")]
-#[path = "../../tests/support/redis_server.rs"]
+#[path = "../../tests/support/redis_server/mod.rs"]
 mod redis_server;
 mod router;
 mod server;

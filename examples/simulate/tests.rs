@@ -5,7 +5,7 @@ use tower_throttle::store::redis::RedisStore;
 
 #[path = "../../tests/support/redis_connection.rs"]
 mod redis_connection;
-#[path = "../../tests/support/redis_server.rs"]
+#[path = "../../tests/support/redis_server/mod.rs"]
 mod redis_server;
 
 use super::outcomes;

@@ -30,7 +30,7 @@ use crate::service::Service;
 
 #[path = "../../../tests/support/redis_connection.rs"]
 mod redis_connection;
-#[path = "../../../tests/support/redis_server.rs"]
+#[path = "../../../tests/support/redis_server/mod.rs"]
 mod redis_server;
 
 use redis_server::RedisServer;

@@ -7,7 +7,7 @@ mod largest_scripts;
 mod own_trips;
 #[path = "../../../../tests/support/redis_connection.rs"]
 pub(super) mod redis_connection;
-#[path = "../../../../tests/support/redis_server.rs"]
+#[path = "../../../../tests/support/redis_server/mod.rs"]
 pub(super) mod redis_server;
 mod runtimes;
 mod staged;
