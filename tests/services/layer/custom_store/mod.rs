@@ -1,0 +1,4 @@
+//! Stores that reply later, and stores that fail.
+
+mod local;
+mod remote;

@@ -1,0 +1,39 @@
+//! Edge cases of several limits: algorithms and closures that panic, costs above all limits, clocks that are set back,
+//! and values that must not be printed.
+
+mod costs_and_clocks;
+mod panics;
+mod uncharged;
+mod values;
+
+use tower::Service;
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Error, Quota, RateLimiter};
+
+use crate::support::PolledByHand;
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+fn hourly(limit: u64) -> Quota {
+    Quota::per_hour(limit)
+}
+
+/// Returns the response to a call that is not queued.
+fn ask<S, Req, T>(service: &mut S, request: Req) -> Result<T, Error<()>>
+where
+    S: Service<Req, Response = T, Error = Error<()>>,
+{
+    let mut call = PolledByHand::new(service.call(request));
+    assert!(call.poll(), "no call is queued");
+    call.output.unwrap()
+}
+
+macro_rules! served {
+    ($layer:expr) => {
+        $layer.responder(ErrorResponder).layer(service_fn(async |_| Ok::<_, ()>(())))
+    };
+}
+pub(crate) use served;

@@ -1,0 +1,115 @@
+//! Requests without a key are rejected, share a budget, or pass.
+
+use std::convert::Infallible;
+
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{FixedWindow, Tiered};
+use tower_throttle::key::{
+    Bearer, ClientIp, Cookie, Global, Header, KeyError, KeyExtractor, MissingKey, Networks, PeerIp,
+    TrustedProxies,
+};
+use tower_throttle::stats::KeyStats;
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
+
+use super::{Http, ask, at_once, from, get, statuses, with};
+
+#[tokio::test]
+async fn a_request_without_a_key_is_rejected_and_the_body_names_nothing() {
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1));
+    let answer = ask(&layer, get("/")).await;
+    assert_eq!(answer.status, 500);
+    assert_eq!(answer.headers["content-type"], "application/problem+json");
+    assert!(!answer.body.contains("into_make_service_with_connect_info"), "{}", answer.body);
+    assert!(answer.headers.get("retry-after").is_none() && answer.headers.get("ratelimit").is_none());
+    assert_eq!(layer.limiter().len(), 0);
+    let counts = layer.stats().keys;
+    assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (1, 0, 0, 0));
+}
+
+#[tokio::test]
+async fn calls_without_a_key_may_share_one_budget_or_pass() {
+    let shared = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Shared);
+    assert_eq!(
+        statuses!(shared, get("/"), get("/"), from("1.2.3.4"), from("1.2.3.4"), from("5.6.7.8")),
+        [200, 429, 200, 429, 200]
+    );
+    let pass = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Pass);
+    let answer = ask(&pass, get("/")).await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.headers.get("ratelimit").is_none(), "it was not limited");
+    assert_eq!(statuses!(pass, get("/"), get("/"), from("1.2.3.4"), from("1.2.3.4")), [200, 200, 200, 429]);
+    // The clones of a layer share their counts.
+    let (shared, pass) = (shared.clone().name("other").stats().keys, pass.stats().keys);
+    assert_eq!((shared.rejected, shared.shared, shared.unlimited), (0, 2, 0));
+    assert_eq!((pass.rejected, pass.shared, pass.unlimited), (0, 0, 3));
+}
+
+#[tokio::test]
+async fn each_joined_layer_has_its_own_policy_for_missing_keys() {
+    let all = || RateLimitLayer::new(Global, at_once(2));
+    let rejects = RateLimitLayer::new(PeerIp::new(), at_once(1));
+    let watched = rejects.clone();
+    assert_eq!(statuses!(all().and(rejects), get("/"), get("/")), [500, 500]);
+    assert_eq!(watched.stats().keys.rejected, 2);
+    let passes = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Pass);
+    assert_eq!(statuses!(all().and(passes), get("/"), get("/"), get("/")), [200, 200, 429]);
+    let shares = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Shared);
+    assert_eq!(statuses!(all().and(shares), get("/"), get("/"), from("1.2.3.4")), [200, 429, 200]);
+}
+
+#[tokio::test]
+async fn callers_without_a_key_are_limited_by_the_limiters_own_algorithm() {
+    let layer = RateLimitLayer::new(PeerIp::new(), Tiered::new(at_once(1)))
+        .tier(|_: &Http, _| at_once(3))
+        .missing_key(MissingKey::Shared);
+    assert_eq!(statuses!(layer, get("/"), get("/")), [200, 429]);
+    let known = || from("1.2.3.4");
+    assert_eq!(statuses!(layer, known(), known(), known(), known()), [200, 200, 200, 429]);
+}
+
+#[tokio::test]
+async fn forbidden_by_a_joined_layer_takes_precedence_over_a_missing_key() {
+    let denies = || RateLimitLayer::new(PeerIp::new().deny(Networks::new(["6.6.6.6"]).unwrap()), at_once(1));
+    let by_token = || RateLimitLayer::new(Bearer::new(), at_once(1)).missing_key(MissingKey::Pass);
+    let twice = || with(with(from("6.6.6.6"), "authorization", "Bearer a"), "authorization", "Bearer b");
+    assert_eq!(ask(&denies().and(by_token()), twice()).await.status, 403);
+    assert_eq!(ask(&by_token().and(denies()), twice()).await.status, 403);
+    let all = by_token().missing_key(MissingKey::Reject);
+    assert_eq!(ask(&all.and(denies()), twice()).await.status, 403);
+}
+
+#[tokio::test]
+async fn services_that_are_not_http_get_an_error() {
+    struct Closed;
+    impl KeyExtractor<u32> for Closed {
+        type Key = ();
+        fn extract(&self, request: &u32) -> Result<Option<()>, KeyError> {
+            if *request == 6 { Err(KeyError::forbidden("no sixes")) } else { Ok(Some(())) }
+        }
+    }
+    let layer = RateLimitLayer::new(Closed, at_once(1)).responder(ErrorResponder);
+    let service = layer.layer(service_fn(|n: u32| async move { Ok::<_, Infallible>(n) }));
+    let error = service.oneshot(6).await.unwrap_err();
+    assert_eq!(error.to_string(), "the caller is not served");
+    assert!(matches!(error, tower_throttle::Error::Key(key) if key.is_forbidden()));
+}
+
+#[test]
+fn what_a_caller_sent_is_not_printed() {
+    let request = with(with(get("/"), "authorization", "Bearer secret"), "cookie", "session=secret");
+    let request = with(request, "x-api-key", "secret");
+    let keys = (Bearer::new(), Cookie::new("session").unwrap(), Header::new("x-api-key").unwrap());
+    let shown = format!("{:?} {keys:?}", keys.extract(&request).unwrap().unwrap());
+    assert!(!shown.contains("secret"), "{shown}");
+    let broken = with(get("/"), "x-forwarded-for", "secret");
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    let error = by_client.resolve(&broken).unwrap_err();
+    assert!(error.to_string().contains("x-forwarded-for"), "{error}");
+    assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+}
+
+#[test]
+fn counts_begin_at_zero() {
+    let layer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_second(1)));
+    assert_eq!(layer.stats().keys, KeyStats::default());
+}

@@ -1,0 +1,133 @@
+//! Limits that allow, deny, queue or decide later, for the tests of readiness.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tower::{BoxError, Service, ServiceExt};
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
+use tower_throttle::error::BoxError as StoreError;
+use tower_throttle::key::StoreKey;
+use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
+use tower_throttle::{Decision, Error, Quota, RateLimiter};
+
+/// A store that replies after a delay.
+#[derive(Clone, Debug)]
+pub(super) struct Slow<A: Algorithm> {
+    limiter: RateLimiter<A>,
+}
+
+impl<A: Algorithm> Store<A> for Slow<A> {
+    type Key = ();
+    type Error = StoreError;
+    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), StoreError>> + Send>>;
+
+    fn algorithm(&self) -> Cow<'_, A> {
+        self.limiter.algorithm()
+    }
+
+    fn acquire(&self, (): (), attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let (store, cost) = (self.clone(), attempt.cost());
+        Acquired::Pending(Box::pin(async move {
+            sleep(Duration::from_millis(50)).await;
+            Ok((store.limiter.check_n(&(), cost), Reservation::default()))
+        }))
+    }
+}
+
+impl<A: Algorithm> KeyedStore<A, StoreKey<()>> for Slow<A> {
+    fn key(&self, _: &StoreKey<()>) {}
+}
+
+/// Returns a limit that admits a hundred calls at once.
+pub(super) fn allows() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(100))
+}
+
+/// Returns a limit that admits the first call, and denies all others.
+pub(super) fn denies() -> TokenBucket {
+    TokenBucket::new(Quota::per_hour(1))
+}
+
+/// Returns a limit that admits all calls, one every 10 ms.
+pub(super) fn queues() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(100)).queue(100)
+}
+
+pub(super) fn slow<A: Algorithm>(rule: A) -> RateLimiter<A, Slow<A>> {
+    RateLimiter::with_store(Slow { limiter: RateLimiter::new(rule) })
+}
+
+/// Makes twenty calls one after another through one instance, and then twenty calls at once through clones of the
+/// instance. Returns the number of admitted calls and the number of denied calls.
+pub(super) async fn rounds<S, E>(service: S) -> (usize, usize)
+where
+    S: Service<String, Response = String, Error = E> + Clone + Send + 'static,
+    S::Future: Send,
+    E: Into<BoxError> + Send + 'static,
+{
+    let mut same = service.clone();
+    let (mut passed, mut refused) = (0, 0);
+    let mut count = |answer: Result<String, E>| match answer {
+        Ok(_) => passed += 1,
+        Err(error) => {
+            let error = error.into();
+            let limited = matches!(error.downcast_ref::<Error<std::io::Error>>(), Some(Error::Limited(_)));
+            assert!(limited || error.is::<tower::load_shed::error::Overloaded>(), "{error:?}");
+            refused += 1;
+        }
+    };
+    for n in 0..20 {
+        match same.ready().await {
+            Ok(ready) => count(ready.call(n.to_string()).await),
+            Err(error) => count(Err(error)),
+        }
+    }
+    // The inner service stays reserved for this instance after a denied call.
+    drop(same);
+    let mut calls = JoinSet::new();
+    for n in 0..20 {
+        let service = service.clone();
+        calls.spawn(async move { service.oneshot(n.to_string()).await });
+    }
+    calls.join_all().await.into_iter().for_each(&mut count);
+    (passed, refused)
+}
+
+/// Runs `$stack` with each kind of limiter, at the position of `$limit`.
+macro_rules! every_limit {
+    (|$limit:ident, $probe:ident| $stack:expr, $check:expr) => {{
+        let check = $check;
+        {
+            let ($limit, $probe) = (RateLimitLayer::new(Global, allows()), Probe::new());
+            let ($limit, probe) = ($limit.responder(ErrorResponder), $probe.clone());
+            check("allows", rounds($stack).await, probe.calls());
+        }
+        {
+            let ($limit, $probe) = (RateLimitLayer::new(Global, denies()), Probe::new());
+            let ($limit, probe) = ($limit.responder(ErrorResponder), $probe.clone());
+            check("denies", rounds($stack).await, probe.calls());
+        }
+        {
+            let ($limit, $probe) = (RateLimitLayer::new(Global, queues()), Probe::new());
+            let ($limit, probe) = ($limit.responder(ErrorResponder), $probe.clone());
+            check("queues", rounds($stack).await, probe.calls());
+        }
+        {
+            let key = from_fn(|_: &String| Some(()));
+            let ($limit, $probe) = (RateLimitLayer::with_limiter(key, slow(allows())), Probe::new());
+            let ($limit, probe) = ($limit.responder(ErrorResponder), $probe.clone());
+            check("slow and allows", rounds($stack).await, probe.calls());
+        }
+        {
+            let key = from_fn(|_: &String| Some(()));
+            let ($limit, $probe) = (RateLimitLayer::with_limiter(key, slow(denies())), Probe::new());
+            let ($limit, probe) = ($limit.responder(ErrorResponder), $probe.clone());
+            check("slow and denies", rounds($stack).await, probe.calls());
+        }
+    }};
+}
+pub(crate) use every_limit;

@@ -1,0 +1,45 @@
+//! A closed limiter answers queued calls and new calls at once, and leaves nothing behind.
+
+mod admitted_calls;
+mod over_http;
+mod queued_calls;
+
+use std::future::Future;
+
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+use crate::support::PolledByHand;
+
+fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
+
+fn quota() -> Quota {
+    Quota::per_hour(1)
+}
+
+trait Now: Future + Sized {
+    /// Polls the future once, and returns its output.
+    fn now(self) -> Self::Output {
+        let mut hand = PolledByHand::new(self);
+        assert!(hand.poll(), "it waits");
+        hand.output.unwrap()
+    }
+}
+
+impl<F: Future> Now for F {}
+
+/// Asserts that a decision says that the limiter is closed, and nothing else.
+fn assert_closed(decision: &Decision) {
+    assert!(decision.is_closed() && !decision.is_allowed(), "{decision:?}");
+    assert_eq!((decision.retry_after(), decision.remaining()), (None, 0), "{decision:?}");
+}
+
+macro_rules! service {
+    ($layer:expr) => {
+        $layer.responder(ErrorResponder).layer(service_fn(|()| ready(Ok::<(), Infallible>(()))))
+    };
+}
+pub(crate) use service;
