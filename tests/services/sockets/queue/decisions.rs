@@ -1,0 +1,168 @@
+//! Calls get the right decisions in a full queue, beside a queue, after a reset, and with a clock that is set back.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Acquire;
+
+use super::{MS, NS, now, ten_a_second};
+use crate::support::PolledByHand;
+
+#[test]
+fn a_call_that_would_wait_too_long_is_rejected_immediately() {
+    let clock = ManualClock::new();
+    let bucket = ten_a_second().queue(100).max_wait(MS * 250);
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+    let mut first = PolledByHand::new(limiter.acquire("key"));
+    assert!(first.poll());
+    let first = first.output.unwrap();
+    assert_eq!((first.limit(), first.remaining()), (3, 2));
+    let mut waiting = [PolledByHand::new(limiter.acquire("key")), PolledByHand::new(limiter.acquire("key"))];
+    assert!(waiting.iter_mut().all(|call| !call.poll()));
+    let refused = now(&limiter, 1).unwrap();
+    assert_eq!((refused.is_allowed(), refused.retry_after()), (false, Some(MS * 50)));
+    clock.advance(MS * 50 - NS);
+    assert_eq!(now(&limiter, 1).unwrap().retry_after(), Some(NS));
+    clock.advance(NS);
+    let mut waits = PolledByHand::new(limiter.acquire("key"));
+    assert!(!waits.poll());
+    // The clock advances step by step, so the schedule is not late.
+    for _ in 0..4 {
+        clock.advance(MS * 50);
+        assert!(!waits.run());
+    }
+    clock.advance(MS * 50 - NS);
+    assert!(!waits.run());
+    clock.advance(NS);
+    assert!(waits.run());
+    assert_eq!(waits.output.unwrap().delay(), MS * 250);
+}
+
+#[test]
+fn without_a_queue_no_call_waits() {
+    for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+        let first = now(&limiter, 1).unwrap();
+        assert_eq!((first.is_allowed(), first.limit(), first.remaining()), (true, 1, 0));
+        clock.advance(MS * 30);
+        assert_eq!(now(&limiter, 1).unwrap().retry_after(), Some(MS * 70));
+        clock.advance(MS * 70 - NS);
+        assert_eq!(now(&limiter, 1).unwrap().retry_after(), Some(NS));
+        clock.advance(NS);
+        assert!(now(&limiter, 1).unwrap().is_allowed());
+    }
+}
+
+#[test]
+fn a_check_while_a_call_is_queued_is_denied_and_reports_when_the_queue_is_empty() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(ten_a_second().queue(9)).clock(clock.clone()).build();
+    assert!(now(&limiter, 1).unwrap().is_allowed());
+    let mut waiting = [1, 4, 1].map(|cost| PolledByHand::new(limiter.acquire_n("key", cost)));
+    assert!(waiting.iter_mut().all(|call| !call.poll()));
+    clock.advance(MS * 30);
+    // The first waiter is released in 70 ms. The slots after the waiters are one interval, four intervals and one
+    // interval later.
+    for wait in [670, 670] {
+        assert_eq!(limiter.peek("key").retry_after(), Some(MS * wait));
+        let denied = limiter.check("key");
+        assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(MS * wait)));
+        assert_eq!((denied.limit(), denied.remaining()), (1, 0));
+    }
+    for slot in [70, 100, 400] {
+        clock.advance(MS * slot);
+        assert!(!limiter.check("key").is_allowed());
+    }
+    clock.advance(MS * 100 - NS);
+    assert_eq!(limiter.peek("key").retry_after(), Some(NS));
+    assert_eq!(limiter.check("key").retry_after(), Some(NS));
+    clock.advance(NS);
+    assert_eq!((limiter.peek("key").is_allowed(), limiter.peek("key").remaining()), (true, 1));
+    assert!(limiter.check("key").is_allowed());
+    assert!(waiting.iter_mut().all(PolledByHand::run));
+    assert!(!limiter.check("key").is_allowed());
+}
+
+#[test]
+fn a_reset_releases_the_first_queued_call_and_the_others_follow_one_by_one() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(ten_a_second().queue(20)).clock(clock.clone()).build();
+    assert!(now(&limiter, 1).unwrap().is_allowed());
+    let mut queue: VecDeque<_> = (0..20).map(|_| PolledByHand::new(limiter.acquire("key"))).collect();
+    assert!(queue.iter_mut().all(|call| !call.poll()));
+    let mut leave = |at: &str| {
+        assert!(queue.pop_front().unwrap().run(), "the first is late, {at}");
+        assert!(queue.iter_mut().all(|call| !call.run()), "a call is early, {at}");
+    };
+    for _ in 0..4 {
+        clock.advance(MS * 100);
+        leave("before the reset");
+    }
+    clock.advance(MS * 50);
+    limiter.reset("key");
+    leave("with the reset");
+    for _ in 0..15 {
+        clock.advance(MS * 100);
+        leave("after the reset");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_adds_at_most_a_period_to_any_wait() {
+    for back in [MS, MS * 500, MS * 1_000, MS * 1_500, Duration::from_secs(50)] {
+        let clock = ManualClock::new();
+        clock.set(Duration::from_secs(100));
+        let limiter = RateLimiter::builder(ten_a_second().queue(5)).clock(clock.clone()).build();
+        assert!(now(&limiter, 1).unwrap().is_allowed());
+        let mut queue = [(); 4].map(|()| PolledByHand::new(limiter.acquire("key")));
+        assert!(queue.iter_mut().all(|call| !call.poll()));
+        clock.set(Duration::from_secs(100) - back);
+        assert!(queue.iter_mut().all(|call| !call.run()), "stepping back by {back:?} admits no call");
+        for (n, call) in (1..).zip(&mut queue) {
+            let mut waited = Duration::ZERO;
+            while !call.run() {
+                clock.advance(MS);
+                waited += MS;
+                assert!(waited <= MS * 1_100, "{back:?} back: number {n} still waits");
+            }
+        }
+        // Calls that arrive later do not wait longer, either.
+        let mut next = PolledByHand::new(limiter.acquire("key"));
+        let mut waited = Duration::ZERO;
+        while !next.poll() {
+            clock.advance(MS);
+            waited += MS;
+            assert!(waited <= MS * 1_100, "{back:?} back: the next call still waits");
+        }
+    }
+}
+
+#[test]
+fn remaining_and_reset_are_true_for_an_admitted_call() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(ten_a_second().queue(3)).clock(clock.clone()).build();
+    let mut waiting: Vec<PolledByHand<Acquire<LeakyBucket>>> = Vec::new();
+    let first = now(&limiter, 1).unwrap();
+    assert_eq!((first.remaining(), first.reset_after()), (3, MS * 100));
+    for _ in 0..3 {
+        let mut call = PolledByHand::new(limiter.acquire("key"));
+        assert!(!call.poll());
+        waiting.push(call);
+    }
+    clock.advance(MS * 100);
+    assert!(waiting[0].run());
+    let second = waiting[0].output.unwrap();
+    // Two calls are queued, and one place is free. After 300 ms, the queue is empty.
+    assert_eq!((second.remaining(), second.reset_after()), (1, MS * 300));
+    for call in &mut waiting[1..] {
+        clock.advance(MS * 100);
+        assert!(call.run());
+    }
+    clock.advance(MS * 100);
+    assert_eq!(now(&limiter, 0).unwrap().remaining(), 4);
+    assert_eq!(limiter.peek("key").reset_after(), Duration::ZERO);
+}

@@ -1,0 +1,32 @@
+//! Queues: the time of each release, the rejected calls, and the decision that each call gets.
+
+mod cancelled;
+mod decisions;
+mod exact_schedule;
+mod over_a_socket;
+mod release_times;
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+use crate::support::PolledByHand;
+
+const MS: Duration = Duration::from_millis(1);
+const NS: Duration = Duration::from_nanos(1);
+
+fn ten_a_second() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(10))
+}
+
+fn admitted(seen: &[(Decision, Duration)]) -> Vec<u128> {
+    seen.iter().filter(|(decision, _)| decision.is_allowed()).map(|(_, at)| at.as_millis()).collect()
+}
+
+/// Returns the decision of `acquire`, if it is made at once.
+fn now(limiter: &RateLimiter<LeakyBucket>, cost: u64) -> Option<Decision> {
+    let mut call = PolledByHand::new(limiter.acquire_n("key", cost));
+    call.poll();
+    call.output
+}
