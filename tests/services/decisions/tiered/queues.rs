@@ -1,0 +1,148 @@
+//! Calls of several tiers wait in one queue, and share the stored permits of `Smooth`.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tower_throttle::algorithm::{SlidingLog, Smooth, Tiered};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Decision, Quota, RateLimiter};
+
+use super::{MS, SECOND, fast, slow, takes, tiered, waits};
+use crate::support::{PolledByHand, Random};
+
+/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
+async fn patient<F: Future>(future: F) -> F::Output {
+    let (mut future, mut polls) = (pin!(future), 0);
+    poll_fn(|cx| {
+        polls += 1;
+        assert!(polls < 1_000, "it spins");
+        future.as_mut().poll(cx)
+    })
+    .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
+    let limiter = RateLimiter::new(Tiered::new(slow()));
+    let (start, mut calls) = (Instant::now(), JoinSet::new());
+    for n in 0..30_u32 {
+        let call = limiter.tier(&fast()).acquire("key");
+        calls.spawn(async move { (n, patient(call).await.is_allowed(), start.elapsed()) });
+        tokio::task::yield_now().await;
+    }
+    // The queue of the slower tier has three places, and all of them are taken.
+    assert!(!limiter.tier(&slow()).acquire("key").await.is_allowed());
+    let mut left = calls.join_all().await;
+    left.sort_unstable();
+    assert!(left.iter().all(|(_, passed, _)| *passed));
+    assert!(left.is_sorted_by_key(|(.., at)| *at), "{left:?}");
+    assert!(limiter.tier(&fast()).peek("key").retry_after().is_some_and(|wait| wait <= 500 * MS));
+}
+
+/// A queued call and a call that is admitted at once both report the limit of their own tier.
+#[tokio::test(start_paused = true)]
+async fn a_queued_call_reports_the_limit_of_its_tier() {
+    let limiter = RateLimiter::new(Tiered::new(slow()));
+    let first = limiter.tier(&fast()).acquire("key").await;
+    let second = limiter.tier(&fast()).acquire("key").await;
+    assert_eq!((first.limit(), first.remaining(), first.delay()), (51, 50, Duration::ZERO));
+    assert_eq!((second.limit(), second.remaining(), second.delay()), (51, 50, MS * 50));
+}
+
+#[test]
+fn a_peek_with_a_tier_is_true_while_others_wait() {
+    let reported = |decision: Decision| (decision.is_allowed(), decision.retry_after());
+    for (mine, other) in [(slow(), fast()), (fast(), slow())] {
+        let (limiter, clock) = tiered(slow());
+        assert!(limiter.tier(&mine).check("key").is_allowed());
+        let _waits = waits(limiter.tier(&mine).acquire("key"));
+        clock.advance(MS * 7);
+        let looked = reported(limiter.tier(&other).peek("key"));
+        assert_eq!(looked, reported(limiter.tier(&other).check("key")), "{other:?} after {mine:?}");
+    }
+}
+
+/// If a slower tier is called while calls are queued, these calls are released later, and are not polled again and
+/// again until then.
+#[test]
+fn waiters_sleep_on_when_a_slower_tier_is_called() {
+    let (limiter, clock) = tiered(fast());
+    assert!(limiter.tier(&fast()).check("key").is_allowed());
+    let mut line: Vec<_> = (0..3).map(|_| waits(limiter.tier(&fast()).acquire("key"))).collect();
+    assert!(!limiter.tier(&slow()).check("key").is_allowed());
+    let mut left = Vec::new();
+    for ms in 1..=3_000 {
+        clock.advance(MS);
+        for (n, call) in line.iter_mut().enumerate().filter(|(_, call)| call.is_pending()) {
+            let before = call.polls;
+            while call.is_pending() && call.alarm.rang() {
+                call.poll();
+                assert!(call.polls - before < 50, "call {n} spins at {ms} ms");
+            }
+            if !call.is_pending() {
+                left.push((n, ms));
+            }
+        }
+    }
+    assert!(left.len() == 3 && left.is_sorted(), "{left:?}");
+}
+
+#[test]
+fn one_kind_of_smooth_follows_another_in_order() {
+    let (cold, warm) = (
+        Smooth::warming_up(Quota::per_second(4), SECOND).queue(9),
+        Smooth::bursty(Quota::per_second(8)).queue(9),
+    );
+    let (limiter, clock) = tiered(cold.clone());
+    for rule in [&cold, &warm, &cold, &warm] {
+        let decision = limiter.tier(rule).check("key");
+        let wait = decision.retry_after().unwrap_or_default();
+        assert!(wait <= SECOND, "{decision:?}");
+        clock.advance(wait);
+        assert!(decision.is_allowed() || limiter.tier(rule).check("key").is_allowed());
+    }
+}
+
+#[test]
+fn a_call_of_cost_0_leaves_the_stored_permits_of_other_tiers() {
+    let (stored, other) = (Smooth::bursty(Quota::per_second(8)), Smooth::bursty(Quota::per_second(2)));
+    let (limiter, clock) = tiered(other.clone());
+    assert!(limiter.tier(&stored).check("key").is_allowed());
+    clock.advance(10 * SECOND);
+    assert!(limiter.tier(&other).check_n("key", 0).is_allowed());
+    clock.advance(MS);
+    assert_eq!(takes(&limiter, &stored, "key"), 9);
+}
+
+/// Waiters whose time has come are released only once, in the projection as in the queue.
+#[test]
+fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
+    let log = |limit| SlidingLog::new(Quota::per(limit, Duration::from_nanos(10)).unwrap()).queue(5);
+    let mut beside_a_line = 0;
+    for seed in 0..5_000 {
+        let mut random = Random::new(seed);
+        let (rule, other) = (log(1 + random.below(4)), log(1 + random.below(4)));
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(Tiered::new(rule)).clock(clock.clone()).build();
+        let mut line: Vec<_> = (0..6)
+            .map(|_| {
+                clock.advance(Duration::from_nanos(random.below(4)));
+                let mut call = PolledByHand::new(limiter.acquire_n("key", 1 + random.below(3)));
+                call.poll();
+                call
+            })
+            .collect();
+        // Some waiters might have been released, but not polled since.
+        clock.advance(Duration::from_nanos(random.below(30)));
+        let seen = limiter.tier(&other).peek("key");
+        let reported = limiter.tier(&other).check("key");
+        beside_a_line += u64::from(limiter.queued() > 0);
+        let of = |decision: Decision| (decision.is_allowed(), decision.retry_after());
+        assert_eq!(of(seen), of(reported), "seed {seed}");
+        line.iter_mut().for_each(|call| _ = call.poll());
+    }
+    assert!(beside_a_line > 1_000, "{beside_a_line}");
+}
