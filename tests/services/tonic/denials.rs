@@ -1,0 +1,111 @@
+//! Calls over the limit get `RESOURCE_EXHAUSTED`, in the header block of the response.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use tokio::task::JoinSet;
+use tonic::Code;
+use tonic::transport::server::TcpIncoming;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::{Quota, RateLimitLayer};
+
+use crate::support::{Answer, Client1, Client2, Server, listen, request};
+use crate::{Caller, Echo, builder, per_ip, serve};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_passes_and_the_rest_is_resource_exhausted() {
+    let clock = ManualClock::new();
+    let echo = Echo::default();
+    // There is no interceptor. The peer's address comes from the connection info of the server.
+    let layer = per_ip(Quota::per_minute(60).burst(5), &clock);
+    let server = serve!(builder().layer(layer).add_service(echo.clone()));
+    let caller = Caller::connect(&server).await;
+
+    let mut calls = JoinSet::new();
+    for _ in 0..15 {
+        let mut caller = caller.clone();
+        calls.spawn(async move { caller.echo("ab").await });
+    }
+    let (passed, denied): (Vec<_>, Vec<_>) = calls.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((passed.len(), denied.len()), (5, 10));
+    for response in passed {
+        let response = response.unwrap();
+        assert!(response.metadata().contains_key("ratelimit"), "{response:?}");
+        assert_eq!(response.into_inner().text, "abab");
+    }
+    for status in denied {
+        let status = status.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "rate limit exceeded"));
+        assert_eq!(status.metadata().get("retry-after").unwrap(), "1");
+        assert_eq!(status.metadata().get("ratelimit").unwrap(), "\"default\";r=0;t=1");
+        assert_eq!(status.metadata().get("ratelimit-policy").unwrap(), "\"default\";q=5;w=5");
+    }
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 5);
+
+    clock.advance(Duration::from_secs(1));
+    let mut caller = caller;
+    assert!(caller.echo("ab").await.is_ok());
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+#[tokio::test]
+async fn the_layer_works_as_its_users_write_it() {
+    let layer = RateLimitLayer::per_ip(Quota::per_hour(1)).name("grpc");
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut caller = Caller::connect(&server).await;
+    assert!(caller.echo("ab").await.is_ok());
+    // This is another connection from the same address.
+    let mut caller = Caller::connect(&server).await;
+    assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+/// Returns an empty message, framed.
+const EMPTY: &[u8] = &[0; 5];
+
+fn say(content_type: &'static str) -> Request<Full<Bytes>> {
+    let mut say = request(Method::POST, "/test.Echo/Say");
+    say.headers_mut().insert("content-type", content_type.parse().unwrap());
+    say.headers_mut().insert("te", "trailers".parse().unwrap());
+    *say.body_mut() = Full::from(EMPTY);
+    say
+}
+
+fn assert_trailers_only(answer: &Answer, content_type: &str, status: &str) {
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.header("content-type"), content_type);
+    assert_eq!(answer.header("grpc-status"), status);
+    assert!(answer.body.is_empty(), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_denial_is_all_in_the_header_block() {
+    let layer = per_ip(Quota::per_minute(30).burst(1), &ManualClock::new());
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut client = Client2::http2(server.address).await;
+    let admitted = client.send(say("application/grpc")).await;
+    assert_eq!((admitted.status.as_u16(), admitted.ended_with_headers), (200, false));
+    assert!(!admitted.has("grpc-status"), "an admitted call's status is in its trailers: {admitted:?}");
+    for asked in ["application/grpc", "application/grpc+proto", "application/grpc+json"] {
+        let refused = client.send(say(asked)).await;
+        assert_trailers_only(&refused, "application/grpc", "8");
+        assert!(refused.ended_with_headers, "{refused:?}");
+        assert_eq!(refused.retry_after(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_web_client_is_answered_in_its_own_content_type() {
+    let layer = per_ip(Quota::per_hour(1), &ManualClock::new());
+    let server = serve!(builder().accept_http1(true).layer(layer).add_service(Echo::default()));
+    let mut client = Client2::http2(server.address).await;
+    client.send(say("application/grpc")).await;
+    for asked in ["application/grpc-web", "application/grpc-web+proto", "application/grpc-web-text+proto"] {
+        assert_trailers_only(&client.send(say(asked)).await, asked, "8");
+        let mut say = say(asked);
+        say.headers_mut().remove("te");
+        assert_trailers_only(&Client1::http1(server.address).await.send(say).await, asked, "8");
+    }
+}

@@ -1,0 +1,163 @@
+//! Decisions are events, and are recorded in the span of the request. The changes of a store that fails are logged.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::key::{Global, Header};
+use tower_throttle::middleware::OnStoreError;
+use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::{Http, Log, get, hello, support};
+
+#[tokio::test]
+async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
+    #[derive(Clone, Debug)]
+    struct Switched {
+        local: RateLimiter<TokenBucket>,
+        fails: Arc<AtomicBool>,
+    }
+    impl Store<TokenBucket> for Switched {
+        type Key = ();
+        type Error = io::Error;
+        type Wait = Pin<Box<dyn Future<Output = io::Result<(Decision, Reservation)>> + Send>>;
+
+        fn algorithm(&self) -> Cow<'_, TokenBucket> {
+            self.local.algorithm()
+        }
+
+        fn acquire(&self, (): (), attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+            let result = match self.fails.load(Ordering::SeqCst) {
+                true => Err(io::Error::other("no route to the store")),
+                false => Ok((self.local.check_n("a", attempt.cost()), Reservation::default())),
+            };
+            Acquired::Pending(Box::pin(async { result }))
+        }
+    }
+    impl<K: ?Sized> KeyedStore<TokenBucket, K> for Switched {
+        fn key(&self, _: &K) {}
+    }
+    for (treatment, status, what) in
+        [(OnStoreError::Reject, 503, "are refused"), (OnStoreError::Allow, 200, "are not limited")]
+    {
+        let (log, _guard) = Log::start();
+        let fails = Arc::new(AtomicBool::new(false));
+        let local = RateLimiter::new(TokenBucket::new(Quota::per_second(1_000_000)));
+        let limiter = RateLimiter::with_store(Switched { local, fails: Arc::clone(&fails) });
+        let layer = RateLimitLayer::with_limiter(Global, limiter).on_store_error(treatment);
+        let service = layer.layer(service_fn(hello));
+        for is_failing in [false, true, false, true] {
+            fails.store(is_failing, Ordering::SeqCst);
+            for _ in 0..1_000 {
+                let expected = if is_failing { status } else { 200 };
+                assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), expected);
+            }
+        }
+        let lines = log.lines();
+        let [first, restored, second] = &lines[..] else { panic!("{lines:#?}") };
+        assert!(restored.contains("INFO") && restored.contains("decides again"), "{restored}");
+        for line in [first, second] {
+            assert!(line.contains("ERROR") && line.contains(what), "{line}");
+            assert!(line.contains("no route to the store"), "{line}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn holding_a_request_is_logged_at_debug_and_so_is_a_denial() {
+    let (log, _guard) = Log::start();
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
+    let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        calls.spawn(service.clone().oneshot(get()));
+    }
+    assert_eq!(calls.join_all().await.len(), 10);
+    let lines = log.lines();
+    assert!(lines.iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
+    let held = |line: &&String| line.ends_with("held policy=\"default\" delay=100ms");
+    let denied =
+        |line: &&String| line.ends_with("denied policy=\"default\" retry_after=100ms outcome=\"queue_full\"");
+    assert_eq!(
+        (lines.iter().filter(held).count(), lines.iter().filter(denied).count()),
+        (1, 8),
+        "{lines:#?}"
+    );
+}
+
+/// The event of a denial has the policy and the wait, and nothing of the caller.
+#[tokio::test]
+async fn a_denial_is_an_event_without_the_key() {
+    let (log, _guard) = Log::start();
+    let key = Header::new("x-api-key").unwrap();
+    let layer = RateLimitLayer::new(key, FixedWindow::new(Quota::per_hour(1))).name("by key");
+    let service = layer.hidden().layer(service_fn(hello));
+    for _ in 0..3 {
+        let mut request = get();
+        request.headers_mut().insert("x-api-key", "recognisable".parse().unwrap());
+        let _ = service.clone().oneshot(request).await.unwrap();
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 2, "{lines:#?}");
+    for line in lines {
+        assert!(
+            line.contains("denied policy=\"by key\" retry_after=") && line.ends_with("outcome=\"denied\"")
+        );
+        assert!(!line.contains("recognisable"), "{line}");
+    }
+}
+
+/// Returns the value of a span's field `rate_limit.decision` after a request.
+fn recorded<S>(service: &S, request: Http) -> String
+where
+    S: tower::Service<Http> + Clone,
+    S::Error: std::fmt::Debug,
+{
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)
+        .with_writer(log.clone());
+    let _guard = subscriber.finish().set_default();
+    let span = tracing::info_span!("request", rate_limit.decision = tracing::field::Empty);
+    span.in_scope(|| {
+        let mut call = support::PolledByHand::new(service.clone().call(request));
+        assert!(call.poll());
+    });
+    drop(span);
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let Some((_, value)) = log.split_once("rate_limit.decision=\"") else { return String::new() };
+    value.split('"').next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_decision_is_recorded_in_a_span_that_declares_the_field() {
+    use tower_throttle::middleware::Shadow;
+    let with_peer = || {
+        let mut request = get();
+        request.extensions_mut().insert(IpAddr::from([192, 0, 2, 7]));
+        request
+    };
+    let shadow = Shadow::new();
+    let layer = RateLimitLayer::per_ip(Quota::per_hour(1)).shadow(&shadow);
+    let service = layer.layer(service_fn(hello));
+    assert_eq!(recorded(&service, with_peer()), "admitted");
+    assert_eq!(recorded(&service, with_peer()), "shadow_denied");
+    shadow.set(false);
+    assert_eq!(recorded(&service, with_peer()), "denied");
+    assert_eq!(recorded(&service, get()), "missing_key");
+    let exempt = layer.clone().unless(|_: &Http| true).layer(service_fn(hello));
+    assert_eq!(recorded(&exempt, with_peer()), "", "it is not limited");
+    let joined = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(9))).and(layer.clone());
+    assert_eq!(recorded(&joined.layer(service_fn(hello)), with_peer()), "denied");
+    layer.limiter().close();
+    assert_eq!(recorded(&service, with_peer()), "closed");
+}

@@ -1,0 +1,222 @@
+//! Mistakes in the configuration of a limit are logged once, and those of clients at the level `DEBUG`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth,
+    Tiered, TokenBucket,
+};
+use tower_throttle::key::{ClientIp, Extension, Global, Header, MissingKey, Networks, TrustedProxies};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+
+use crate::{Http, Log, get, hello, support};
+
+#[tokio::test]
+async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1)).name("front door");
+    let services = [layer.layer(service_fn(hello)), layer.clone().layer(service_fn(hello))];
+    for n in 0..1_000 {
+        let answer = services[n % 2].clone().oneshot(get()).await.unwrap();
+        assert_eq!(answer.status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("ERROR") && line.contains("front door"), "{line}");
+    assert!(line.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
+}
+
+#[tokio::test]
+async fn each_kind_of_mistake_is_logged_once() {
+    let (log, _guard) = Log::start();
+    let proxies = Networks::new(["10.0.0.0/8"]).unwrap();
+    let by_client = ClientIp::header("x-real-ip").unwrap().only_from(proxies);
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1)))
+        .missing_key(MissingKey::Shared)
+        .name("front door");
+    for _ in 0..100 {
+        for peer in [None, Some([10, 0, 0, 1])] {
+            let mut request = get();
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(IpAddr::from(peer));
+            }
+            layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
+        }
+    }
+    let lines = log.mistakes();
+    // If one peer is missing, the warning about requests without the header is still logged.
+    let [peer, header] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(peer.contains("no peer address") && header.contains("is missing"), "{lines:#?}");
+    assert!(
+        lines.iter().all(|line| line.contains("ERROR") && line.contains("share one budget")),
+        "{lines:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_clients_mistake_is_logged_each_time_at_debug() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1))).name("front door");
+    for _ in 0..10 {
+        let mut request = get();
+        request.headers_mut().insert("x-forwarded-for", "secret".parse().unwrap());
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 10, "{lines:#?}");
+    for line in lines {
+        assert!(line.starts_with("DEBUG") && line.contains("front door"), "{line}");
+        assert!(line.contains("x-forwarded-for") && line.contains("holds no IP address"), "{line}");
+        assert!(!line.contains("secret"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn an_extension_that_is_absent_is_logged_once_with_the_order_of_layers() {
+    #[derive(Clone)]
+    struct Account(u64);
+    let (log, _guard) = Log::start();
+    let by_account = Extension::<Account, _>::new(|account| account.0);
+    let layer = RateLimitLayer::new(by_account, TokenBucket::new(Quota::per_second(1)));
+    for _ in 0..10 {
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 500);
+    }
+    let lines = log.lines();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("ERROR") && line.contains("Account"), "{line}");
+    for fix in ["added after", "`.or(..)`", "`.or_shared()`"] {
+        assert!(line.contains(fix), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn each_layer_logs_its_own_mistakes() {
+    let (log, _guard) = Log::start();
+    for name in ["one", "two"] {
+        let service = RateLimitLayer::per_ip(Quota::per_second(1)).name(name).layer(service_fn(hello));
+        for _ in 0..10 {
+            service.clone().oneshot(get()).await.unwrap();
+        }
+    }
+    let lines = log.lines();
+    assert!(lines.len() == 2 && lines[0].contains("one") && lines[1].contains("two"), "{lines:#?}");
+}
+
+#[tokio::test]
+async fn concurrent_threads_log_a_mistake_once() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::per_ip(Quota::per_second(1));
+    let dispatch = tracing::dispatcher::get_default(Clone::clone);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let _guard = tracing::dispatcher::set_default(&dispatch);
+                for _ in 0..1_000 {
+                    let answer = layer.layer(service_fn(hello)).oneshot(get());
+                    assert!(support::PolledByHand::new(answer).poll());
+                }
+            });
+        }
+    });
+    assert_eq!(log.lines().len(), 1);
+}
+
+#[tokio::test]
+async fn what_a_caller_sends_is_not_logged() {
+    let (log, _guard) = Log::start();
+    let layer =
+        RateLimitLayer::new(Header::new("x-api-key").unwrap(), TokenBucket::new(Quota::per_second(1)));
+    let service = layer.layer(service_fn(hello));
+    for _ in 0..3 {
+        let mut request = get();
+        request.headers_mut().append("x-api-key", "secret".parse().unwrap());
+        request.headers_mut().append("x-api-key", "secret".parse().unwrap());
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    for line in lines {
+        assert!(line.contains("x-api-key") && !line.contains("secret"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_cost_that_never_fits_is_a_mistake_and_a_denial_is_none() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(2)))
+        .cost(|request: &Http| request.uri().path().len() as u64);
+    let service = layer.layer(service_fn(hello));
+    let call = |path: &str| service.clone().oneshot(Request::get(path).body(Full::default()).unwrap());
+    assert_eq!(call("/a").await.unwrap().status(), 200);
+    for _ in 0..10 {
+        assert_eq!(call("/a").await.unwrap().status(), 429);
+    }
+    assert_eq!(log.mistakes(), [""; 0]);
+    for _ in 0..10 {
+        assert_eq!(call("/abc").await.unwrap().status(), 429);
+    }
+    let lines = log.mistakes();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("costs more"), "{line}");
+}
+
+#[tokio::test]
+async fn a_cost_that_exceeds_a_limit_of_calls_in_progress_is_a_mistake() {
+    let (log, _guard) = Log::start();
+    let layer = RateLimitLayer::new(Global, Concurrency::per_key(2))
+        .cost(|request: &Http| request.uri().path().len() as u64);
+    let service = layer.layer(service_fn(hello));
+    let call = |path: &str| service.clone().oneshot(Request::get(path).body(Full::default()).unwrap());
+    let in_progress = call("/a").await.unwrap();
+    assert_eq!(in_progress.status(), 200);
+    assert_eq!(call("/a").await.unwrap().status(), 429);
+    assert_eq!(log.mistakes(), [""; 0], "it is only denied now");
+    assert_eq!(call("/abc").await.unwrap().status(), 429);
+    let lines = log.mistakes();
+    let [line] = &lines[..] else { panic!("{lines:#?}") };
+    assert!(line.contains("costs more"), "{line}");
+}
+
+#[test]
+fn a_burst_on_a_window_is_a_warning_when_a_limiter_is_built() {
+    fn warnings<A: Algorithm>(algorithm: A) -> usize {
+        let (log, _guard) = Log::start();
+        let layer = RateLimitLayer::new(Global, algorithm);
+        let limiter = layer.clone().limiter().clone();
+        assert!(limiter.check("key").is_allowed());
+        let lines = log.lines();
+        assert!(lines.iter().all(|line| line.contains("WARN") && line.contains("burst")), "{lines:?}");
+        lines.len()
+    }
+    let (plain, burst) = (Quota::per_minute(10), Quota::per_minute(10).burst(20));
+    assert_eq!(warnings(FixedWindow::new(burst)), 1);
+    assert_eq!(warnings(SlidingWindow::new(burst)), 1);
+    assert_eq!(warnings(SlidingCounter::new(burst)), 1);
+    assert_eq!(warnings(SlidingLog::new(burst)), 1);
+    assert_eq!(warnings(FixedWindow::new(burst).priority(20)), 1);
+    assert_eq!(warnings((TokenBucket::new(burst), FixedWindow::new(burst))), 1);
+    assert_eq!(warnings(Tiered::new(FixedWindow::new(burst)).block_for(Duration::from_secs(1)).after(3)), 1);
+    assert_eq!(warnings((TokenBucket::new(burst), FixedWindow::new(plain))), 0);
+    assert_eq!(warnings(LeakyBucket::new(burst)) + warnings(Smooth::bursty(burst)), 0);
+    assert_eq!(warnings(Concurrency::per_key(1)), 0);
+}
+
+#[test]
+fn a_table_that_is_full_is_a_warning_once_for_each_limiter() {
+    let (log, _guard) = Log::start();
+    for limiters in 1..=2 {
+        let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_day(5))).max_keys(10).build();
+        (0..10).for_each(|key| _ = limiter.check(&key));
+        assert_eq!(log.lines().len(), limiters - 1, "there is room");
+        (10..1_000).for_each(|key| _ = limiter.check(&key));
+        let lines = log.lines();
+        assert_eq!(lines.len(), limiters, "{lines:#?}");
+        let line = &lines[limiters - 1];
+        assert!(line.contains("WARN") && line.contains("max_keys") && line.contains("is full"), "{line}");
+    }
+}

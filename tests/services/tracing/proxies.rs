@@ -1,0 +1,106 @@
+//! A peer that seems to be a proxy, and a list of addresses that is too short, are warnings that name the fix.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::ConnectInfo;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::key::{ClientIp, Global, PeerIp, TrustedProxies};
+use tower_throttle::{Quota, RateLimitLayer};
+
+use crate::{Log, get, hello};
+
+#[tokio::test]
+async fn the_first_list_that_is_too_short_for_the_hops_is_a_warning_that_names_the_fix() {
+    let (log, _guard) = Log::start();
+    let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(2).unwrap());
+    let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_second(1))).name("front door");
+    for _ in 0..10 {
+        let mut request = get();
+        request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+        assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 400);
+    }
+    let lines = log.lines();
+    assert_eq!(lines.len(), 10, "{lines:#?}");
+    assert!(lines[0].trim_start().starts_with("WARN") && lines[0].contains("front door"), "{lines:#?}");
+    assert!(lines[0].contains("TrustedProxies::hops"), "{lines:#?}");
+    assert!(lines[1..].iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
+    assert!(lines.iter().all(|line| !line.contains("192.0.2.1")), "{lines:#?}");
+}
+
+/// Returns what is logged when a request from this peer with this header is sent twice.
+async fn logged(by_peer: PeerIp, peer: &str, header: Option<&'static str>) -> Vec<String> {
+    let peer: IpAddr = peer.parse().unwrap();
+    let mut logs = Vec::new();
+    // The log does not depend on whether axum's server inserts the address.
+    for is_axum in [false, true] {
+        let (log, _guard) = Log::start();
+        let layer = RateLimitLayer::new(by_peer.clone(), TokenBucket::new(Quota::per_second(9)));
+        for _ in 0..2 {
+            let mut request = get();
+            request.extensions_mut().insert(peer);
+            if is_axum {
+                request.extensions_mut().insert(ConnectInfo(SocketAddr::new(peer, 4711)));
+            }
+            if let Some(header) = header {
+                request.headers_mut().insert(header, "192.0.2.1".parse().unwrap());
+            }
+            assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 200);
+        }
+        logs.push(log.lines());
+    }
+    assert_eq!(logs[0], logs[1]);
+    logs.pop().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn a_peer_that_seems_to_be_a_proxy_is_a_warning_that_names_client_ip() {
+    for peer in
+        ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "::ffff:10.1.2.3", "fd00::1", "fe80::1"]
+    {
+        for header in [
+            "x-forwarded-for",
+            "forwarded",
+            "x-real-ip",
+            "cf-connecting-ip",
+            "true-client-ip",
+            "fly-client-ip",
+        ] {
+            let lines = logged(PeerIp::new(), peer, Some(header)).await;
+            let [line] = &lines[..] else { panic!("{peer} {header}: {lines:#?}") };
+            assert!(line.trim_start().starts_with("WARN") && line.contains("`ClientIp`"), "{line}");
+            assert!(line.contains("PeerIp") && !line.contains("192.0.2.1"), "{line}");
+        }
+        assert_eq!(logged(PeerIp::new(), peer, None).await, [""; 0], "{peer}, without such a header");
+        assert_eq!(
+            logged(PeerIp::new(), peer, Some("x-other")).await,
+            [""; 0],
+            "{peer}, with another header"
+        );
+    }
+    for peer in ["192.0.2.1", "8.8.8.8", "2001:db8::1", "172.32.0.1"] {
+        assert_eq!(
+            logged(PeerIp::new(), peer, Some("x-forwarded-for")).await,
+            [""; 0],
+            "{peer} is on the internet"
+        );
+    }
+    // An outer layer has inserted the client's address.
+    let found = PeerIp::new().peer_from(|address: &IpAddr| *address);
+    assert_eq!(logged(found, "10.1.2.3", Some("x-forwarded-for")).await, [""; 0]);
+}
+
+#[tokio::test]
+async fn each_layer_warns_of_a_proxy_for_itself() {
+    let (log, _guard) = Log::start();
+    let key = || (PeerIp::new(), Global);
+    let layer = RateLimitLayer::new(key(), TokenBucket::new(Quota::per_second(9)));
+    let other = RateLimitLayer::new(key(), TokenBucket::new(Quota::per_second(9)));
+    for layer in [&layer, &layer.clone(), &other, &layer] {
+        let mut request = get();
+        request.extensions_mut().insert(IpAddr::from([127, 0, 0, 1]));
+        request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
+        layer.layer(service_fn(hello)).oneshot(request).await.unwrap();
+    }
+    assert_eq!(log.lines().len(), 2, "{:#?}", log.lines());
+}
