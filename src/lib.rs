@@ -55,7 +55,7 @@
 //!    than [`max_queued`](limiter::Builder::max_queued) calls are queued. The same call is then denied at every instant
 //!    before `retry_after` has passed. As soon as this time has passed, the call is allowed or, if the call may wait,
 //!    queued. With [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary.
-//!    The header `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never pass is denied
+//!    The field `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never be admitted is denied
 //!    without a `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of
 //!    calls in progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only
 //!    [a hint](middleware::HttpResponder::retry_after_unknown).
@@ -74,7 +74,7 @@
 //!    queue, about 10 ns to 30 ns per waiter, for calls that:
 //!    - are cancelled while they are queued, or arrive after a queued call was cancelled;
 //!    - arrive after a window has released a waiter late, and have a `max_wait` or only peek;
-//!    - evict the oldest waiter from the full queue of a window or of [`Smooth`](algorithm::Smooth);
+//!    - displace the oldest waiter of the full queue of a window or of [`Smooth`](algorithm::Smooth);
 //!    - have priority and are denied;
 //!    - have another [tier](algorithm::Tiered) than the queued calls.
 //!

@@ -14,7 +14,7 @@ const fn encode_wait(retry_after: Option<u64>) -> u64 {
 }
 
 impl Decision {
-    /// Creates the decision on a call that may pass. This function is for authors of algorithms and stores.
+    /// Creates the decision on a call that is admitted. This function is for authors of algorithms and stores.
     ///
     /// `reset_after` is in nanoseconds.
     #[inline]

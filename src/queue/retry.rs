@@ -42,7 +42,7 @@ impl<A: Algorithm> QueueView<'_, A> {
             // The call can be queued once enough waiters have been released.
             Some(units) if arrival.priority && cost <= units => {
                 let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
-                let free = self.time_until_slot(now, |waiting, ahead| fits(ahead) && has_room(waiting));
+                let free = self.time_until_place(now, |waiting, ahead| fits(ahead) && has_room(waiting));
                 free.max(early_enough)
             }
             Some(_) => turn,
@@ -50,7 +50,7 @@ impl<A: Algorithm> QueueView<'_, A> {
             None if config.places() == 0 => turn,
             None => {
                 let is_place = |waiting, _| waiting < config.places() && has_room(waiting);
-                let free = self.time_until_slot(now, is_place);
+                let free = self.time_until_place(now, is_place);
                 self.retry_by_displacement(arrival, free).unwrap_or(early_enough.max(free))
             }
         }
@@ -89,7 +89,7 @@ impl<A: Algorithm> QueueView<'_, A> {
 
     /// Returns the time until enough waiters have been released for `is_place` to return true, in nanoseconds. The
     /// arguments of `is_place` are the number and the total cost of the remaining waiters.
-    fn time_until_slot(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
+    fn time_until_place(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
         let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
         let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };
         let mut tail = Projection { state: self.state.clone(), at: now };

@@ -46,7 +46,7 @@ enum Course {
     Full,
     /// The queues of all keys together are full.
     TotalFull,
-    Refused,
+    Denied,
 }
 
 impl<'a, A: Algorithm> QueueView<'a, A> {
@@ -147,7 +147,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         match self.course(decision, arrival) {
             Course::Waits => Fate::Waits,
             Course::Full => Fate::Full,
-            Course::Refused => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
+            Course::Denied => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
             Course::TotalFull => {
                 Fate::Decided(self.reported_rejection(decision, arrival, counts).with_queue_full())
             }
@@ -159,11 +159,11 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
         let config = self.config;
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait {
-            return Course::Refused;
+            return Course::Denied;
         }
         if arrival.max_wait(config) == 0 && !config.is_timed() {
             // The wait is unknown and `max_wait` is zero.
-            return Course::Refused;
+            return Course::Denied;
         }
         let is_full = config.places() > 0 && self.waiting() >= config.places();
         if is_full && self.drops_oldest() {
@@ -173,7 +173,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         let algorithm = self.algorithm;
         let (tail, at) = self.tail(arrival.now);
         if !arrival.is_in_time(algorithm, tail, at) {
-            return Course::Refused;
+            return Course::Denied;
         }
         let course = match config.priority_units() {
             None if self.waiting() < config.places() => Course::Waits,
@@ -183,7 +183,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             {
                 Course::Waits
             }
-            _ => Course::Refused,
+            _ => Course::Denied,
         };
         match course {
             Course::Waits | Course::Full if self.total.available() == 0 => Course::TotalFull,

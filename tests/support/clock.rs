@@ -13,7 +13,7 @@ use tower_throttle::clock::{Clock, ManualClock, Nanos};
 pub(crate) struct TickingClock {
     manual: ManualClock,
     ticked: Arc<AtomicU64>,
-    /// The time in nanoseconds.
+    /// The time by which each reading advances the clock, in nanoseconds.
     step: u64,
 }
 

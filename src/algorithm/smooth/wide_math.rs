@@ -9,7 +9,7 @@ pub(super) fn mul_div_ceil(a: u128, b: u128, slope: u64, divisors: &[u64], shift
     for (i, x) in words(a).into_iter().enumerate() {
         let mut carry = 0;
         for (j, y) in words(b).into_iter().enumerate() {
-            // (2^64 - 1)^2 + 2 (2^64 - 1) is 2^128 - 1.
+            // This sum does not overflow, because (2^64 - 1)^2 + 2 (2^64 - 1) is 2^128 - 1.
             let sum = x * y + u128::from(limbs[i + j]) + carry;
             (limbs[i + j], carry) = (sum as u64, sum >> 64);
         }

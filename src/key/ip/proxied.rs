@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, header};
 
 use super::peer_source::Peer;
 
-/// The headers in which proxies report the client of a request.
+/// The header fields in which proxies report the client of a request.
 static FORWARDING: [HeaderName; 6] = [
     HeaderName::from_static("x-forwarded-for"),
     header::FORWARDED,
@@ -30,10 +30,10 @@ impl ProxyWarning {
         Self { is_logged: AtomicBool::new(false) }
     }
 
-    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header of a
-    /// proxy.
+    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header field
+    /// of a proxy.
     ///
-    /// For clients on the internet, the check costs a few comparisons and reads no headers.
+    /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
     #[inline]
     pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
         if cfg!(feature = "tracing")

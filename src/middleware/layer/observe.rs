@@ -116,8 +116,8 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// method before each scrape, or every few seconds. The chapter [In production](crate::guide::production) lists the
     /// names and the labels of the metrics.
     ///
-    /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. So call
-    /// this method for one clone of a layer only, and give each policy a [name](RateLimitLayer::name) of its own. When
+    /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. The clones
+    /// of a layer share these counts, so call this method for one of them, and give each policy a [name](RateLimitLayer::name) of its own. When
     /// a queued request is admitted, the service records its wait in a histogram. For all other requests, the service
     /// itself records nothing.
     #[cfg(feature = "metrics")]

@@ -1,4 +1,4 @@
-//! A policy that is not joined with others.
+//! The decision of one policy by itself, and the settlement of its calls.
 
 use std::mem;
 use std::sync::Arc;

@@ -79,7 +79,7 @@ impl<A: Algorithm> Table<A> {
     /// the key is not in the locked shard, if the key has a queue, or if the limiter is closed. This is the fast path
     /// for the common case. `now` is a clock reading from before the shard was locked.
     ///
-    /// If another call has charged the key at a later reading, `now` would look like a clock that was set back. So the
+    /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
     /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
     #[inline(always)]
     pub(super) fn existing<'a>(
@@ -110,8 +110,8 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Like [`with_entry`](Table::with_entry), but takes the locked shard of the key. `now` is a clock reading that was
-    /// made before the shard was locked, or `None`. It is used only if the key is new, because a new key has observed
-    /// no later reading.
+    /// made before the shard was locked, or `None`. `now` is used only if the key is new, because a new key has
+    /// observed no later reading.
     #[inline]
     pub(super) fn with_locked_entry<R>(
         &self,
@@ -122,7 +122,7 @@ impl<A: Algorithm> Table<A> {
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
         let mut wake = Wakers::default();
-        // The lock is released before the wakers are woken.
+        // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
         let mut shard = shard;
         let Shard { config, slots, queues, .. } = &mut *shard;
         match slots.get_mut(key) {

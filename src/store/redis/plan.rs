@@ -55,8 +55,8 @@ impl<A: StoredAlgorithm> Plan<A> {
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
-    /// Returns the beginning of the values that this process writes. Different algorithms and quotas have different
-    /// beginnings.
+    /// Returns the beginning of the values that this process writes. Algorithms with different
+    /// units have different beginnings.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -1,4 +1,4 @@
-//! The outcome of a call sets its cost: a response, a failure, a cancellation or a denial.
+//! Only a response changes the cost of a call: a failure or a cancellation keeps it, and a denial charges nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Failovers to a replica, by Redis Sentinel and in a cluster. The tests count what is admitted once more.
+//! Failovers to a replica, by Redis Sentinel and in a cluster. The tests count the calls that are admitted
+//! again because the replica has missed earlier ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

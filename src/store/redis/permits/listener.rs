@@ -17,13 +17,13 @@ use crate::store::redis::links::Links;
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a connection lasts for [`IDLE`].
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// The interval at which the task closes the connection if no call waits.
+/// The interval at which the task examines whether a call waits. If no call waits, the task closes the connection.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The receiver of the messages for all limiters of a store.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Listener {
-    /// The name of this process, which no other process has.
+    /// The name of this store, which no store of another process has.
     process: String,
     next_number: AtomicU64,
     /// The calls that wait or may have to wait, by the numbers of their records.
@@ -47,7 +47,7 @@ impl Listener {
         &self.process
     }
 
-    /// Returns the number of a new record. No two records of a process have the same number.
+    /// Returns the number of a new record. No two records of a store have the same number.
     pub(super) fn next_number(&self) -> u64 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }

@@ -5,7 +5,7 @@ use crate::algorithm::StepKind;
 use crate::store::redis::decide_script::KeySteps;
 use crate::store::redis::scripts::{Script, TimeSource};
 
-/// Loads the largest script whose keys `keys` returns, and returns the number that was passed to `keys`.
+/// Loads the largest script among those of `keys(1)`, `keys(2)` and so on. Returns its number.
 fn load_largest(server: &RedisServer, keys: impl Fn(usize) -> Vec<KeySteps>) -> usize {
     let scripts = (1..).map_while(|count| Script::decide(TimeSource::Server, &keys(count)));
     let (count, largest) = scripts.enumerate().last().expect("one key has a script");

@@ -1,3 +1,5 @@
+//! The model of the token bucket.
+
 use std::ops::RangeInclusive;
 
 use super::{Oracle, Rate, Timeline, Verdict, exactly};

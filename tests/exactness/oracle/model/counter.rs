@@ -1,3 +1,5 @@
+//! The model of the sliding counter.
+
 use std::ops::RangeInclusive;
 
 use super::{Oracle, Timeline, Verdict, exactly};

@@ -1,3 +1,5 @@
+//! The model of the fixed window.
+
 use std::ops::RangeInclusive;
 
 use super::{Oracle, Timeline, Verdict, exactly};

@@ -1,3 +1,5 @@
+//! The model of the smooth limiters.
+
 use std::ops::RangeInclusive;
 
 use num_bigint::BigInt;

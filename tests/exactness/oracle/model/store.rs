@@ -1,3 +1,5 @@
+//! The model of the stored permits of smooth limiters.
+
 use num_bigint::BigInt;
 
 use crate::oracle::config::{Rule, SECOND};

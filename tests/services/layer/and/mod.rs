@@ -9,10 +9,11 @@ use std::time::Duration;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
-use tower_throttle::clock::{ManualClock, Nanos};
-use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle::clock::Nanos;
+use tower_throttle::{Decision, Quota};
 
 use crate::support::Random;
+use crate::with_clock::limiter;
 
 const SECOND: u64 = 1_000_000_000;
 /// The number of calls in one case.
@@ -148,8 +149,4 @@ fn next_cost(random: &mut Random) -> u64 {
         4 => u64::MAX,
         _ => 1 + random.below(2),
     }
-}
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }

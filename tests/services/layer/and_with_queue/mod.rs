@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tower::service_fn;
 use tower::util::ServiceFn;
-use tower_throttle::algorithm::{Algorithm, LeakyBucket};
-use tower_throttle::clock::ManualClock;
-use tower_throttle::{Quota, RateLimiter};
+use tower_throttle::Quota;
+use tower_throttle::algorithm::LeakyBucket;
 
 use crate::support::PolledByHand;
+use crate::with_clock::limiter;
 
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -24,10 +24,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Returns a limit of ten a second with a queue that is long enough.
 fn queue() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10)).queue(1_000)
-}
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
 type Answers = std::future::Ready<Result<(), Infallible>>;

@@ -11,15 +11,9 @@ use axum::body::Body;
 use axum::routing::get;
 use http::Request;
 use tower::ServiceExt;
-use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::Algorithm;
-use tower_throttle::clock::ManualClock;
 
 use crate::support::Answer;
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
+use crate::with_clock::limiter;
 
 fn app() -> Router {
     Router::new().route("/", get(|| async { "hello" }))

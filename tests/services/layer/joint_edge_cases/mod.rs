@@ -7,15 +7,10 @@ mod uncharged;
 mod values;
 
 use tower::Service;
-use tower_throttle::algorithm::Algorithm;
-use tower_throttle::clock::ManualClock;
-use tower_throttle::{Error, Quota, RateLimiter};
+use tower_throttle::{Error, Quota};
 
 use crate::support::PolledByHand;
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
+use crate::with_clock::limiter;
 
 fn hourly(limit: u64) -> Quota {
     Quota::per_hour(limit)

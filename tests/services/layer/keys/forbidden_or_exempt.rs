@@ -1,4 +1,4 @@
-//! Callers that are forbidden are rejected before they are counted, and exempt callers are not limited.
+//! Callers that are forbidden are rejected and charged nothing, and exempt callers are not limited.
 
 use http::Request;
 use http_body_util::Full;

@@ -1,4 +1,4 @@
-//! Layers are shared, futures are sent, and the types of bodies and errors stay what they are.
+//! Layers are shared, futures are `Send`, and the types of bodies and errors stay what they are.
 
 use std::fmt;
 use std::future::Future;

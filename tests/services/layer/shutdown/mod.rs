@@ -6,15 +6,10 @@ mod queued_calls;
 
 use std::future::Future;
 
-use tower_throttle::algorithm::Algorithm;
-use tower_throttle::clock::ManualClock;
-use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle::{Decision, Quota};
 
 use crate::support::PolledByHand;
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
+use crate::with_clock::limiter;
 
 fn quota() -> Quota {
     Quota::per_hour(1)
