@@ -1,4 +1,4 @@
-//! Calls get the right decisions in a full queue, beside a queue, after a reset, and with a clock that is set back.
+//! Calls get the right decisions with a full queue, without a queue, after a reset, and with a clock that is set back.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -9,16 +9,19 @@ use http_body_util::Full;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tower_throttle::RateLimitLayer;
+use tower_throttle::algorithm::LeakyBucket;
 use tower_throttle::key::Header;
+use tower_throttle::{Quota, RateLimitLayer};
 
-use super::{MS, ten_a_second};
 use crate::support::{Client1, Server, request};
+
+const MS: Duration = Duration::from_millis(1);
 
 #[tokio::test]
 async fn over_a_socket_no_response_is_early_and_the_median_is_at_most_five_milliseconds_late() {
     const ROUNDS: usize = 7;
-    let layer = RateLimitLayer::new(Header::new("x-round").unwrap(), ten_a_second().queue(3));
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(3);
+    let layer = RateLimitLayer::new(Header::new("x-round").unwrap(), bucket);
     let limited = axum::Router::new().route("/", axum::routing::get(|| async {})).layer(layer);
     let server = Server::start(limited.route("/plain", axum::routing::get(|| async {}))).await;
     let mut late: [Vec<Duration>; 4] = Default::default();

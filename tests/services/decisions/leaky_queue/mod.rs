@@ -1,9 +1,8 @@
-//! Queues: the time of each release, the rejected calls, and the decision that each call gets.
+//! The queue of a leaky bucket: the time of each release, and the decision that each call gets.
 
 mod cancelled;
 mod decisions;
 mod exact_schedule;
-mod over_a_socket;
 mod release_times;
 
 use std::time::Duration;
