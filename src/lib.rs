@@ -55,10 +55,10 @@
 //!    than [`max_queued`](limiter::Builder::max_queued) calls are queued. The same call is then denied at every instant
 //!    before `retry_after` has passed. As soon as this time has passed, the call is allowed or, if the call may wait,
 //!    queued. With [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary.
-//!    The field `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never be admitted is denied
-//!    without a `retry_after`: for example, a call that costs more than the burst of a token bucket. With a limit of
-//!    calls in progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After` is only
-//!    [a hint](middleware::HttpResponder::retry_after_unknown).
+//!    The field `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never be admitted is
+//!    denied without a `retry_after`: for example, a call that costs more than the burst of a token bucket. With a
+//!    limit of calls in progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After`
+//!    is only [a hint](middleware::HttpResponder::retry_after_unknown).
 //! 5. **`remaining` is exact**: it is the number of calls of cost 1, made by the same method (such as `check` or
 //!    `acquire`), that would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes
 //!    calls that would be queued, and what `remaining` is if the key table is full.

@@ -18,7 +18,7 @@ pub(crate) struct Observer {
     too_few: AtomicBool,
 }
 
-/// What was last logged about the store: that it fails, or that it decides again.
+/// The latest log event about the store: it fails, or it decides again.
 ///
 /// A caller may be able to make requests fail again and again, for example with a key whose value in the store is not
 /// valid. So the store is logged as deciding again only after a number of decisions in a row. This number doubles with

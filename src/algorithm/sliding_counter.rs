@@ -15,8 +15,8 @@ use crate::quota::Quota;
 ///
 /// The previous window counts with the weight `1 - elapsed / period`, where `elapsed` is the age of the current window.
 /// The arithmetic is exact, but the result only estimates the calls of the last period. If calls are bunched at the
-/// ends of windows, just under twice the limit can be admitted within one period. The quota's burst has no effect. A cost
-/// above the limit never fits.
+/// ends of windows, just under twice the limit can be admitted within one period. The quota's burst has no effect. A
+/// cost above the limit never fits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,16 +57,16 @@ use crate::quota::Quota;
 /// ```
 ///
 /// The price is that the assumption may be wrong. Calls bunched at the *end* of the previous window count for less than
-/// they should: just under twice the limit can be admitted within one period. Calls bunched at the *beginning* of the previous
-/// window count for up to a period longer than they should. For real traffic, Cloudflare reported 0.003 % of calls
-/// decided wrongly ("How we built rate limiting capable of scaling to millions of domains", 2017). If the estimate is
-/// not strict enough, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
+/// they should: just under twice the limit can be admitted within one period. Calls bunched at the *beginning* of the
+/// previous window count for up to a period longer than they should. For real traffic, Cloudflare reported 0.003 % of
+/// calls decided wrongly ("How we built rate limiting capable of scaling to millions of domains", 2017). If the
+/// estimate is not strict enough, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// The first window of a new or idle key begins with the next admitted call. Each further window begins when the window
 /// before it ends.
 ///
-/// **Invariant.** A call of cost `n` is admitted exactly when, at the age `e` of the current window, `previous * (period -
-/// e) + (current + n) * period <= limit * period`, in integers.
+/// **Invariant.** A call of cost `n` is admitted exactly when, at the age `e` of the current window, `previous *
+/// (period - e) + (current + n) * period <= limit * period`, in integers.
 ///
 /// **Cost.** A call takes constant time, and a key takes 32 bytes.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,8 +15,8 @@ pub(crate) struct Arrival {
     pub(crate) may_wait: bool,
     /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
     pub(crate) max_wait: u64,
-    /// `true` for a waiter that a newer call has displaced. The `retry_after` of the waiter's denial is the time until a
-    /// place is free, not the time until the call could displace another waiter.
+    /// `true` for a waiter that a newer call has displaced. The `retry_after` of the waiter's denial is the time until
+    /// a place is free, not the time until the call could displace another waiter.
     pub(crate) dropped: bool,
 }
 

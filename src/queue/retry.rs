@@ -56,9 +56,10 @@ impl<A: Algorithm> QueueView<'_, A> {
         }
     }
 
-    /// Returns the time until the call could displace the oldest waiter and then wait no longer than the call's maximum.
-    /// `free` is the time until a place of the queue becomes free, in nanoseconds. Returns `None` if a place becomes
-    /// free before the call could displace the oldest waiter, if the call can displace no waiter, or if no time was found.
+    /// Returns the time until the call could displace the oldest waiter and then wait no longer than the call's
+    /// maximum. `free` is the time until a place of the queue becomes free, in nanoseconds. Returns `None` if a place
+    /// becomes free before the call could displace the oldest waiter, if the call can displace no waiter, or if no time
+    /// was found.
     ///
     /// Waiters behind the oldest waiter may be released as soon as that waiter is displaced. So the wait depends on the
     /// time of the displacement, which is found by iteration.

@@ -34,8 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # Memory
 ///
 /// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for
-/// a time that is at worst linear in `k`. A request does no work for the list if all policies allow
-/// it.
+/// a time that is at worst linear in `k`. A request does no work for the list if all policies allow it.
 #[derive(Clone)]
 pub struct TopKeys {
     sketch: Arc<Mutex<Sketch>>,

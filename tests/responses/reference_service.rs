@@ -16,7 +16,8 @@ use tower_throttle::{Decision, HttpResponder, RateLimitLayer, RateLimiter};
 use crate::generators::{Rule, distinct, made};
 use crate::reference_limits::{Level, Limit, Member};
 
-pub(crate) type Service = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+pub(crate) type Boxed<E> = BoxCloneSyncService<Request<Body>, Response<Body>, E>;
+pub(crate) type Service = Boxed<Infallible>;
 
 /// The cost of a request, in its extensions.
 #[derive(Clone, Copy, Debug)]
@@ -40,10 +41,11 @@ pub(crate) fn behind(headers: HeaderMap) -> Service {
     }))
 }
 
-pub(crate) fn limited<L>(layer: L, inner: Service) -> Service
+/// Returns the service behind the layer. The bodies of its responses are again of the type that the service has.
+pub(crate) fn limited<L, E>(layer: L, inner: Boxed<E>) -> Boxed<E>
 where
-    L: Layer<Service>,
-    L::Service: tower::Service<Request<Body>, Response = Response<ResponseBody<Body>>, Error = Infallible>,
+    L: Layer<Boxed<E>>,
+    L::Service: tower::Service<Request<Body>, Response = Response<ResponseBody<Body>>, Error = E>,
     L::Service: Clone + Send + Sync + 'static,
     <L::Service as tower::Service<Request<Body>>>::Future: Send,
 {

@@ -15,7 +15,8 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use crate::generators::{KINDS, Kind, Rule, made};
 use crate::header_parser::ParsedFields;
 use crate::reference_service::cost_of;
-use crate::settle::{Call, Outcome, Svc, actual, behind, limited, settling};
+use crate::reference_service::limited;
+use crate::settle::{Call, Outcome, Svc, actual, behind, settling};
 use crate::support::TickingClock;
 
 const SECOND: Duration = Duration::from_secs(1);

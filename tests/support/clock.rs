@@ -1,4 +1,4 @@
-//! Clocks, one of which advances at each reading, as a real clock does.
+//! Clocks, one of which advances at each reading, as a real clock does, and limiters with a manual clock.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,7 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::Algorithm;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
+
+pub(crate) fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(clock.clone()).build()
+}
 
 /// A manual clock that advances at each reading, so that all readings differ. Clones share the time.
 #[derive(Clone, Debug)]

@@ -21,8 +21,8 @@ pub(crate) use answer::{Answer, Item};
 pub(crate) use client::{
     Client, Client1, Client2, VERSIONS, Version, at_once, get, read_until, request, send,
 };
-pub(crate) use clock::TickingClock;
-pub(crate) use polled::{Alarm, PolledByHand};
+pub(crate) use clock::{TickingClock, limiter};
+pub(crate) use polled::{Alarm, PolledByHand, patient};
 pub(crate) use random::Random;
 pub(crate) use scale::scaled;
 pub(crate) use server::{Server, Task, listen};

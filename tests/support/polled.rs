@@ -1,7 +1,7 @@
 //! Futures that are polled by hand, and wakers that count how often they were woken.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -103,4 +103,15 @@ impl<F: Future> PolledByHand<F> {
     pub(crate) fn is_pending(&self) -> bool {
         self.future.is_some()
     }
+}
+
+/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
+pub(crate) async fn patient<F: Future>(future: F) -> F::Output {
+    let (mut future, mut polls) = (pin!(future), 0);
+    poll_fn(|cx| {
+        polls += 1;
+        assert!(polls < 1_000, "it spins");
+        future.as_mut().poll(cx)
+    })
+    .await
 }

@@ -30,8 +30,8 @@ impl ProxyWarning {
         Self { is_logged: AtomicBool::new(false) }
     }
 
-    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header field
-    /// of a proxy.
+    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header field of a
+    /// proxy.
     ///
     /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
     #[inline]

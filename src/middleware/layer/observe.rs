@@ -117,9 +117,9 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// names and the labels of the metrics.
     ///
     /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. The clones
-    /// of a layer share these counts, so call this method for one of them, and give each policy a [name](RateLimitLayer::name) of its own. When
-    /// a queued request is admitted, the service records its wait in a histogram. For all other requests, the service
-    /// itself records nothing.
+    /// of a layer share these counts, so call this method for one of them, and give each policy a
+    /// [name](RateLimitLayer::name) of its own. When a queued request is admitted, the service records its wait in a
+    /// histogram. For all other requests, the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         metrics::record(&self.stats());

@@ -75,9 +75,9 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         if options.is_settled { attempt.with_reservation() } else { attempt }
     }
 
-    /// Returns the details of an outcome, with the quotas of the algorithm that decided the request. That is `algorithm`
-    /// or, if this is `None`, the limiter's own algorithm. Returns `None` if the quotas are still those of the policy's
-    /// `PolicyInfo`.
+    /// Returns the details of an outcome, with the quotas of the algorithm that decided the request. That is
+    /// `algorithm` or, if this is `None`, the limiter's own algorithm. Returns `None` if the quotas are still those of
+    /// the policy's `PolicyInfo`.
     #[inline(always)]
     fn details(&self, algorithm: Option<&A>) -> Option<Box<OutcomeDetails>> {
         match (algorithm, self.limiter.algorithm()) {

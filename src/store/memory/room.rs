@@ -27,8 +27,8 @@ const SWEEP_WHEN_FULL: usize = 16;
 /// The maximum number of slots that are examined for one sweep or one eviction. A new key causes at most one of each.
 const MAX_LOOKS: usize = 64;
 
-/// Ten seconds, in nanoseconds. A fresh key that has been idle for this time may be removed while there is room, even if
-/// the window of the algorithm is longer.
+/// Ten seconds, in nanoseconds. A fresh key that has been idle for this time may be removed while there is room, even
+/// if the window of the algorithm is longer.
 const MAX_RETENTION: u64 = 10_000_000_000;
 
 /// Room for one key. It is released on drop.

@@ -105,9 +105,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the maximum time of an attempt to connect. This time includes TLS, the log-in and, with sentinels,
-    /// the search for the master. The default is 250 ms, or the [deadline](Self::deadline) if the deadline is
-    /// longer.
+    /// Sets the maximum time of an attempt to connect. This time includes TLS, the log-in and, with sentinels, the
+    /// search for the master. The default is 250 ms, or the [deadline](Self::deadline) if the deadline is longer.
     ///
     /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may
     /// be much longer than the deadline, for example for a server that is far away. But if a server does not answer at

@@ -29,8 +29,8 @@ impl Script {
     /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually `keys`
     /// has one key. A joint call has several keys, and is charged to all of them or to none. The script has one
     /// argument, because the server reads one long argument faster than many short ones. It contains the deadline, the
-    /// beginnings of the values that this process writes, one for each key, the arguments of all steps, and the costs of
-    /// each call, one for each key. Each number has eight bytes, and each string ends with a zero byte.
+    /// beginnings of the values that this process writes, one for each key, the arguments of all steps, and the costs
+    /// of each call, one for each key. Each number has eight bytes, and each string ends with a zero byte.
     pub(super) fn decide(source: TimeSource, keys: &[KeySteps]) -> Option<Self> {
         let locals =
             |key: &KeySteps| KEY_LOCALS + key.kinds.iter().map(|kind| kind.local_count()).sum::<usize>();
@@ -91,7 +91,7 @@ impl Decide {
         self.line(&format!("local packed = ARGV[1]\nlocal {names}, i = struct.unpack('{format}', packed)"));
     }
 
-    /// Gets the value of each key, as [`GET`] does, but without a table.
+    /// Gets the value of each key, as the script that only reads does, but without a table.
     fn get(&mut self, keys: usize) {
         for at in 0..keys {
             self.line(&format!("local value{at} = c('GET', KEYS[{}])", at + 1));

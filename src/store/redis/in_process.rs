@@ -15,7 +15,7 @@ use super::builder::RedisStoreBuilder;
 use super::connection::{Call, CallError, Command, Connection, Reply};
 use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
-use super::packed::Unpacked;
+use super::packed::{Unpacked, bytes_of};
 use super::plan::{Plan, ScriptPart, VERSION};
 use super::scripts::TimeSource;
 use super::settings::Settings;
@@ -133,7 +133,7 @@ impl RedisInProcess {
         };
         let mut keys = self.keys();
         keys.trips += 1;
-        let last: Vec<u8> = last.chars().map(|byte| byte as u8).collect();
+        let last = bytes_of(last);
         let mut last = Unpacked(&last);
         let Some(deadline) = last.number() else { return error("ERR arguments") };
         if now > deadline {

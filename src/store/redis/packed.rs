@@ -9,20 +9,20 @@ use smallvec::SmallVec;
 pub(super) struct Packed(SmallVec<[u8; 192]>);
 
 impl Packed {
-    pub(super) fn number(&mut self, number: u64) -> &mut Self {
-        self.bytes(&packed(number))
+    pub(super) fn number(&mut self, number: u64) {
+        self.bytes(&packed(number));
     }
 
     /// Adds a string, which must not contain a zero byte.
-    pub(super) fn string(&mut self, string: &str) -> &mut Self {
+    pub(super) fn string(&mut self, string: &str) {
         debug_assert!(!string.contains('\0'), "{string:?}");
-        self.bytes(string.as_bytes()).bytes(b"\0")
+        self.bytes(string.as_bytes());
+        self.bytes(b"\0");
     }
 
     /// Adds bytes that are packed already.
-    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
-        self
     }
 }
 
@@ -35,6 +35,12 @@ impl AsRef<[u8]> for Packed {
 /// Returns the bytes of a number in an argument.
 pub(super) fn packed(number: u64) -> [u8; 8] {
     (number as f64).to_be_bytes()
+}
+
+/// Returns the bytes of an argument. Each character of `word` stands for one byte.
+#[cfg(any(test, feature = "test-util"))]
+pub(super) fn bytes_of(word: &str) -> Vec<u8> {
+    word.chars().map(|byte| byte as u8).collect()
 }
 
 /// An argument that is unpacked as by a script, for servers in this process.

@@ -55,14 +55,14 @@ impl<A: StoredAlgorithm> Plan<A> {
         Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
     }
 
-    /// Returns the beginning of the values that this process writes. Algorithms with different
-    /// units have different beginnings.
+    /// Returns the beginning of the values that this process writes. Algorithms with different units have different
+    /// beginnings.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Returns the script that decides calls of these costs, and the function that packs the rest of its argument, after
-    /// the deadline. Returns `None` if no script can decide these calls.
+    /// Returns the script that decides calls of these costs, and the function that packs the rest of its argument,
+    /// after the deadline. Returns `None` if no script can decide these calls.
     pub(super) fn script<'a>(
         &'a self,
         costs: &'a [u64],
@@ -71,12 +71,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         if !costs.iter().all(|cost| part.decides(*cost)) {
             return None;
         }
-        let pack = move |last: &mut Packed| {
-            last.string(&self.prefix).bytes(&part.arguments);
-            costs.iter().for_each(|cost| {
-                last.number(*cost);
-            });
-        };
+        let pack = move |last: &mut Packed| pack(&[(part, &self.prefix)], costs.iter().copied(), last);
         Some((script, pack))
     }
 
@@ -113,6 +108,18 @@ impl ScriptPart {
     fn decides(&self, cost: u64) -> bool {
         cost <= self.max_cost
     }
+}
+
+/// Packs what a script for these keys unpacks after the deadline. `costs` are the costs of all calls, one call after
+/// another.
+pub(super) fn pack(keys: &[(&ScriptPart, &str)], costs: impl Iterator<Item = u64>, last: &mut Packed) {
+    for (_, prefix) in keys {
+        last.string(prefix);
+    }
+    for (part, _) in keys {
+        last.bytes(&part.arguments);
+    }
+    costs.for_each(|cost| last.number(cost));
 }
 
 #[cfg(test)]

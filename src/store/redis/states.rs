@@ -4,9 +4,8 @@
 //! While machines use a key with different quotas, the value of the key has one state for each quota, at most four. The
 //! quota of each machine decides the calls of that machine. An admitted call is charged to all states. So units that
 //! exceed a small quota are still counted for a larger one. No machine admits more calls than its own quota allows,
-//! whichever machine has admitted the earlier calls. The state of a quota is dropped
-//! at the time at which it would be fresh if it were not used any more. Calls of machines with other quotas do not
-//! postpone this time.
+//! whichever machine has admitted the earlier calls. The state of a quota is dropped at the time at which it would be
+//! fresh if it were not used any more. Calls of machines with other quotas do not postpone this time.
 
 use super::error::{RedisError, RedisErrorKind};
 use super::operation::{Action, Operation, Outcome};

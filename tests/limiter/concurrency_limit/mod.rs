@@ -33,17 +33,13 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random, scaled};
+use crate::support::{PolledByHand, Random, limiter, scaled};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// A value that a call holds until it ends.
 type Holder = Box<dyn Any>;
 type Call = Pin<Box<dyn Future<Output = Result<Holder, ()>>>>;
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
 
 /// A request with a key, and its cost.
 type Asks = Request<(u64, u64)>;

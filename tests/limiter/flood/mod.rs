@@ -14,8 +14,8 @@ use tower_throttle::store::{OnFull, Permit};
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 const MAX_KEYS: usize = 10_000;
-/// The number of invented keys: 3.7 for each place in the table, as in an attack that was measured, with 370,000 keys and
-/// 100,000 places.
+/// The number of invented keys: 3.7 for each place in the table, as in an attack that was measured, with 370,000 keys
+/// and 100,000 places.
 const INVENTED: u64 = 37_000;
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);

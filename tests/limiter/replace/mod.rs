@@ -7,16 +7,10 @@ mod waiters;
 
 use std::time::Duration;
 
-use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::Algorithm;
-use tower_throttle::clock::ManualClock;
+use crate::support::limiter;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
 
 /// Runs a test with each kind of algorithm whose units are counted.
 macro_rules! with_each_kind {

@@ -1,7 +1,6 @@
 //! Waiters stay queued in order when the algorithm is replaced, and are released at the new rate.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Wake, Waker};
@@ -15,18 +14,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{MS, limiter};
-use crate::support::{PolledByHand, Random};
-
-/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
-async fn patient<F: Future>(future: F) -> F::Output {
-    let (mut future, mut polls) = (pin!(future), 0);
-    poll_fn(|cx| {
-        polls += 1;
-        assert!(polls < 1_000, "it spins");
-        future.as_mut().poll(cx)
-    })
-    .await
-}
+use crate::support::{PolledByHand, Random, patient};
 
 /// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is released, in
 /// milliseconds.

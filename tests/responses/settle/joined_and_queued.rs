@@ -6,8 +6,8 @@ use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
 
-use super::{Call, Outcome, SECOND, actual, behind, five, limited, limiter, settling};
-use crate::reference_service::cost_of;
+use super::{Call, Outcome, SECOND, actual, behind, five, limiter, settling};
+use crate::reference_service::{cost_of, limited};
 use crate::support::TickingClock;
 
 #[test]

@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, Response};
-use tower::layer::Layer;
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service as _, ServiceExt, service_fn};
+use tower::{BoxError, Service as _, service_fn};
 use tower_throttle::algorithm::Algorithm;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{ResponseBody, SettleFn};
+use tower_throttle::middleware::SettleFn;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::reference_service::{Cost, CostOf, cost_of};
@@ -53,17 +52,6 @@ pub(crate) fn behind() -> Svc {
             }
         })
     }))
-}
-
-pub(crate) fn limited<L>(layer: L, inner: Svc) -> Svc
-where
-    L: Layer<Svc>,
-    L::Service: tower::Service<Request<Body>, Response = Response<ResponseBody<Body>>, Error = BoxError>,
-    L::Service: Clone + Send + Sync + 'static,
-    <L::Service as tower::Service<Request<Body>>>::Future: Send,
-{
-    let service = layer.layer(inner);
-    BoxCloneSyncService::new(service.map_response(|response| response.map(Body::new)))
 }
 
 pub(crate) fn actual(response: &Response<Body>) -> Option<u64> {

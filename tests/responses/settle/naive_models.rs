@@ -6,7 +6,8 @@ use std::time::Duration;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, SlidingLog, TokenBucket};
 
-use super::{Call, Outcome, PERIOD, behind, limited, limiter, settling, unit};
+use super::{Call, Outcome, PERIOD, behind, limiter, settling, unit};
+use crate::reference_service::limited;
 use crate::support::{Random, TickingClock};
 
 /// A naive model of an algorithm.

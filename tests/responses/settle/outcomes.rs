@@ -10,8 +10,9 @@ use tower_throttle::algorithm::{Concurrency, FixedWindow, TokenBucket};
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
 
-use super::{Call, Outcome, SECOND, behind, five, limited, limiter, settling};
+use super::{Call, Outcome, SECOND, behind, five, limiter, settling};
 use crate::header_parser::ParsedFields;
+use crate::reference_service::limited;
 use crate::support::TickingClock;
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::{Decision, Quota, RateLimiter};
 
-use super::{Call, LIMIT, PERIOD, SECOND, behind, five, limited, limiter, settling, unit};
+use super::{Call, LIMIT, PERIOD, SECOND, behind, five, limiter, settling, unit};
 use crate::generators::Kind;
 use crate::generators::{KINDS, Rule, made};
+use crate::reference_service::limited;
 use crate::support::{Random, TickingClock};
 
 /// Charges three units. After the end of their window, charges two units in the next window.

@@ -6,13 +6,12 @@ mod decisions;
 use axum::body::Body;
 use http::{Request, Response};
 use tower::{Service as _, service_fn};
-use tower_throttle::algorithm::{Algorithm, FixedWindow};
-use tower_throttle::clock::ManualClock;
+use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::middleware::ShadowDenied;
-use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle::{Decision, Quota};
 
 use crate::reference_service::Service;
-use crate::support::PolledByHand;
+use crate::support::{PolledByHand, limiter};
 
 /// A service that returns the extensions of its request that shadow mode has inserted.
 fn marked() -> Service {
@@ -26,10 +25,6 @@ fn marked() -> Service {
         }
         std::future::ready(Ok(response))
     }))
-}
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
 }
 
 /// Makes a call that is not queued.

@@ -22,5 +22,4 @@ mod shutdown;
 mod support;
 mod task_store;
 mod unread;
-mod with_clock;
 mod with_tower_layers;

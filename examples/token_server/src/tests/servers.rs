@@ -1,5 +1,5 @@
-//! A server rejects invalid requests, reads changed limits, and reports its counts and its health. Several servers share
-//! counts in Redis.
+//! A server rejects invalid requests, reads changed limits, and reports its counts and its health. Several servers
+//! share counts in Redis.
 
 use std::time::Duration;
 

@@ -59,8 +59,8 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     /// If the key has a state for the old default tier, and none for the new default tier, adds a converted state for
-    /// the new default tier. Calls that choose the old algorithm as their tier use the
-    /// old state, unless it is removed to make room.
+    /// the new default tier. Calls that choose the old algorithm as their tier use the old state, unless it is removed
+    /// to make room.
     fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
         if state.by == from.algorithm {
             return self.ask(state, now, |_| ((), Keep::Tier));

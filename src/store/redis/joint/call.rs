@@ -16,6 +16,7 @@ use crate::store::redis::link::{Keys, Swap};
 use crate::store::redis::links::{Attempted, Links};
 use crate::store::redis::operation::Outcome;
 use crate::store::redis::packed::Packed;
+use crate::store::redis::plan::pack;
 use crate::store::redis::route::Route;
 use crate::store::redis::scripts::Script;
 
@@ -111,17 +112,10 @@ impl JointCall {
         if !self.members.iter().all(|member| member.script_part(0).is_some()) {
             return None;
         }
-        let (mut steps, mut packed) = (Vec::new(), Packed::default());
-        for (group, (part, prefix)) in self.groups.iter().zip(&parts) {
-            steps.push(part.steps(group.is_in_shadow));
-            packed.string(prefix);
-        }
-        for (part, _) in &parts {
-            packed.bytes(&part.arguments);
-        }
-        for group in &self.groups {
-            packed.number(group.cost);
-        }
+        let steps =
+            self.groups.iter().zip(&parts).map(|(group, (part, _))| part.steps(group.is_in_shadow)).collect();
+        let mut packed = Packed::default();
+        pack(&parts, self.groups.iter().map(|group| group.cost), &mut packed);
         Some((self.links().any().joint_script(steps)?, packed))
     }
 
@@ -153,9 +147,7 @@ impl JointCall {
         let mut sent = link.now();
         let mut found = match &self.script {
             Some((script, packed)) => {
-                let evaluated = link.eval(script, keys, not_after, |_, last| {
-                    last.bytes(packed.as_ref());
-                });
+                let evaluated = link.eval(script, keys, not_after, |_, last| last.bytes(packed.as_ref()));
                 evaluated.await?
             }
             None => link.read(keys, not_after).await?.into_other(),

@@ -11,7 +11,7 @@ use crate::algorithm::{FixedWindow, LeakyBucket, Lockout, TokenBucket};
 use crate::decision::Decision;
 use crate::quota::Quota;
 use crate::store::redis::connection::Reply;
-use crate::store::redis::packed::Unpacked;
+use crate::store::redis::packed::{Unpacked, bytes_of};
 use crate::store::redis::{RedisError, RedisStore};
 
 const MS: Duration = Duration::from_millis(1);
@@ -44,10 +44,9 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
     assert_eq!(server.commands().len(), 3, "one to write the first, two for the five others");
 }
 
-/// Returns the deadline, the prefix and the other numbers in a script's argument. Each character of `word` stands for
-/// one byte.
+/// Returns the deadline, the prefix and the other numbers in a script's argument.
 fn unpacked(word: &str) -> (u64, String, Vec<u64>) {
-    let bytes: Vec<u8> = word.chars().map(|byte| u8::try_from(byte).unwrap()).collect();
+    let bytes = bytes_of(word);
     let mut unpacked = Unpacked(&bytes);
     let (deadline, prefix) = (unpacked.number().unwrap(), unpacked.string().unwrap());
     let prefix = String::from_utf8(prefix.to_vec()).unwrap();

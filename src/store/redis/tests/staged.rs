@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::store::redis::connection::{Call, CallError, Command, Connection, Reply};
 use crate::store::redis::error::RedisError;
-use crate::store::redis::packed::Unpacked;
+use crate::store::redis::packed::{Unpacked, bytes_of};
 
 /// A server that knows only the scripts that read and swap states. Its clock advances with tokio's time, and can be set
 /// ahead.
@@ -115,7 +115,7 @@ impl Staged {
         let stamp = self.stamp();
         let (last, key) = (command.last().unwrap(), &command[3]);
         let reply = |text: String| Ok(Reply::Text(text.into()));
-        let last: Vec<u8> = last.chars().map(|byte| byte as u8).collect();
+        let last = bytes_of(last);
         let mut last = Unpacked(&last);
         if now > last.number().unwrap() {
             return reply(format!("L{stamp}"));

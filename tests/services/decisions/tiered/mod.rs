@@ -11,14 +11,10 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::PolledByHand;
+use crate::support::{PolledByHand, limiter};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-
-fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
 
 fn tiered<A: Algorithm + PartialEq>(algorithm: A) -> (RateLimiter<Tiered<A>>, ManualClock) {
     let clock = ManualClock::new();

@@ -1,7 +1,5 @@
 //! Calls of several tiers wait in one queue, and share the stored permits of `Smooth`.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -11,18 +9,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use super::{MS, SECOND, fast, slow, takes, tiered, waits};
-use crate::support::{PolledByHand, Random};
-
-/// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
-async fn patient<F: Future>(future: F) -> F::Output {
-    let (mut future, mut polls) = (pin!(future), 0);
-    poll_fn(|cx| {
-        polls += 1;
-        assert!(polls < 1_000, "it spins");
-        future.as_mut().poll(cx)
-    })
-    .await
-}
+use crate::support::{PolledByHand, Random, patient};
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_two_tiers_wait_in_one_queue_in_order() {

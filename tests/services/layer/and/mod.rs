@@ -13,7 +13,7 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::{Decision, Quota};
 
 use crate::support::Random;
-use crate::with_clock::limiter;
+use crate::support::limiter;
 
 const SECOND: u64 = 1_000_000_000;
 /// The number of calls in one case.

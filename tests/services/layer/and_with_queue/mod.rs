@@ -16,7 +16,7 @@ use tower_throttle::Quota;
 use tower_throttle::algorithm::LeakyBucket;
 
 use crate::support::PolledByHand;
-use crate::with_clock::limiter;
+use crate::support::limiter;
 
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use http::Request;
 use tower::ServiceExt;
 
 use crate::support::Answer;
-use crate::with_clock::limiter;
+use crate::support::limiter;
 
 fn app() -> Router {
     Router::new().route("/", get(|| async { "hello" }))

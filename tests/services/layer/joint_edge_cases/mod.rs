@@ -10,7 +10,7 @@ use tower::Service;
 use tower_throttle::{Error, Quota};
 
 use crate::support::PolledByHand;
-use crate::with_clock::limiter;
+use crate::support::limiter;
 
 fn hourly(limit: u64) -> Quota {
     Quota::per_hour(limit)

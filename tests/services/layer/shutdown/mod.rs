@@ -9,7 +9,7 @@ use std::future::Future;
 use tower_throttle::{Decision, Quota};
 
 use crate::support::PolledByHand;
-use crate::with_clock::limiter;
+use crate::support::limiter;
 
 fn quota() -> Quota {
     Quota::per_hour(1)
