@@ -21,6 +21,7 @@ mod siphash;
 mod slots;
 mod stats;
 mod table;
+mod turnover;
 mod wait;
 mod wakers;
 
@@ -61,9 +62,9 @@ pub use wait::QueuedAcquire;
 /// One call at a time changes the state of a key. At most `max_keys` keys are kept. A fresh key may be removed at any
 /// time. Its removal changes no decision while the table has room for new keys.
 ///
-/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default, the least
-/// used of eight sampled keys is evicted, so that new keys need not be denied. A key at its limit is evicted only if
-/// none of the other sampled keys is used less. A key with calls in progress or queued calls is never evicted.
+/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default, one of
+/// eight sampled keys is evicted, so that new keys need not be denied: the least used of those that were not called
+/// recently. A key with calls in progress or queued calls is never evicted.
 /// [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) counts evictions and other effects of a full table.
 ///
 /// # How large `max_keys` should be

@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 
-use smallvec::SmallVec;
-
 use crate::algorithm::{Algorithm, Usage};
 
 /// The behaviour for a new key when the table contains [`max_keys`](crate::limiter::Builder::max_keys) keys, and none
@@ -16,20 +14,27 @@ use crate::algorithm::{Algorithm, Usage};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys. Of equally used keys, evicts the key that has been idle longest. If
-    /// the algorithm is a token bucket or a window alone, with a limit of eight or more, the first key that has used a
-    /// single unit is evicted without a further comparison.
+    /// Evicts the least used of eight sampled keys, but no key that was called while the latest quarter of the table was
+    /// replaced. Of equally used keys, evicts the key that has been idle longest. If the algorithm is a token bucket or
+    /// a window alone, with a limit of eight or more, the first key that has used a single unit is evicted without a
+    /// further comparison.
     ///
-    /// A key at its limit is evicted only if none of the other sampled keys is used less. Of keys at their limits, idle
-    /// keys are evicted first, then keys that are locked out, and keys with frequent calls last. At its next call, an
+    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a key
+    /// that is locked out after the keys at their limits. If all sampled keys have recent calls, up to 16 more keys are
+    /// sampled. If these have recent calls as well, the key that has been idle longest is evicted. At its next call, an
     /// evicted key has the state of a new key. If none of the examined keys (64 at most) may be evicted, the call is
     /// denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
+    /// So a key that is called at least once while a quarter of the table is replaced gets what its limit allows, if
+    /// the table has a thousand keys or more. A few such keys can be evicted nevertheless, because keys are sampled. In
+    /// tests they get at most 1.1 times what their limits allow. This needs a clock that moves. While the clock stands
+    /// still, it does not tell which keys were called recently, so only the usage decides.
+    ///
     /// If all sampled keys are at their limits, as with a limit of one per hour, one of these keys is evicted
     /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key at
-    /// its limit can get its whole quota once more if a flood of keys replaces the whole table between two calls of
-    /// that key. During a flood of up to twice `max_keys` keys, this happens to a key at most twice. It does not happen
-    /// while calls with the key are frequent. If it happens too often, choose [`Reject`](OnFull::Reject).
+    /// its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table. During
+    /// a flood of up to twice `max_keys` keys, this happens to a key at most twice. If it happens too often, choose
+    /// [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
     /// Lets new keys share buckets. Each bucket has the quota of one key. The number of buckets is `max_keys`, rounded
@@ -50,25 +55,47 @@ pub enum OnFull {
 }
 
 /// The number of keys that are sampled for an eviction.
-pub(super) const SAMPLED: usize = 8;
+const SAMPLED: usize = 8;
+/// The maximum number of keys that are sampled if all of the first [`SAMPLED`] keys have recent calls.
+const SAMPLED_AT_MOST: usize = 24;
 
-/// One of the sampled keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One of the sampled keys. The key with the lowest rank is evicted.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Sampled<K> {
     pub(super) key: K,
-    pub(super) usage: Usage,
-    /// The time since the key's last call, in nanoseconds.
-    pub(super) idle: u64,
+    rank: (bool, Usage, Reverse<u64>),
 }
 
-/// The choice of the key to evict, which is the least used of a few sampled keys. If all sampled keys are at their
-/// limits, keys that were used recently are evicted last. Of equally used keys, it is the key that has been idle
-/// longest. A key that has used at most `one_unit` is chosen without a comparison with keys that are offered later.
+impl<K> Sampled<K> {
+    /// Returns a key, the time since its last call in nanoseconds, and whether it was called while the latest quarter
+    /// of the table was replaced.
+    ///
+    /// The usage of keys with recent calls does not count. Otherwise, a flood of keys that are used up would evict a
+    /// partly used key again and again before it reaches its limit, although calls with the key continue.
+    #[inline]
+    pub(super) fn new(key: K, is_recent: bool, idle: u64, usage: impl FnOnce() -> Usage) -> Self {
+        Self { key, rank: (is_recent, if is_recent { Usage::NONE } else { usage() }, Reverse(idle)) }
+    }
+
+    fn is_recent(&self) -> bool {
+        self.rank.0
+    }
+
+    /// Returns the usage of the key, or `None` if the key has a recent call.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        (!self.is_recent()).then_some(self.rank.1)
+    }
+}
+
+/// The choice of the key to evict, which is the least used of the sampled keys that have no recent call. Of equally used
+/// keys, it is the key that has been idle longest. If all sampled keys have recent calls, it is the key that has been
+/// idle longest. A key without a recent call that has used at most `one_unit` is chosen without a comparison with keys
+/// that are offered later.
 ///
 /// This type does not access the table. The caller offers only keys that may be evicted.
 #[derive(Debug)]
 pub(super) struct LeastUsed<K> {
-    sampled: SmallVec<[Sampled<K>; SAMPLED]>,
+    least: Option<Sampled<K>>,
     /// The number of keys that were offered.
     offered: usize,
     /// The usage up to which a key is chosen without a comparison with the keys that are offered later.
@@ -76,42 +103,41 @@ pub(super) struct LeastUsed<K> {
     is_chosen: bool,
 }
 
-impl<K: Copy> LeastUsed<K> {
+impl<K> LeastUsed<K> {
     pub(super) fn new(one_unit: Usage) -> Self {
-        Self { sampled: SmallVec::new(), offered: 0, one_unit, is_chosen: false }
+        Self { least: None, offered: 0, one_unit, is_chosen: false }
     }
 
-    /// Returns whether enough keys were offered.
-    pub(super) fn is_complete(&self) -> bool {
-        self.offered >= SAMPLED
+    /// Returns whether enough keys were offered. If all of them have recent calls and `is_thorough` is `true`, more keys
+    /// are needed.
+    #[inline]
+    pub(super) fn is_complete(&self, is_thorough: bool) -> bool {
+        self.offered >= SAMPLED && (!is_thorough || !self.are_all_recent() || self.offered >= SAMPLED_AT_MOST)
+    }
+
+    /// Returns whether all keys that were offered have recent calls.
+    pub(super) fn are_all_recent(&self) -> bool {
+        self.least.as_ref().is_none_or(Sampled::is_recent)
     }
 
     /// Offers a key. `sample` is called only if the choice is not made yet.
     #[inline]
     pub(super) fn offer(&mut self, sample: impl FnOnce() -> Sampled<K>) {
         self.offered += 1;
-        if !self.is_chosen {
-            let sampled = sample();
-            self.is_chosen = self.one_unit > Usage::NONE && sampled.usage <= self.one_unit;
-            self.sampled.push(sampled);
+        if self.is_chosen {
+            return;
+        }
+        let sampled = sample();
+        let is_unit = |usage| self.one_unit > Usage::NONE && usage <= self.one_unit;
+        self.is_chosen = sampled.usage().is_some_and(is_unit);
+        if self.is_chosen || self.least.as_ref().is_none_or(|least| sampled.rank < least.rank) {
+            self.least = Some(sampled);
         }
     }
 
     /// Returns the key to evict, if a key was offered.
-    ///
-    /// If all sampled keys are at their limits, keys whose last calls are much more recent than those of most sampled
-    /// keys are not evicted. Otherwise, a flood of keys that are locked out would evict such a key again and again,
-    /// although calls with the key continue.
-    pub(super) fn least_used(mut self) -> Option<Sampled<K>> {
-        let least = *self.sampled.iter().min_by_key(|sampled| (sampled.usage, Reverse(sampled.idle)))?;
-        if !least.usage.is_full() {
-            return Some(least);
-        }
-        self.sampled.sort_by_key(|sampled| sampled.idle);
-        let median = self.sampled[self.sampled.len() / 2].idle;
-        let is_active = |sampled: &Sampled<K>| sampled.idle < median / 4;
-        let order = |sampled: &Sampled<K>| (is_active(sampled), sampled.usage, Reverse(sampled.idle));
-        self.sampled.into_iter().min_by_key(order)
+    pub(super) fn least_used(self) -> Option<Sampled<K>> {
+        self.least
     }
 }
 
@@ -133,13 +159,18 @@ mod tests {
     use crate::algorithm::FixedWindow;
     use crate::quota::Quota;
 
+    const BEFORE: bool = false;
+    const RECENT: bool = true;
+
     /// Returns the keys in the order in which they are evicted, if the remaining keys are sampled again after each
-    /// eviction.
-    fn order(offers: &[(char, Usage, u64)]) -> String {
+    /// eviction. An offer is a key, whether it has a recent call, its usage, and its idle time.
+    fn order(offers: &[(char, bool, Usage, u64)]) -> String {
         let (mut offers, mut evicted) = (offers.to_vec(), String::new());
         loop {
             let mut sample = LeastUsed::new(Usage::NONE);
-            offers.iter().for_each(|&(key, usage, idle)| sample.offer(|| Sampled { key, usage, idle }));
+            for &(key, is_recent, usage, idle) in &offers {
+                sample.offer(|| Sampled::new(key, is_recent, idle, || usage));
+            }
             let Some(least) = sample.least_used() else { return evicted };
             offers.retain(|(key, ..)| *key != least.key);
             evicted.push(least.key);
@@ -155,54 +186,60 @@ mod tests {
         assert_eq!(one_unit(&window.block_for(Duration::from_secs(1)).after(3)), Usage::NONE);
 
         let mut sample = LeastUsed::new(Usage::of(1, 100));
-        for (key, used) in [('a', 2), ('b', 1)] {
-            sample.offer(|| Sampled { key, usage: Usage::of(used, 100), idle: 0 });
+        for (key, is_recent, used) in [('a', BEFORE, 2), ('b', RECENT, 1), ('c', BEFORE, 1)] {
+            sample.offer(|| Sampled::new(key, is_recent, 0, || Usage::of(used, 100)));
         }
         sample.offer(|| unreachable!("the choice is made"));
-        assert!(!sample.is_complete());
-        assert_eq!(sample.least_used().map(|sampled| sampled.key), Some('b'));
+        assert!(!sample.is_complete(true));
+        assert_eq!(sample.least_used().map(|sampled| sampled.key), Some('c'));
     }
 
     #[test]
     fn the_least_used_goes_first() {
         let offers = [
-            ('a', Usage::of(5, 10), 0),
-            ('b', Usage::FULL, 1_000),
-            ('c', Usage::of(1, 10), 0),
-            ('d', Usage::of(3, 20), 7),
+            ('a', BEFORE, Usage::of(5, 10), 0),
+            ('b', BEFORE, Usage::FULL, 1_000),
+            ('c', BEFORE, Usage::of(1, 10), 0),
+            ('d', BEFORE, Usage::of(3, 20), 7),
         ];
         assert_eq!(order(&offers), "cdab");
     }
 
     #[test]
     fn of_keys_used_alike_the_longest_idle_goes_first() {
-        let full = [('a', Usage::FULL, 3), ('b', Usage::FULL, 9), ('c', Usage::FULL, 0)];
+        let full = [('a', 3), ('b', 9), ('c', 0)].map(|(key, idle)| (key, BEFORE, Usage::FULL, idle));
         assert_eq!(order(&full), "bac");
-        let alike = [('a', Usage::of(1, 2), 3), ('b', Usage::of(50, 100), 9)];
+        let alike = [('a', BEFORE, Usage::of(1, 2), 3), ('b', BEFORE, Usage::of(50, 100), 9)];
         assert_eq!(order(&alike), "ba", "used alike, whatever the limits");
     }
 
     #[test]
     fn a_key_that_is_locked_out_outlasts_those_at_their_limits() {
-        let offers = |idle| [('a', Usage::LOCKED_OUT, idle), ('b', Usage::FULL, 4), ('c', Usage::FULL, 5)];
-        assert_eq!(order(&offers(9)), "cba");
-        assert_eq!(order(&offers(50))[..1], *"c");
+        let offers = [
+            ('a', BEFORE, Usage::LOCKED_OUT, 50),
+            ('b', BEFORE, Usage::FULL, 4),
+            ('c', BEFORE, Usage::FULL, 5),
+        ];
+        assert_eq!(order(&offers), "cba");
     }
 
     #[test]
-    fn a_used_up_key_that_keeps_on_calling_outlasts_those_that_are_locked_out() {
+    fn a_key_with_recent_calls_outlasts_those_without_whatever_they_have_used() {
         let offers = [
-            ('a', Usage::FULL, 1),
-            ('b', Usage::LOCKED_OUT, 90),
-            ('c', Usage::LOCKED_OUT, 70),
-            ('d', Usage::of(1, 2), 1),
+            ('a', RECENT, Usage::of(1, 2), 1),
+            ('b', BEFORE, Usage::LOCKED_OUT, 90),
+            ('c', BEFORE, Usage::FULL, 70),
+            ('d', RECENT, Usage::FULL, 9),
+            ('e', BEFORE, Usage::of(1, 100), 80),
         ];
-        assert_eq!(order(&offers), "dbca");
+        assert_eq!(order(&offers), "ecbda");
     }
 
     #[test]
     fn of_keys_that_do_not_differ_the_first_goes_first() {
-        assert_eq!(order(&[('a', Usage::NONE, 1), ('b', Usage::NONE, 1)]), "ab");
+        for is_recent in [BEFORE, RECENT] {
+            assert_eq!(order(&[('a', is_recent, Usage::NONE, 1), ('b', is_recent, Usage::NONE, 1)]), "ab");
+        }
     }
 
     #[test]
@@ -211,14 +248,20 @@ mod tests {
     }
 
     #[test]
-    fn eight_are_enough() {
-        let mut sample = LeastUsed::new(Usage::NONE);
-        for key in 0..SAMPLED {
-            assert!(!sample.is_complete());
-            sample.offer(|| Sampled { key, usage: Usage::FULL, idle: 0 });
-        }
-        assert!(sample.is_complete());
-        assert_eq!(sample.sampled.len(), 8);
-        assert_eq!(sample.least_used().map(|sampled| sampled.key), Some(0));
+    fn eight_keys_are_enough_unless_all_have_recent_calls() {
+        let offered = |is_recent: fn(usize) -> bool, is_thorough| {
+            let mut sample = LeastUsed::new(Usage::NONE);
+            let keys = (0..100).take_while(|&key| {
+                let is_complete = sample.is_complete(is_thorough);
+                sample.offer(|| Sampled::new(key, is_recent(key), 0, || Usage::FULL));
+                !is_complete
+            });
+            (keys.count(), sample.least_used().map(|sampled| sampled.key))
+        };
+        assert_eq!(offered(|_| BEFORE, true), (8, Some(0)));
+        assert_eq!(offered(|key| key != 7, true), (8, Some(7)));
+        assert_eq!(offered(|key| key != 11, true), (12, Some(11)));
+        assert_eq!(offered(|_| RECENT, true), (24, Some(0)));
+        assert_eq!(offered(|_| RECENT, false), (8, Some(0)));
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) queues: Queues<A>,
     /// The number of slots that are due to be examined.
     pub(super) due: usize,
+    /// Whether all keys of the latest sample for an eviction had recent calls.
+    pub(super) is_busy: bool,
 }
 
 /// The settings that apply to all keys of a shard.
@@ -113,7 +115,8 @@ impl<A: Algorithm> Shards<A> {
         });
         let shard = |_| {
             let queues = HashMap::with_hasher(IdentityBuildHasher);
-            let shard = Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0 };
+            let shard =
+                Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0, is_busy: false };
             LockedShard { shard: SpinLock::new(shard), denial: LatestDenial::default() }
         };
         Self { shards: (0..count).map(shard).collect() }

@@ -20,6 +20,7 @@ use super::on_full::OnFull;
 use super::room::retention;
 use super::shard::{Queues, Shard, ShardConfig, Shards, shard_count};
 use super::stats::Counters;
+use super::turnover::Turnover;
 use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
@@ -40,6 +41,7 @@ pub(super) struct Table<A: Algorithm> {
     pub(super) next_bucket: AtomicUsize,
     pub(super) len: AtomicUsize,
     pub(super) max_keys: usize,
+    pub(super) turnover: Turnover,
     /// The latest clock reading at which a key was removed.
     removed_until: AtomicU64,
     /// The time for which an idle fresh key is kept while there is room, in nanoseconds.
@@ -68,6 +70,7 @@ impl<A: Algorithm> Table<A> {
             next_bucket: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
+            turnover: Turnover::new(max_keys),
         }
     }
 

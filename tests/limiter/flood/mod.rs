@@ -3,6 +3,7 @@
 
 mod callers;
 mod evictions;
+mod frequent_calls;
 mod joint_calls;
 
 use std::collections::VecDeque;

@@ -1,0 +1,216 @@
+//! The keys of callers that keep calling stay in a full table, whatever the keys of a flood have used.
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::store::OnFull;
+use tower_throttle::{Quota, RateLimiter};
+
+use super::{Count, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, bucket};
+
+/// The units of its limit that a key of the flood has used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Used {
+    One,
+    Half,
+    All,
+    /// One, half or all, in turn.
+    Mixed,
+}
+
+/// How the keys of a flood arrive, at the same average rate.
+#[derive(Clone, Copy, Debug)]
+enum Arrival {
+    Steady,
+    /// A third of the table at one key per microsecond, then a pause.
+    Bursts,
+}
+
+/// The shares of the table that are replaced between two calls of a frequent caller, in percent.
+const SHARES: [u64; 4] = [1, 3, 10, 25];
+const CALLERS: u64 = 20;
+const SILENT_KEYS: u64 = 200;
+
+/// A flood into a table that was full before. While it lasts, 1.5 s replace the whole table.
+#[derive(Clone, Copy, Debug)]
+struct Flood {
+    max_keys: usize,
+    on_full: OnFull,
+    used: Used,
+    arrival: Arrival,
+    /// The number of times that the whole table is replaced.
+    rounds: u64,
+    /// The number of calls that lock a key out after its units are used, or 0.
+    denials: u64,
+}
+
+/// The effect of a flood on callers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// For each of [`SHARES`]: the number of admitted calls, and that number without a flood.
+    frequent: [(u64, u64); SHARES.len()],
+    newcomers: Count,
+    half_an_hour_later: Count,
+    /// Units of keys that were used up before the flood and are silent during two replacements of the table: the number
+    /// that is admitted then, and the number that was admitted before.
+    silent: (u64, u64),
+}
+
+impl Flood {
+    fn new(used: Used, arrival: Arrival) -> Self {
+        Self { max_keys: 1_000, on_full: OnFull::EvictLeastUsed, used, arrival, rounds: 12, denials: 0 }
+    }
+
+    /// Uses units of the key number `at` of the flood.
+    fn use_key<A: Algorithm>(self, limiter: &RateLimiter<A>, at: u64, limit: u64) {
+        let key = INVENTED_KEYS + at;
+        let units = match (self.used, at % 3) {
+            (Used::One, _) | (Used::Mixed, 0) => 1,
+            (Used::Half, _) | (Used::Mixed, 1) => limit.div_ceil(2),
+            (Used::All, _) | (Used::Mixed, _) => limit,
+        };
+        let _ = limiter.check_n(&key, units);
+        if units == limit {
+            for _ in 0..self.denials {
+                let _ = limiter.check(&key);
+            }
+        }
+    }
+
+    fn run<A: Algorithm>(self, algorithm: &A) -> Seen {
+        const FREQUENT: u64 = 1_000;
+        const NEW: u64 = 1_000_000;
+        const SILENT: u64 = 2_000_000;
+        let (clock, size) = (ManualClock::new(), self.max_keys as u64);
+        let builder = |max| RateLimiter::builder(algorithm.clone()).clock(clock.clone()).max_keys(max);
+        let limiter = builder(self.max_keys).on_full(self.on_full).build();
+        let quiet = builder(100_000).build();
+        let limit = algorithm.policy().quota;
+        let (step, burst) = (3 * SECOND / 2 / size as u32, size / 3);
+        let advance = |at: u64| match self.arrival {
+            Arrival::Steady => clock.advance(step),
+            Arrival::Bursts if at.is_multiple_of(burst) => clock.advance(step * burst as u32),
+            Arrival::Bursts => clock.advance(Duration::from_micros(1)),
+        };
+        let use_up = |key: u64| (0..limit).filter(|_| limiter.check(&key).is_allowed()).count() as u64;
+        let mut seen = Seen::default();
+        seen.silent.1 = (0..SILENT_KEYS).map(|key| use_up(SILENT + key)).sum();
+        // The table is filled first.
+        for at in 0..size {
+            advance(at);
+            self.use_key(&limiter, at, limit);
+        }
+        for at in size..(1 + self.rounds) * size {
+            advance(at);
+            self.use_key(&limiter, at, limit);
+            for (share, counts) in SHARES.iter().zip(&mut seen.frequent) {
+                let interval = share * size / 100;
+                for caller in 0..CALLERS {
+                    // Callers with the same share call one after another.
+                    if (at + caller * interval / CALLERS).is_multiple_of(interval) {
+                        let key = FREQUENT * share + caller;
+                        counts.0 += u64::from(limiter.check(&key).is_allowed());
+                        counts.1 += u64::from(quiet.check(&key).is_allowed());
+                    }
+                }
+            }
+            if at.is_multiple_of(100) {
+                seen.newcomers.add(limiter.check(&(NEW + at)).is_allowed());
+            }
+            if at == 3 * size {
+                seen.silent.0 = (0..SILENT_KEYS).map(|key| use_up(SILENT + key)).sum();
+            }
+        }
+        clock.advance(30 * MINUTE);
+        for newcomer in 0..size / 10 {
+            seen.half_an_hour_later.add(limiter.check(&(NEW / 2 + newcomer)).is_allowed());
+        }
+        seen
+    }
+}
+
+fn assert_keeps_frequent_callers<A: Algorithm>(algorithm: &A, denials: u64) {
+    for used in [Used::One, Used::Half, Used::All, Used::Mixed] {
+        for arrival in [Arrival::Steady, Arrival::Bursts] {
+            let flood = Flood { denials, ..Flood::new(used, arrival) };
+            let (seen, what) = (flood.run(algorithm), format!("{algorithm:?}, {flood:?}"));
+            for (share, (admitted, due)) in SHARES.iter().zip(seen.frequent) {
+                assert!(due > 0 && 10 * admitted <= 11 * due, "{share} %: {admitted} of {due}, {what}");
+                assert!(10 * admitted >= 9 * due, "{share} %: {admitted} of {due}, {what}");
+            }
+            seen.newcomers.assert_below(0, &what);
+            seen.half_an_hour_later.assert_below(0, &what);
+        }
+    }
+}
+
+/// The callers call more often than their limits allow in each case, so a caller that is evicted gets too much.
+#[test]
+fn a_key_that_keeps_calling_gets_no_more_than_its_limit_from_a_bucket() {
+    assert_keeps_frequent_callers(&TokenBucket::new(Quota::per_minute(20).burst(8)), 0);
+    assert_keeps_frequent_callers(&LeakyBucket::new(Quota::per_minute(20)), 0);
+}
+
+#[test]
+fn a_key_that_keeps_calling_gets_no_more_than_its_limit_from_a_window() {
+    let quota = Quota::per_minute(20);
+    assert_keeps_frequent_callers(&FixedWindow::new(quota), 0);
+    assert_keeps_frequent_callers(&SlidingWindow::new(quota), 0);
+    assert_keeps_frequent_callers(&SlidingCounter::new(quota), 0);
+    assert_keeps_frequent_callers(&SlidingLog::new(quota), 0);
+    assert_keeps_frequent_callers(&FixedWindow::new(Quota::per_hour(1)), 0);
+}
+
+#[test]
+fn a_key_that_keeps_calling_is_locked_out() {
+    let logins = FixedWindow::new(Quota::per_minute(5)).block_for(60 * MINUTE).after(10);
+    assert_keeps_frequent_callers(&logins, 0);
+    assert_keeps_frequent_callers(&logins, 10);
+}
+
+/// Prints the table of figures in the guide for tables that are full before a flood. The command is `cargo test --test
+/// limiter -- --ignored --nocapture figures_for_full_tables`.
+#[test]
+#[ignore = "prints the figures of the guide, on demand: see its comment"]
+fn figures_for_full_tables() {
+    fn print<A: Algorithm>(what: &str, algorithm: &A, usages: &[(Used, &str)], denials: u64) {
+        for &(used, of_each_key) in usages {
+            for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets] {
+                let flood = Flood {
+                    max_keys: MAX_KEYS,
+                    rounds: 40,
+                    on_full,
+                    denials,
+                    ..Flood::new(used, Arrival::Steady)
+                };
+                let seen = flood.run(algorithm);
+                let [one, three, ten, quarter] =
+                    seen.frequent.map(|(admitted, due)| admitted as f64 / due as f64);
+                println!(
+                    "| {what} | {of_each_key} | `{on_full:?}` | {one:.2} x | {three:.2} x | {ten:.2} x | {quarter:.2} x \
+                     | {:.2} x | {:.1} % | {:.1} % |",
+                    1.0 + seen.silent.0 as f64 / seen.silent.1 as f64,
+                    seen.newcomers.percent(),
+                    seen.half_an_hour_later.percent(),
+                );
+            }
+        }
+    }
+    let usages = [
+        (Used::One, "one unit"),
+        (Used::Half, "half"),
+        (Used::All, "all"),
+        (Used::Mixed, "one unit, half, all"),
+    ];
+    let quota = Quota::per_minute(100);
+    print("TokenBucket 100/min, burst 20", &bucket(), &usages, 0);
+    print("FixedWindow 100/min", &FixedWindow::new(quota), &usages, 0);
+    print("SlidingWindow 100/min", &SlidingWindow::new(quota), &usages, 0);
+    let logins = FixedWindow::new(Quota::per_minute(5)).block_for(60 * MINUTE).after(10);
+    print("FixedWindow 5/min, block_for 1 h after 10", &logins, &usages, 0);
+    print("FixedWindow 5/min, block_for 1 h after 10", &logins, &[(Used::All, "all, and locked out")], 10);
+    print("FixedWindow 1/hour", &FixedWindow::new(Quota::per_hour(1)), &[(Used::All, "all")], 0);
+}
