@@ -6,7 +6,7 @@
 //! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
 //! - [Responses](responses): what a rejected caller gets, and how to change it.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
-//! - [Concurrency limits](concurrency): limits of requests in progress.
+//! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact, and what is
 //!   not.
