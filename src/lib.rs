@@ -9,23 +9,74 @@
 //! queues only calls with [priority](algorithm::Priority). The layer forwards a queued call when the algorithm admits
 //! the call.
 //!
+//! # First steps
+//!
+//! Add the crate to an axum app (until its first release, by `cargo add --path ../tower-throttle`). This app limits
+//! each address to 100 requests per minute, and to 20 requests at once:
+//!
 //! ```
+//! # mod app {
+//! use std::net::SocketAddr;
+//!
 //! use axum::{Router, routing::get};
-//! use tower_throttle::algorithm::SlidingWindow;
-//! use tower_throttle::key::PeerIp;
+//! use tokio::net::TcpListener;
 //! use tower_throttle::{Quota, RateLimitLayer};
 //!
-//! let app: Router = Router::new()
-//!     .route("/", get(|| async { "hello" }))
-//!     // a token bucket per address: 100 a minute, at most 20 at once
-//!     .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)))
-//!     // the same key with another algorithm: a sliding window of 1,000 an hour
-//!     .layer(RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_hour(1_000))).name("hourly"));
+//! #[tokio::main]
+//! async fn main() -> std::io::Result<()> {
+//!     serve(TcpListener::bind("127.0.0.1:3000").await?).await
+//! }
+//!
+//! async fn serve(listener: TcpListener) -> std::io::Result<()> {
+//!     let app = Router::new()
+//!         .route("/", get(|| async { "hello" }))
+//!         .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)));
+//!     // The limit reads the peer's address from axum's connect info. Without it, each request is answered with 500.
+//!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
+//! }
+//! #
+//! # #[tokio::main(flavor = "current_thread")]
+//! # pub async fn test() -> std::io::Result<()> {
+//! #     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! #     let listener = TcpListener::bind("127.0.0.1:0").await?;
+//! #     let address = listener.local_addr()?;
+//! #     tokio::spawn(serve(listener));
+//! #     for number in 1.. {
+//! #         let mut client = tokio::net::TcpStream::connect(address).await?;
+//! #         client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+//! #         let mut response = String::new();
+//! #         client.read_to_string(&mut response).await?;
+//! #         if number > 20 && response.starts_with("HTTP/1.1 429 ") {
+//! #             break;
+//! #         }
+//! #         assert!(response.starts_with("HTTP/1.1 200 "), "{number}: {response}");
+//! #     }
+//! #     Ok(())
+//! # }
+//! # }
+//! # fn main() -> std::io::Result<()> {
+//! #     // Without the feature `axum`, the limit does not find the address.
+//! #     if cfg!(feature = "axum") { app::test() } else { Ok(()) }
+//! # }
 //! ```
+//!
+//! - **Who is the caller?** Behind a proxy, all connections come from the proxy's address: see [behind a
+//!   proxy](guide::proxy). For users, tokens, routes and others, choose [another key](guide::keys).
+//! - **How much?** [Limits](guide::limits) has a table of the algorithms. Several limits on one key are a tuple of
+//!   algorithms, and limits on different keys are layers that are joined with [`and`](RateLimitLayer::and). If one
+//!   layer wraps another instead, the outer layer charges calls that the inner layer denies.
+//! - **Where?** [Ordering](guide::ordering) says which layers belong outside of the limit, such as CORS, and which
+//!   inside.
+//! - **Is the limit right?** Try it in [shadow mode](guide::rollout), and watch its [counts](guide::production).
+//! - **How many machines?** State in memory belongs to one process. [Many machines](guide::many_machines) compares the
+//!   ways to share a limit.
+//!
+//! Without a layer, a [`RateLimiter`] decides calls: [without HTTP](guide::engine).
 //!
 //! # Where to read on
 //!
-//! - [`guide`]: how to set up limits, chapter by chapter, such as [behind a proxy](guide::proxy).
+//! - [`guide`]: how to set up limits, chapter by chapter.
+//! - [Promises](guide::promises): what is exact, what is bounded, and what is never done.
 //! - [`Quota`]: a limit per period, and a burst.
 //! - [`algorithm`]: the algorithms, and a table to choose one from.
 //! - [`key`]: the extractors that identify a caller.
@@ -35,55 +86,6 @@
 //! - [`clock`]: the clocks, and how to test with one.
 //! - [`store`]: where the state of the keys is kept, and how the memory for it is bounded.
 //! - [`error`]: errors of a configuration.
-//!
-//! # Promises
-//!
-//! These promises are for state in memory. For state in Redis, see [what is not
-//! exact](guide::many_machines#what-is-not-exact).
-//!
-//! 1. **Never early.** No call is admitted that the algorithm, computed exactly, would deny. This is true over any
-//!    length of time, since decisions use no floating-point numbers and do not drift. Rounding makes a call late by at
-//!    most one nanosecond, except for [`Smooth`](algorithm::Smooth) with a cold factor above 3. For keys that a full
-//!    table evicts, or that share a bucket, see [`OnFull`](store::OnFull).
-//! 2. **Exact under concurrency.** With any number of threads on one key, exactly as many calls are admitted as the
-//!    algorithm allows.
-//! 3. **A denial charges nothing**, and delays no later call. A client that retries in a loop is admitted as early as a
-//!    client that waits, unless a [lockout](algorithm::Lockout) is configured. If one limit of a tuple or one of
-//!    several joined layers denies a call, the other limits do not charge the call.
-//! 4. **`retry_after` is exact.** Suppose that after a denial, no other call for the key is made, no queued call is
-//!    cancelled, and queued calls with [priority](algorithm::Priority) are released on time. Suppose also that fewer
-//!    than [`max_queued`](limiter::Builder::max_queued) calls are queued. The same call is then denied at every instant
-//!    before `retry_after` has passed. As soon as this time has passed, the call is allowed or, if the call may wait,
-//!    queued. With [`DropOldest`](algorithm::QueueOverflow::DropOldest), `retry_after` may be longer than necessary.
-//!    The field `Retry-After` has this time, rounded up to seconds, at least 1. A call that can never be admitted is
-//!    denied without a `retry_after`: for example, a call that costs more than the burst of a token bucket. With a
-//!    limit of calls in progress, it is not known when a call will end. So there is no `retry_after`, and `Retry-After`
-//!    is only [a hint](middleware::HttpResponder::retry_after_unknown).
-//! 5. **`remaining` is exact**: it is the number of calls of cost 1, made by the same method (such as `check` or
-//!    `acquire`), that would be admitted at this instant. [`Decision::remaining`] says when `remaining` also includes
-//!    calls that would be queued, and what `remaining` is if the key table is full.
-//! 6. **A clock that steps back** admits nothing extra. If the clock is at most one period behind the latest reading
-//!    that a key has observed, the key's time stands still until the clock has caught up. If the clock is further
-//!    behind, the key keeps its used units, and the key's time continues from the new reading.
-//! 7. **Cancel safe.** A call whose future is dropped at any await point is charged once or not at all. The docs of
-//!    each method say which. The other waiters of the key are still released, and the dropped call no longer occupies a
-//!    place in the queue.
-//! 8. **Bounded**: the number of keys, the number of queued calls, the memory per key, and the work per call. The work
-//!    per call is constant, with two exceptions. It is constant only on average for a call that makes a table or a
-//!    queue grow, and for calls of [`SlidingLog`](algorithm::SlidingLog). It is linear in the length of the key's
-//!    queue, about 10 ns to 30 ns per waiter, for calls that:
-//!    - are cancelled while they are queued, or arrive after a queued call was cancelled;
-//!    - arrive after a window has released a waiter late, and have a `max_wait` or only peek;
-//!    - displace the oldest waiter of the full queue of a window or of [`Smooth`](algorithm::Smooth);
-//!    - have priority and are denied;
-//!    - have another [tier](algorithm::Tiered) than the queued calls.
-//!
-//!    By default, a flood of keys does not cause new keys to be denied, during the flood or afterwards. There is one
-//!    exception. Before an eviction, the limiter examines at most 64 keys. If all of them have calls in progress or
-//!    queued calls, the new key is denied, because such keys are never evicted. See [floods of keys](guide::floods).
-//! 9. **No panic on input**: no header, key, cost, clock reading or valid quota causes a panic.
-//! 10. **A rejected request costs little**: its body is not read, unless the responder is configured to
-//!     [drain](middleware::HttpResponder::drain) it.
 //!
 //! # What it is not
 //!

@@ -25,8 +25,10 @@ use crate::decision::Decision;
 ///
 /// In Redis, [several processes share permits](crate::store::redis::RedisPermits).
 ///
-/// An upgraded connection, such as a WebSocket, holds no permit: the body of its response ended with the upgrade. If
-/// keys [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its
+/// In a layer, an upgraded connection, such as a [WebSocket](crate::guide::concurrency#websockets), holds no permit: the
+/// body of its response ended with the upgrade.
+///
+/// If keys [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its
 /// bucket while any permit of that bucket is held, even if the table has room again. In code, prefer permits to
 /// `release`: a permit records from which bucket its units were taken.
 ///

@@ -29,7 +29,9 @@ use crate::quota::Quota;
 /// assert!(limiter.check("user:42").is_allowed());
 /// clock.advance(Duration::from_millis(300));
 /// assert!(limiter.check("user:42").is_allowed());
-/// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(700)));
+/// let denied = limiter.check("user:42");
+/// assert!(!denied.is_allowed());
+/// assert_eq!(denied.retry_after(), Some(Duration::from_millis(700)));
 /// ```
 ///
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures):

@@ -152,7 +152,19 @@ impl Decision {
     }
 
     /// Returns the time until the same call would be allowed or, if it may wait, queued. Returns `None` if the call was
-    /// allowed, if waiting does not help, or if the length of the wait is not known.
+    /// allowed, if waiting does not help, or if the length of the wait is not known. So `None` does not mean that the
+    /// call may pass. Only [`is_allowed`](Decision::is_allowed) says that:
+    ///
+    /// ```
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let exports = RateLimiter::new(Concurrency::per_key(1));
+    /// assert!(exports.check("user:42").is_allowed());
+    /// // It is not known when the first export ends.
+    /// let second = exports.check("user:42");
+    /// assert!(!second.is_allowed() && second.retry_after().is_none());
+    /// ```
     ///
     /// The time is exact, not rounded to seconds. The same call is denied at every instant before this time has passed,
     /// and allowed or queued as soon as it has passed, if until then no other call for the key is made and no queued
@@ -189,7 +201,8 @@ impl Decision {
         self.nanos(self.reset)
     }
 
-    /// Returns the time for which the call was queued. Returns zero if the call was not queued.
+    /// Returns the time for which the call was queued. Returns zero if the call was not queued, whether it was admitted
+    /// or denied.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay)

@@ -6,13 +6,14 @@
 //! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
 //! - [Responses](responses): what a rejected caller gets, and how to change it.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
-//! - [Concurrency limits](concurrency): limits of requests in progress.
+//! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact, and what is
 //!   not.
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
+//! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
 //! With all features, the doc tests compile the Rust code of all chapters.
 
@@ -36,7 +37,7 @@ pub mod limits {}
 #[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("many_machines.md"))]
 #[cfg_attr(
     doc,
-    doc = "## While Redis or the token server is stopped\n\nThe number of calls that are admitted in each second:\n"
+    doc = "## A picture of an outage\n\nIn the last case of [the comparison](#a-comparison), this is the number of calls that are admitted in each second:\n\n"
 )]
 #[cfg_attr(doc, doc = include_str!("pictures/many_machines.svg"))]
 pub mod many_machines {}
@@ -47,6 +48,9 @@ pub mod ordering {}
 // The code of this chapter needs the feature `tracing`.
 #[cfg_attr(any(feature = "tracing", not(doctest)), doc = include_str!("production.md"))]
 pub mod production {}
+
+#[doc = include_str!("promises.md")]
+pub mod promises {}
 
 #[doc = include_str!("proxy.md")]
 pub mod proxy {}

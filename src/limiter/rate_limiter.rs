@@ -82,11 +82,16 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
-    /// match limiter.check("user:42").retry_after() {
-    ///     None => println!("welcome"),
+    /// let decision = limiter.check("user:42");
+    /// match decision.retry_after() {
+    ///     _ if decision.is_allowed() => println!("welcome"),
     ///     Some(wait) => println!("try again in {wait:?}"),
+    ///     None => println!("denied"),
     /// }
     /// ```
+    ///
+    /// A denial may have no [`retry_after`](Decision::retry_after), so only [`is_allowed`](Decision::is_allowed) says
+    /// whether the call may pass.
     #[inline]
     pub fn check<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
     where
@@ -191,11 +196,11 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let logins = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)));
-    /// let decision = logins.check("user:42");
-    /// // The password was right: only wrong ones count.
-    /// logins.refund("user:42", 1);
+    /// if logins.check("user:42").is_allowed() {
+    ///     // The password was right: only wrong ones count.
+    ///     logins.refund("user:42", 1);
+    /// }
     /// assert_eq!(logins.peek("user:42").remaining(), 5);
-    /// # assert!(decision.is_allowed());
     /// ```
     pub fn refund<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
     where

@@ -13,6 +13,8 @@
 //! - If a request is over the limit, the response has the header `retry-after`.
 //! - `detailed_metric` and `value_to_metric` have no effect.
 //! - `share_threshold` is an error.
+//! - A request with more than 100 descriptors, or with more than 100 entries in a descriptor, is answered with
+//!   `INVALID_ARGUMENT`, and counts nothing.
 //! - A descriptor in a request can have a limit of its own, an *override*. Each rate of an override has counts of its
 //!   own.
 //!
@@ -65,6 +67,14 @@ servers: descriptors above 100 bytes are then kept as fingerprints.";
 
 /// The maximum time for which connections stay open after the signal to shut down.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// The maximum number of calls in progress on one connection. A client delays its further calls.
+///
+/// Without a maximum, the messages of many calls may wait unread at the same time. For each DATA frame of less than 256
+/// bytes that is unread, h2 counts what is missing to 256 bytes. If the sum exceeds 512 KiB, which is half the window
+/// of a connection, h2 ends the connection with the error `too_many_data_frames`, and the calls on the connection fail.
+/// With this maximum, the sum stays below 512 KiB even if each message is sent in two such frames.
+const MAX_CALLS_OF_CONNECTION: u32 = 1_000;
 
 struct Options {
     limits: String,
@@ -195,6 +205,7 @@ impl Listeners {
         let (serving, is_serving) = watch::channel(true);
         let mut stopped = is_serving.clone();
         let server = Server::builder()
+            .max_concurrent_streams(MAX_CALLS_OF_CONNECTION)
             .add_service(health)
             .add_service(RateLimitServiceServer::new(service))
             // A small response does not wait for the next one.

@@ -23,6 +23,13 @@ use crate::rules::{Rule, Rules};
 /// memory, so if there are more rates, the oldest rate is dropped, together with its counts in memory.
 const MAX_OVERRIDES: usize = 1_000;
 
+/// The maximum number of descriptors in a request. The descriptors of a request are decided at the same time. With
+/// Redis, many of them at once would make the calls of other requests late.
+pub(crate) const MAX_DESCRIPTORS: usize = 100;
+
+/// The maximum number of entries in a descriptor.
+pub(crate) const MAX_ENTRIES: usize = 100;
+
 /// The service. Clones share all counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
@@ -227,6 +234,16 @@ impl RateLimitService for Service {
         }
         if request.descriptors.is_empty() {
             return Err(Status::invalid_argument("there is no descriptor"));
+        }
+        if request.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(Status::invalid_argument(format!(
+                "there are more than {MAX_DESCRIPTORS} descriptors"
+            )));
+        }
+        if request.descriptors.iter().any(|descriptor| descriptor.entries.len() > MAX_ENTRIES) {
+            return Err(Status::invalid_argument(format!(
+                "a descriptor has more than {MAX_ENTRIES} entries"
+            )));
         }
         let applied = self.applied(&request)?;
         let all_hits = u64::from(request.hits_addend.max(1));

@@ -39,8 +39,11 @@ use crate::quota::Quota;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)).queue(3));
-/// assert_eq!(limiter.acquire("user:42").await.delay(), Duration::ZERO);
-/// assert_eq!(limiter.acquire("user:42").await.delay(), Duration::from_millis(100));
+/// for wait in [0, 100] {
+///     let decision = limiter.acquire("user:42").await;
+///     assert!(decision.is_allowed());
+///     assert_eq!(decision.delay(), Duration::from_millis(wait));
+/// }
 /// # }
 /// ```
 ///

@@ -31,7 +31,9 @@ const MAX_SLICES: u64 = 1_000;
 /// assert!(limiter.check("user:42").is_allowed());
 /// clock.advance(Duration::from_millis(999));
 /// assert!(limiter.check("user:42").is_allowed());
-/// assert_eq!(limiter.check("user:42").retry_after(), Some(Duration::from_millis(1)));
+/// let denied = limiter.check("user:42");
+/// assert!(!denied.is_allowed());
+/// assert_eq!(denied.retry_after(), Some(Duration::from_millis(1)));
 /// ```
 ///
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures):

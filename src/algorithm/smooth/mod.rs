@@ -41,11 +41,11 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let limiter = RateLimiter::new(Smooth::bursty(Quota::per_second(5)));
-/// let mut waits = Vec::new();
-/// for cost in [1, 10, 1] {
-///     waits.push(limiter.acquire_n("upstream", cost).await.delay());
+/// for (cost, wait) in [(1, 0), (10, 200), (1, 2_000)] {
+///     let decision = limiter.acquire_n("upstream", cost).await;
+///     assert!(decision.is_allowed());
+///     assert_eq!(decision.delay(), Duration::from_millis(wait));
 /// }
-/// assert_eq!(waits, [0, 200, 2_000].map(Duration::from_millis));
 /// # }
 /// ```
 ///

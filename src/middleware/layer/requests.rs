@@ -95,9 +95,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// use tower_throttle::key::PeerIp;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// // five failed logins a minute; successful logins are free
+    /// // five failed logins a minute, which are answered with 401; successful logins are free, also with a redirect
     /// let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
-    ///     .settle(|response: &Response| u64::from(!response.status().is_success()));
+    ///     .settle(|response: &Response| u64::from(response.status().is_client_error()));
     /// # let _: axum::Router = axum::Router::new().layer(logins);
     /// ```
     ///

@@ -8,12 +8,13 @@
 /// ```no_run
 /// use tower_throttle::middleware::OnStoreError;
 /// # #[cfg(feature = "redis")]
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// # use tower_throttle::algorithm::TokenBucket;
 /// # use tower_throttle::key::PeerIp;
 /// # use tower_throttle::store::redis::RedisStore;
 /// # use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
-/// let redis = RedisStore::connect("redis://127.0.0.1").await?;
+/// // the service starts even if Redis fails at that time
+/// let redis = RedisStore::builder("redis://127.0.0.1").connect_lazily()?;
 /// let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_minute(100))).name("api").store(redis).build()?;
 /// // while Redis fails, requests are not limited
 /// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter).on_store_error(OnStoreError::Allow);
@@ -28,6 +29,7 @@ pub enum OnStoreError {
     #[default]
     Reject,
     /// Admits the request without a limit, and reports no limit to the caller. Use this setting only if the service can
-    /// do without the limit for a while.
+    /// do without the limit for a while. A process that has to start while Redis fails must connect
+    /// [lazily](crate::guide::many_machines#when-redis-is-slow-or-fails).
     Allow,
 }

@@ -197,7 +197,12 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Returns a store that makes no connection until a call needs one.
+    /// Returns a store that makes no connection until a call needs one. So a service can start while the server cannot
+    /// be reached.
+    ///
+    /// Nothing is verified here. If the host or the password is wrong, each call fails, and each request is treated as
+    /// [`OnStoreError`](crate::middleware::OnStoreError) says. With `OnStoreError::Allow`, requests are then never
+    /// limited. The log and [`stats`](RedisStore::stats) show such a failure.
     ///
     /// # Errors
     ///

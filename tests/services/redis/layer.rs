@@ -9,6 +9,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_throttle::key::{StoreKey, from_fn};
 use tower_throttle::middleware::OnStoreError;
+use tower_throttle::store::redis::{RedisErrorKind, RedisStore};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::redis_server::RedisServer;
@@ -87,4 +88,42 @@ async fn a_server_that_is_gone_is_503_or_no_limit() {
         let answer = allow.clone().oneshot(get("a")).await.unwrap();
         assert_eq!((answer.status().as_u16(), answer.headers().contains_key("ratelimit")), (200, false));
     }
+}
+
+#[tokio::test]
+async fn a_service_that_connects_lazily_starts_without_redis_and_is_limited_when_redis_starts() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let builder = || RedisStore::builder(&server.url());
+    assert_eq!(builder().connect().await.unwrap_err().kind(), RedisErrorKind::Unreachable);
+    let [allow, reject] = [OnStoreError::Allow, OnStoreError::Reject].map(|treatment| {
+        let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(2))).name("api");
+        let limiter = limiter.store(builder().connect_lazily().unwrap()).build().unwrap();
+        let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter).on_store_error(treatment);
+        layer.layer(service_fn(hello))
+    });
+    for _ in 0..20 {
+        assert_eq!(allow.clone().oneshot(get("a")).await.unwrap().status(), 200);
+        assert_eq!(reject.clone().oneshot(get("a")).await.unwrap().status(), 503);
+    }
+    server.restart();
+    let start = std::time::Instant::now();
+    while allow.clone().oneshot(get("a")).await.unwrap().status() != 429 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the service is still not limited");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_an_error_of_connect_and_is_no_limit_after_connecting_lazily() {
+    let server = RedisServer::with(&["--requirepass", "secret"]);
+    let builder = || RedisStore::builder(&server.url().replace("//", "//:wrong@"));
+    assert!(builder().connect().await.is_err());
+    let store = builder().connect_lazily().unwrap();
+    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(2))).name("api").store(store.clone());
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.build().unwrap());
+    let service = layer.on_store_error(OnStoreError::Allow).layer(service_fn(hello));
+    for _ in 0..20 {
+        assert_eq!(service.clone().oneshot(get("a")).await.unwrap().status(), 200);
+    }
+    assert!(store.stats().is_circuit_open);
 }

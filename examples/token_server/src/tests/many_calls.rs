@@ -10,7 +10,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-use super::{Client, TokenServer, free_port, status};
+use super::{Client, TokenServer, descriptor, free_port, request, status};
 
 use crate::protocol::rate_limit_response::{Code, DescriptorStatus};
 use crate::protocol::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
@@ -59,6 +59,36 @@ async fn four_clients_get_exactly_the_limit() {
 #[ignore = "takes long without optimization"]
 async fn four_clients_get_exactly_the_limit_in_100_000_calls() {
     four_clients(100_000, 30_000).await;
+}
+
+/// Makes that many calls at the same time on one connection. Returns how many of them failed, and the error of one.
+async fn at_once(server: &TokenServer, calls: usize) -> (usize, Option<String>) {
+    let client = server.client().await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..calls {
+        let mut client = client.clone();
+        tasks
+            .spawn(async move { client.should_rate_limit(request(vec![descriptor(&[("all", "x")])])).await });
+    }
+    let (mut failed, mut last) = (0, None);
+    while let Some(answer) = tasks.join_next().await {
+        if let Err(error) = answer.unwrap() {
+            failed += 1;
+            last = Some(format!("{error:?}"));
+        }
+    }
+    (failed, last)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_fails_because_many_calls_share_a_connection() {
+    let limits =
+        "domain: test\ndescriptors:\n- key: all\n  rate_limit: {unit: year, requests_per_unit: 9000}\n";
+    let server = TokenServer::start(limits).await;
+    for calls in [4_000, 1_000, 4_000] {
+        assert_eq!(at_once(&server, calls).await, (0, None));
+    }
+    assert_eq!(status(&mut server.client().await, &[("all", "x")]).await.code(), Code::OverLimit);
 }
 
 /// A service that answers OK without a decision.

@@ -14,6 +14,7 @@ use super::{DAILY, TokenServer, admitted, descriptor, request, status};
 
 use crate::limiter::Backend;
 use crate::protocol::rate_limit_response::Code;
+use crate::service::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
 #[tokio::test]
 async fn requests_without_a_domain_or_a_descriptor_are_invalid() {
@@ -25,6 +26,35 @@ async fn requests_without_a_domain_or_a_descriptor_are_invalid() {
         let error = client.should_rate_limit(request).await.unwrap_err();
         assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
     }
+}
+
+#[tokio::test]
+async fn requests_with_too_many_descriptors_or_entries_are_invalid_and_count_nothing() {
+    let server = TokenServer::start(DAILY).await;
+    let client = &mut server.client().await;
+    let anna = || descriptor(&[("user", "anna")]);
+    let too_long = descriptor(&[("user", "anna"); MAX_ENTRIES + 1]);
+    for descriptors in [vec![anna(); MAX_DESCRIPTORS + 1], vec![anna(), too_long]] {
+        let error = client.should_rate_limit(request(descriptors)).await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+        assert!(error.message().contains("100"), "{error}");
+    }
+    assert_eq!(admitted(client, &[("user", "anna")]).await, 5);
+    let longest = descriptor(&[("user", "anna"); MAX_ENTRIES]);
+    let most = request(vec![longest; MAX_DESCRIPTORS]);
+    assert_eq!(client.should_rate_limit(most).await.unwrap().into_inner().statuses.len(), MAX_DESCRIPTORS);
+}
+
+#[tokio::test]
+async fn a_request_with_100_000_descriptors_sends_nothing_to_redis() {
+    let redis = RedisServer::start();
+    let store = RedisStore::builder(&redis.url()).connect().await.unwrap();
+    let server = TokenServer::with(DAILY, Backend::Redis(store.clone())).await;
+    let users = (0..100_000).map(|user| descriptor(&[("user", &user.to_string())])).collect();
+    let before = store.stats();
+    let answer = server.client().await.should_rate_limit(request(users)).await;
+    assert_eq!(store.stats(), before);
+    assert_eq!(answer.unwrap_err().code(), tonic::Code::InvalidArgument);
 }
 
 #[tokio::test]

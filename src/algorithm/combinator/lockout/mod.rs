@@ -78,7 +78,8 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// # for _ in 0..14 {
 /// #     let _ = logins.check("user:42");
 /// # }
-/// # assert!(logins.check("user:42").retry_after() > Some(Duration::from_secs(3_590)));
+/// # let denied = logins.check("user:42");
+/// # assert!(!denied.is_allowed() && denied.retry_after() > Some(Duration::from_secs(3_590)));
 /// # logins.reset("user:42");
 /// # assert!(logins.check("user:42").is_allowed());
 /// ```

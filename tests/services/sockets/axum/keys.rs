@@ -6,7 +6,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::connect_info::MockConnectInfo;
 use axum::http::{Method, Request, StatusCode};
-use axum::routing::{any, get};
+use axum::response::Redirect;
+use axum::routing::{any, get, post};
 use tower::ServiceExt;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
@@ -202,18 +203,22 @@ async fn a_cost_is_inferred_around_a_method_router_too() {
     assert_eq!(call().await.unwrap().status(), 429);
 }
 
-/// Tests the example of the README, which allows five failed log-ins a minute. Successful log-ins are free.
+/// Tests the example of `RateLimitLayer::settle` and of the guide, which allows five failed log-ins a minute. Successful
+/// log-ins are free, also if a form answers them with a redirect.
 #[tokio::test]
 async fn correct_passwords_are_free_and_exactly_five_failures_are_admitted() {
     let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
-        .settle(|response: &axum::response::Response| u64::from(!response.status().is_success()));
+        .settle(|response: &axum::response::Response| u64::from(response.status().is_client_error()));
     let app = Router::new()
         .route("/right", get(|| async { "welcome" }))
+        .route("/form", post(|| async { Redirect::to("/") }))
         .route("/wrong", get(|| async { StatusCode::UNAUTHORIZED }))
         .layer(logins);
     let server = Server::start(app).await;
     let mut client = Client1::http1(server.address).await;
     for login in 0..20 {
+        let answer = client.send(request(Method::POST, "/form")).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "log-in {login}: {answer:?}");
         let answer = client.send(request(Method::GET, "/right")).await;
         assert_eq!(answer.status, StatusCode::OK, "log-in {login}: {answer:?}");
         assert_eq!(Item::read(answer.header("ratelimit")).get("r"), 5, "log-in {login}: {answer:?}");

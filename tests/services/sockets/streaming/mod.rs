@@ -3,6 +3,7 @@
 mod connection;
 mod end_of_a_response;
 mod queued;
+mod web_sockets;
 mod while_a_body_streams;
 
 use std::collections::VecDeque;
