@@ -36,6 +36,11 @@ impl Usage {
         Self::of(decision.limit().saturating_sub(decision.remaining()), decision.limit())
     }
 
+    /// Returns a number that is ordered as usages are. The number is less than 2^33.
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
     /// Returns whether the limit is reached or the key is locked out.
     #[must_use]
     pub const fn is_full(self) -> bool {

@@ -94,19 +94,19 @@ impl<A: Algorithm> Table<A> {
                     let idle = now.saturating_since(last);
                     Sampled::new(key, last > recent, idle, || algorithm.usage(state, now))
                 });
-                // If the last sample had only keys with recent calls, a larger one would have no others either.
+                // If the last sample had few keys without recent calls, a larger one would not have many either.
                 if sample.is_complete(!*is_busy) {
                     break;
                 }
             }
         }
-        *is_busy = sample.are_all_recent();
+        *is_busy = sample.has_few_to_compare();
         let least = sample.least_used()?;
         // Another thread may have released a place meanwhile.
         if let Some(place) = self.try_reserve(now) {
             return Some(place);
         }
-        let usage = least.usage().or_else(|| Some(algorithm.usage(slots.get(least.key)?, now)));
+        let usage = least.usage.or_else(|| Some(algorithm.usage(slots.get(least.key)?, now)));
         slots.remove(least.key);
         self.removed_at(now);
         self.counters.record_full();

@@ -54,7 +54,7 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) queues: Queues<A>,
     /// The number of slots that are due to be examined.
     pub(super) due: usize,
-    /// Whether all keys of the latest sample for an eviction had recent calls.
+    /// Whether most keys of the latest sample for an eviction had recent calls.
     pub(super) is_busy: bool,
 }
 

@@ -32,7 +32,6 @@ enum Arrival {
 /// The shares of the table that are replaced between two calls of a frequent caller, in percent.
 const SHARES: [u64; 4] = [1, 3, 10, 25];
 const CALLERS: u64 = 20;
-const SILENT_KEYS: u64 = 200;
 
 /// A flood into a table that was full before. While it lasts, 1.5 s replace the whole table.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +96,7 @@ impl Flood {
         };
         let use_up = |key: u64| (0..limit).filter(|_| limiter.check(&key).is_allowed()).count() as u64;
         let mut seen = Seen::default();
-        seen.silent.1 = (0..SILENT_KEYS).map(|key| use_up(SILENT + key)).sum();
+        seen.silent.1 = (0..size / 50).map(|key| use_up(SILENT + key)).sum();
         // The table is filled first.
         for at in 0..size {
             advance(at);
@@ -121,7 +120,7 @@ impl Flood {
                 seen.newcomers.add(limiter.check(&(NEW + at)).is_allowed());
             }
             if at == 3 * size {
-                seen.silent.0 = (0..SILENT_KEYS).map(|key| use_up(SILENT + key)).sum();
+                seen.silent.0 = (0..size / 50).map(|key| use_up(SILENT + key)).sum();
             }
         }
         clock.advance(30 * MINUTE);
