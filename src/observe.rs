@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
 use crate::key::{KeyError, MissingKey};
 use crate::store::BoxError;
@@ -158,17 +159,19 @@ impl Observer {
     pub(crate) fn shadow(&self, _: &str, _: &Decision) {}
 }
 
-/// Logs that a limiter was built from a window whose quota has a burst. A window ignores the burst.
+/// Logs that a limiter with this name was built with a window whose quota has a burst. A window ignores the burst.
 #[cfg(feature = "tracing")]
-pub(crate) fn ignored_burst(algorithm: &dyn std::fmt::Debug) {
+pub(crate) fn ignored_burst(limiter: Option<&str>, window: &QuotaPolicy) {
     tracing::warn!(
-        ?algorithm,
-        "tower-throttle: a window makes no use of a burst: leave it out, or take a TokenBucket"
+        limiter,
+        "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
+        window.quota,
+        window.window
     );
 }
 
 #[cfg(not(feature = "tracing"))]
-pub(crate) fn ignored_burst(_: &dyn std::fmt::Debug) {}
+pub(crate) fn ignored_burst(_: Option<&str>, _: &QuotaPolicy) {}
 
 /// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
 #[cfg(feature = "tracing")]

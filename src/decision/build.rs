@@ -1,6 +1,6 @@
 //! The functions by which algorithms, queues and stores create decisions.
 
-use super::{ALLOWED, BARRED, CLOSED, Decision, NEVER, QUEUE_FULL, TABLE_FULL, UNKNOWN, WINDOW};
+use super::{ALLOWED, BARRED, CLOSED, Decision, LOCKED_OUT, NEVER, QUEUE_FULL, TABLE_FULL, UNKNOWN, WINDOW};
 
 /// Returns the `wait` of a denial. The longest wait, 584 years, is shortened by a nanosecond, so that it differs from
 /// `NEVER`.
@@ -65,9 +65,14 @@ impl Decision {
         self.with(UNKNOWN, unknown)
     }
 
-    /// Marks this denial as made by a lockout. The call must not be queued.
+    /// Marks this denial as made while the key is locked out. The call must not be queued.
     pub(crate) const fn with_barred(self) -> Self {
-        self.with(BARRED, true)
+        self.with(BARRED, true).with_locked_out(true)
+    }
+
+    /// Returns this denial with the fact whether the key is locked out or this denial begins a lockout.
+    pub(crate) const fn with_locked_out(self, is_locked_out: bool) -> Self {
+        self.with(LOCKED_OUT, is_locked_out)
     }
 
     /// Marks this denial as made because the queue was full. Has no effect on an admission.

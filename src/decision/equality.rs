@@ -8,6 +8,8 @@ impl PartialEq for Decision {
                 decision.is_allowed(),
                 decision.is_closed(),
                 decision.is_table_full(),
+                decision.is_queue_full(),
+                decision.is_locked_out(),
                 decision.never_fits(),
             );
             (kind, decision.index, decision.limit, decision.remaining, spans)

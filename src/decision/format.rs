@@ -10,6 +10,8 @@ impl fmt::Debug for Decision {
             .field("is_allowed", &self.is_allowed())
             .field("is_closed", &self.is_closed())
             .field("is_table_full", &self.is_table_full())
+            .field("is_queue_full", &self.is_queue_full())
+            .field("is_locked_out", &self.is_locked_out())
             .field("index", &self.index)
             .field("limit", &self.limit)
             .field("remaining", &self.remaining)

@@ -61,10 +61,12 @@ const UNKNOWN: u32 = 1 << 3;
 /// Set for an admission by several limits. The `wait` of the decision is then the [effective
 /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit, and may be 0.
 const WINDOW: u32 = 1 << 4;
-/// Set if a lockout denied the call, so that it must not be queued.
+/// Set if the key is locked out, so that the call must not be queued.
 const BARRED: u32 = 1 << 5;
 /// Set if the call would have waited, but the queue was full.
 const QUEUE_FULL: u32 = 1 << 6;
+/// Set if the key is locked out, or if this denial begins a lockout.
+const LOCKED_OUT: u32 = 1 << 7;
 
 impl Decision {
     #[inline]
@@ -72,12 +74,7 @@ impl Decision {
         self.flags & flag > 0
     }
 
-    /// Returns whether the call was denied because the queue was full.
-    pub(crate) const fn is_queue_full(&self) -> bool {
-        self.has(QUEUE_FULL)
-    }
-
-    /// Returns whether a lockout denied the call, so that it must not be queued.
+    /// Returns whether the key is locked out, so that the call must not be queued.
     pub(crate) const fn is_barred(&self) -> bool {
         self.has(BARRED)
     }
@@ -114,6 +111,23 @@ impl Decision {
     #[must_use]
     pub const fn is_table_full(&self) -> bool {
         self.has(TABLE_FULL)
+    }
+
+    /// Returns whether the call was denied because its key is [locked out](crate::algorithm::Lockout), or because the
+    /// denial itself begins a lockout.
+    ///
+    /// With several limits on one key, this is `true` if any of them locks the key out.
+    #[must_use]
+    pub const fn is_locked_out(&self) -> bool {
+        self.has(LOCKED_OUT)
+    }
+
+    /// Returns whether the call was denied because the queue was full: the call would have waited, but its key had no
+    /// free place in the queue, or [`max_queued`](crate::limiter::Builder::max_queued) calls were queued already. Also
+    /// returns `true` for a queued call that a newer call has displaced.
+    #[must_use]
+    pub const fn is_queue_full(&self) -> bool {
+        self.has(QUEUE_FULL)
     }
 
     /// Returns whether the call was denied because the limiter was closed or had no room for the key.

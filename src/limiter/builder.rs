@@ -142,7 +142,7 @@ impl<A: Algorithm> Builder<A> {
     /// Returns the limiter. A new key is treated as if it had been idle since the limiter was built.
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
-        warn_of_burst(&self.algorithm);
+        warn_of_bursts(&self.algorithm, self.name.as_deref());
         RateLimiter::with_store(MemoryStore::with(self.algorithm, self.clock, self.store))
     }
 }
@@ -154,16 +154,16 @@ impl<A: Algorithm, M: MakeStore<A>> Builder<A, CustomStore<M>> {
     ///
     /// Returns an error if the store cannot work with these settings.
     pub fn build(self) -> Result<RateLimiter<A, M::Store>, M::Error> {
-        warn_of_burst(&self.algorithm);
+        warn_of_bursts(&self.algorithm, self.name.as_deref());
         let settings = StoreSettings { algorithm: self.algorithm, clock: self.clock, name: self.name };
         self.store.0.make_store(settings).map(RateLimiter::with_store)
     }
 }
 
-fn warn_of_burst(algorithm: &impl Algorithm) {
-    let mut ignores_burst = false;
-    algorithm.for_each_policy(&mut |policy| ignores_burst |= policy.ignores_burst());
-    if ignores_burst {
-        observe::ignored_burst(algorithm);
-    }
+fn warn_of_bursts(algorithm: &impl Algorithm, name: Option<&str>) {
+    algorithm.for_each_policy(&mut |policy| {
+        if policy.ignores_burst() {
+            observe::ignored_burst(name, &policy);
+        }
+    });
 }

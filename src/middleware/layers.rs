@@ -123,7 +123,7 @@ impl<P: PolicyCount, R> Layers<P, R> {
     /// [`RateLimitLayer::record_metrics`].
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
-        self.stats().iter().for_each(metrics::record);
+        self.stats().iter().for_each(|stats| metrics::record(stats, P::CAN_FAIL));
     }
 }
 

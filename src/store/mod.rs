@@ -118,6 +118,11 @@ pub trait Store<A: Algorithm>: Clone + Send + Sync + 'static {
     #[doc(hidden)]
     const OWNS_COUNTS: bool = false;
 
+    /// `false` if the store decides each call in this process, so that no call fails. The metrics of its policies then
+    /// contain nothing about a server.
+    #[doc(hidden)]
+    const CAN_FAIL: bool = true;
+
     /// Creates the counters of a policy, in which its layer counts.
     #[doc(hidden)]
     fn new_counts(&self) -> Arc<CallCounts> {

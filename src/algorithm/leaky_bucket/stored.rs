@@ -78,8 +78,9 @@ impl StoredAlgorithm for LeakyBucket {
         let until = state.next.until();
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
+        let in_time = max.saturating_sub(lag);
         // Each place in the queue allows one interval of waiting.
-        let max = self.rate.units(self.queue_config.places()).min(max.saturating_sub(lag));
+        let max = self.rate.units(self.queue_config.places()).min(in_time);
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {
                 let (intervals, _) = div_rem(spare, self.rate.period);
@@ -90,7 +91,9 @@ impl StoredAlgorithm for LeakyBucket {
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
         let decision = if until > max {
             let retry = until - max;
-            self.rate.deny(self.capacity, 0, Some(retry), until.saturating_add(lag))
+            let denial = self.rate.deny(self.capacity, 0, Some(retry), until.saturating_add(lag));
+            let is_full = until <= in_time && self.queue_config.places() > 0;
+            if is_full { denial.with_queue_full() } else { denial }
         } else {
             state.next = state.next.later(self.rate.units(cost));
             let after = state.next.until();

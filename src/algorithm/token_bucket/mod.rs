@@ -130,7 +130,8 @@ impl TokenBucket {
     ///
     /// The bucket of a new key has been filling since that time, so it may have tokens at the key's first call. Until
     /// the bucket is full for the first time, a refund cannot distinguish tokens that were charged from those that were
-    /// missing at the start.
+    /// missing at the start. So a refund adds tokens even to the bucket of a key that was never charged, up to the
+    /// burst.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -107,7 +107,11 @@ impl StoredAlgorithm for TokenBucket {
                 let decision = self.rate.allow(self.burst(), 0, owed, next);
                 decision.with_delay(self.rate.nanos_of(wait))
             }
-            (_, excess) => self.rate.deny(self.burst(), self.available(state), Some(excess), reset),
+            (_, excess) => {
+                let denial = self.rate.deny(self.burst(), self.available(state), Some(excess), reset);
+                let is_full = wait <= max && self.queue_config.places() > 0;
+                if is_full { denial.with_queue_full() } else { denial }
+            }
         };
         Some(ReservedTime { decision, mark: self.mark(state) })
     }

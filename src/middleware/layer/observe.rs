@@ -122,6 +122,6 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// histogram. For all other requests, the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
-        metrics::record(&self.stats());
+        metrics::record(&self.stats(), S::CAN_FAIL);
     }
 }

@@ -27,6 +27,7 @@ impl<P, Q> And<P, Q> {
 
 impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
     const COUNT: usize = P::COUNT + Q::COUNT;
+    const CAN_FAIL: bool = P::CAN_FAIL || Q::CAN_FAIL;
 
     #[inline]
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool {

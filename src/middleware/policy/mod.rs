@@ -90,6 +90,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
 
 impl<K, A: Algorithm, C, S: Store<A>> PolicyCount for Policy<K, A, C, S> {
     const COUNT: usize = 1;
+    const CAN_FAIL: bool = S::CAN_FAIL;
 
     #[inline]
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool {

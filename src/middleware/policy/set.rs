@@ -53,6 +53,9 @@ impl<P> Policies<P> {
 pub trait PolicyCount {
     const COUNT: usize;
 
+    /// `true` if the store of a policy [can fail](crate::store::Store::CAN_FAIL).
+    const CAN_FAIL: bool;
+
     /// Returns whether a request can be queued. If not, [`PolicySet::decide`] does not use `max_wait`.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 

@@ -21,6 +21,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     type Wait = QueuedAcquire<A>;
 
     const OWNS_COUNTS: bool = true;
+    const CAN_FAIL: bool = false;
 
     #[inline]
     fn algorithm(&self) -> Cow<'_, A> {

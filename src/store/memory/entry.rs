@@ -189,9 +189,6 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     pub(super) fn refund(mut self, now: Nanos, cost: u64) {
         let algorithm = self.algorithm();
-        if cost == 0 {
-            return;
-        }
         self.refund_with(now, |state| algorithm.refund(state, now, cost));
     }
 

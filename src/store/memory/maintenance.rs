@@ -1,12 +1,12 @@
-//! Changes of keys that are not caused by new calls: the end of calls, resets, replacements of the algorithm, and
-//! closing.
+//! Changes of keys that are not caused by new calls: the end of calls, refunds, resets, replacements of the algorithm,
+//! and closing.
 
 use std::sync::Arc;
 
 use super::entry::KeyEntry;
 use super::fingerprint::Fingerprint;
 use super::location::Location;
-use super::on_full::one_unit;
+use super::on_full::{OnFull, one_unit};
 use super::room::retention;
 use super::shard::{Shard, ShardConfig};
 use super::table::Table;
@@ -48,6 +48,20 @@ impl<A: Algorithm> Table<A> {
             }
         }
         wake
+    }
+
+    /// Refunds `cost` units of the key. If the key has no place in the table, this has no effect, unless the state of a
+    /// new key is not fresh, as with a bucket that starts empty. The key then gets a place, so that the refund does the
+    /// same as after a denied call.
+    pub(super) fn refund(&self, key: Fingerprint, cost: u64) {
+        let shard = self.keys.lock(key);
+        // With shared buckets, a key without a place may have been charged in its bucket.
+        let is_fresh = self.config.on_full != OnFull::ShareBuckets
+            && !shard.slots.contains(key)
+            && self.may_forget(&shard.config, self.clock.now());
+        if cost > 0 && !is_fresh {
+            let _ = self.with_locked_entry(shard, key, None, None, |entry, now| entry.refund(now, cost));
+        }
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted. Does nothing if the key

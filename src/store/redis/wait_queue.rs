@@ -49,6 +49,14 @@ pub(super) fn denied_behind(peeked: Decision) -> Decision {
     Decision::deny(peeked.limit(), 0, None, reset).with_unknown_wait(true)
 }
 
+/// Returns the denial of a call that finds no free place in the queue. `peeked` is the decision without regard to the
+/// queued calls. A call that would not wait in any case is not denied because of the queue.
+pub(super) fn denied_by_full_queue(peeked: Decision) -> Decision {
+    let would_wait = !peeked.is_barred() && !peeked.never_fits();
+    let denial = denied_behind(peeked);
+    if would_wait { denial.with_queue_full() } else { denial }
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         // Places are added only while the entry is locked, as it is here.

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use super::error::RedisError;
 use super::limit::{Request, Shared};
 use super::operation::{Action, Operation};
-use super::wait_queue::denied_behind;
+use super::wait_queue::{denied_behind, denied_by_full_queue};
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -90,8 +90,12 @@ impl<A: StoredAlgorithm> Shared<A> {
         let place = self.queues.join(key);
         // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
         // to wait.
-        if place.ahead > config.places() || config.places() == 0 {
+        if config.places() == 0 {
             return self.check_behind(key, request, place.ahead > 0).await;
+        }
+        if place.ahead > config.places() {
+            let peeked = self.peek(key, request).await?;
+            return Ok((denied_by_full_queue(peeked), Reservation::default()));
         }
         let Some(_first) = self.links.any().until(latest, place.queue.first.lock()).await else {
             return self.check_behind(key, request, true).await;
@@ -125,7 +129,11 @@ impl<A: StoredAlgorithm> Shared<A> {
         if !is_behind {
             return self.check(key, request).await;
         }
+        Ok((denied_behind(self.peek(key, request).await?), Reservation::default()))
+    }
+
+    async fn peek(self: &Arc<Self>, key: &Arc<str>, request: &Request<A>) -> Result<Decision, RedisError> {
         let peek = Operation { action: Action::Peek, ..request.operation.clone() };
-        Ok((denied_behind(self.ask(key, peek).await?.decision), Reservation::default()))
+        Ok(self.ask(key, peek).await?.decision)
     }
 }

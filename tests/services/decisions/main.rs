@@ -3,6 +3,7 @@
 mod acquire;
 mod cooperative;
 mod decision_tables;
+mod denial_reasons;
 mod leaky_queue;
 mod one_queue;
 mod panics;

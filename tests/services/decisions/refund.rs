@@ -6,6 +6,7 @@ use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
 use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::{Random, TickingClock};
@@ -154,6 +155,31 @@ async fn a_refund_releases_waiters_sooner() {
     assert!(paced.acquire_n("key", 5).await.is_allowed());
     paced.refund("key", 4);
     assert_eq!(paced.acquire("key").await.delay(), Duration::from_millis(100));
+}
+
+/// A key that was never used counts as idle since the limiter was built. A denied call takes nothing, so it makes no
+/// difference to a refund.
+#[test]
+fn under_a_bucket_that_starts_empty_a_refund_does_the_same_before_and_after_a_denied_call() {
+    let bucket = TokenBucket::new(Quota::per_second(1).burst(100)).start_empty();
+    for on_full in [OnFull::EvictLeastUsed, OnFull::Reject, OnFull::ShareBuckets] {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(bucket.clone()).clock(clock.clone()).on_full(on_full).build();
+        clock.advance(Duration::from_secs(50));
+        assert!(!limiter.check_n("denied", 51).is_allowed());
+        for key in ["denied", "never used"] {
+            assert_eq!(limiter.peek(key).remaining(), 50, "{key}");
+            limiter.refund(key, 49);
+            assert_eq!(limiter.peek(key).remaining(), 99, "{key}");
+            limiter.refund(key, 49);
+            assert_eq!(limiter.peek(key).remaining(), 100, "{key}: never above the burst");
+        }
+        // Once the bucket of a new key is full, a refund of such a key changes nothing, and needs no place.
+        clock.advance(Duration::from_secs(50));
+        let len = limiter.len();
+        limiter.refund("new", 1);
+        assert_eq!((limiter.peek("new").remaining(), limiter.len()), (100, len));
+    }
 }
 
 #[test]

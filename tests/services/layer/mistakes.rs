@@ -29,6 +29,9 @@ const NAMES: [&str; 14] = [
     "proxies",
 ];
 
+const INVALID: &str = "the request does not identify its client in a valid form";
+const UNKNOWN: &str = "the server cannot identify the client of this request";
+
 fn assert_names_nothing(text: &str) {
     let text = text.to_ascii_lowercase();
     assert!(!text.is_empty());
@@ -51,14 +54,16 @@ macro_rules! assert_refused {
             assert_eq!(answer.headers["content-type"], "application/problem+json");
             let problem: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
             assert_eq!((&problem["type"], &problem["status"]), (&"about:blank".into(), &$status.into()));
-            assert_names_nothing(problem["detail"].as_str().unwrap());
+            let detail = if $status == 400 { INVALID } else { UNKNOWN };
+            assert_eq!(problem["detail"], detail, "{}", $what);
+            assert_names_nothing(detail);
             for field in ["retry-after", "ratelimit", "ratelimit-policy"] {
                 assert!(!answer.headers.contains_key(field), "{field}");
             }
             let grpc = ask(&layer, with($request, "content-type", "application/grpc")).await;
             assert_eq!(grpc.status, 200);
             assert_eq!(grpc.headers["grpc-status"], $code, "{}", $what);
-            assert_names_nothing(grpc.headers["grpc-message"].to_str().unwrap());
+            assert_eq!(grpc.headers["grpc-message"], detail, "{}", $what);
             assert_eq!(layer.limiter().len(), 0, "nothing is counted");
             let counts = layer.stats().keys;
             let (invalid, rejected) = if $status == 400 { (2, 0) } else { (0, 2) };
@@ -116,6 +121,43 @@ async fn a_clients_mistake_is_400_whatever_is_done_about_missing_keys() {
     assert_refused!(single(), request(&["1.2.3.4, 1.2.3.4"]), 400, "3", "a list, not an address");
     let request = || lines("cloudfront-viewer-address", &["1.2.3.4"]);
     assert_refused!(ClientIp::cloudfront(), request(), 400, "3", "CloudFront without a port");
+}
+
+/// A header that may occur once occurs several times. The inner service might read any of the lines, so it does not
+/// matter which lines are equal or empty.
+#[tokio::test]
+async fn several_lines_of_a_key_header_are_400_and_an_invalid_argument() {
+    macro_rules! assert_single {
+        ($name:literal, $valid:literal, $other:literal, $key:expr) => {{
+            let layer = RateLimitLayer::new($key, at_once(9));
+            assert_eq!(ask(&layer, lines($name, &[$valid])).await.status, 200);
+            for values in [
+                &[$valid, $valid][..],
+                &[$valid, $other],
+                &[$other, $valid],
+                &[$valid, ""],
+                &["", $valid],
+                &["", ""],
+                &[$valid, $other, $valid],
+            ] {
+                let what = format!("{} as {values:?} in {}", $name, stringify!($key));
+                assert_refused!($key, lines($name, values), 400, "3", what);
+            }
+        }};
+    }
+    let header = || Header::new("x-api-key").unwrap();
+    assert_single!("x-api-key", "a", "b", header());
+    assert_single!("x-api-key", "a", "b", header().or(PeerIp::new()));
+    assert_single!("x-api-key", "a", "b", first_of((header(), Global)));
+    assert_single!("x-api-key", "a", "b", (PeerIp::new(), header()));
+    assert_single!("authorization", "Bearer a", "Basic b", Bearer::new());
+    assert_single!("authorization", "Bearer a", "Basic b", Bearer::new().or(PeerIp::new()));
+    assert_single!("authorization", "Bearer a", "Basic b", first_of((Bearer::new(), Global)));
+    assert_single!("authorization", "Bearer a", "Basic b", (PeerIp::new(), Bearer::new()));
+    assert_single!("host", "a.example", "b.example", Host::known(["a.example"]));
+    assert_single!("host", "a.example", "b.example", (PeerIp::new(), Host::known(["a.example"])));
+    assert_single!("x-real-ip", "1.2.3.4", "1.2.3.5", ClientIp::header("x-real-ip").unwrap());
+    assert_single!("cloudfront-viewer-address", "1.2.3.4:5", "1.2.3.4:6", ClientIp::cloudfront());
 }
 
 #[tokio::test]

@@ -36,6 +36,22 @@ async fn check_peek_refund_and_reset_keep_their_meaning() -> Result<(), RedisErr
     Ok(())
 }
 
+/// A new key counts as idle since the Unix epoch, so its bucket is full even if the bucket starts empty. A refund adds
+/// nothing to such a bucket, and neither does it after a denied call.
+#[tokio::test]
+async fn a_refund_of_a_key_that_was_never_charged_changes_nothing() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let bucket = TokenBucket::new(Quota::per_hour(100)).start_empty();
+    let limiter = build(&connect(&server).await, "login", bucket);
+    assert!(!limiter.check_n("denied", 101).await?.is_allowed());
+    for key in ["denied", "never used"] {
+        assert_eq!(limiter.peek(key).await?.remaining(), 100, "{key}");
+        limiter.refund(key, 49).await?;
+        assert_eq!(limiter.peek(key).await?.remaining(), 100, "{key}");
+    }
+    Ok(())
+}
+
 async fn admits<A: StoredAlgorithm>(server: &RedisServer, algorithm: A, expected: u64) {
     for scripts in [true, false] {
         let name = format!("{scripts}");

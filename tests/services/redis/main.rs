@@ -3,6 +3,7 @@
 mod cluster;
 #[cfg(feature = "test-util")]
 mod contract;
+mod denial_reasons;
 mod failover;
 mod faults;
 mod joined;

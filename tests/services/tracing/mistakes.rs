@@ -207,6 +207,25 @@ fn a_burst_on_a_window_is_a_warning_when_a_limiter_is_built() {
 }
 
 #[test]
+fn the_warning_of_a_burst_says_which_limit_it_is_and_what_to_change() {
+    let (log, _guard) = Log::start();
+    let (minute, hour) = (Quota::per_minute(10).burst(20), Quota::per_hour(500).burst(50));
+    let windows =
+        (SlidingWindow::new(minute), FixedWindow::new(hour)).block_for(Duration::from_secs(1)).after(3);
+    let _ = RateLimiter::builder(windows).name("login").build();
+    let _ = RateLimiter::new(SlidingLog::new(hour));
+    let line = |of: &str, limiter: &str| {
+        let text = format!("the window of {of} ignores its burst: remove the burst, or use a TokenBucket");
+        format!(" WARN tower_throttle::observe: tower-throttle: {text}{limiter}")
+    };
+    let login = " limiter=\"login\"";
+    assert_eq!(
+        log.lines(),
+        [line("10 per 60s", login), line("500 per 3600s", login), line("500 per 3600s", "")]
+    );
+}
+
+#[test]
 fn a_table_that_is_full_is_a_warning_once_for_each_limiter() {
     let (log, _guard) = Log::start();
     for limiters in 1..=2 {

@@ -48,9 +48,12 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if after_check.left > 0 || !decision.is_allowed() {
             self.refuse(&mut after_check);
         }
-        // `retry_after` is what a check would report. The other fields describe the state before the check.
-        let retry = self.reported(&after_check, behind, decision).retry_after().map(nanos);
-        self.reported(&state.count, behind, decision).with_retry_after(retry)
+        // `retry_after` and whether the key is locked out are what a check would report. The other fields describe the
+        // state before the check.
+        let checked = self.reported(&after_check, behind, decision);
+        self.reported(&state.count, behind, decision)
+            .with_retry_after(checked.retry_after().map(nanos))
+            .with_locked_out(checked.is_locked_out())
     }
 
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {

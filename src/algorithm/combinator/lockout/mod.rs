@@ -57,12 +57,13 @@ impl<A: Algorithm> LockoutBuilder<A> {
 /// [window](crate::algorithm::QuotaPolicy::window) of the inner algorithm. For
 /// [`Concurrency`](crate::algorithm::Concurrency), it is as long as the lockout. The `n`-th denial in a window begins
 /// the lockout, and already has the `retry_after` of the lockout. During a lockout every call that arrives is denied,
-/// unless its cost is 0. The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm
-/// if that wait is longer. If the inner algorithm denies the call without a `retry_after`, the denial has no
-/// `retry_after` either. Calls that arrive during a lockout do not change its end, unless
-/// [`extend_on_retry`](Lockout::extend_on_retry) is set. Calls that are queued when a lockout begins stay queued, and
-/// are admitted even during the lockout. Keys that [share a bucket](crate::store::OnFull::ShareBuckets) are not locked
-/// out. A [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
+/// unless its cost is 0. Such a denial, and the denial that begins the lockout, are [marked](Decision::is_locked_out).
+/// The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm if that wait is
+/// longer. If the inner algorithm denies the call without a `retry_after`, the denial has no `retry_after` either.
+/// Calls that arrive during a lockout do not change its end, unless [`extend_on_retry`](Lockout::extend_on_retry) is
+/// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
+/// [share a bucket](crate::store::OnFull::ShareBuckets) are not locked out. A
+/// [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: the denial is counted. Do not nest lockouts: the
 /// `retry_after` of the inner lockout can be too long.

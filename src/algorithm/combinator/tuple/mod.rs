@@ -19,6 +19,8 @@ struct Combined {
     window: Option<u64>,
     /// `true` if one of the limits can never admit the call.
     never: bool,
+    /// `true` if one of the limits locks the key out.
+    locked_out: bool,
 }
 
 impl Combined {
@@ -30,6 +32,7 @@ impl Combined {
         let decision = decision.with_index(index);
         self.limits += limits;
         self.never |= decision.never_fits();
+        self.locked_out |= decision.is_locked_out();
         self.reset = self.reset.max(decision.reset_nanos());
         self.remaining = self.reported.map_or(u64::MAX, |_| self.remaining).min(decision.remaining());
         if self.reported.is_none_or(|reported| urgency(&decision, window) > urgency(&reported, self.window)) {
@@ -45,7 +48,8 @@ impl Combined {
             true => Decision::allow(reported.limit(), self.remaining, self.reset)
                 .with_window(self.window.unwrap_or(0)),
             false => Decision::deny(reported.limit(), self.remaining, reported.retry_nanos(), self.reset)
-                .with_unknown_wait(!self.never),
+                .with_unknown_wait(!self.never)
+                .with_locked_out(self.locked_out),
         };
         decision.with_index(reported.limit_index())
     }

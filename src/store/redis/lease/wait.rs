@@ -9,7 +9,7 @@ use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::redis::error::RedisError;
-use crate::store::redis::wait_queue::denied_behind;
+use crate::store::redis::wait_queue::{denied_behind, denied_by_full_queue};
 
 /// The time after which a call asks again if it waits for the end of the leases of other processes, in nanoseconds.
 const UNKNOWN_WAIT: u64 = 50_000_000;
@@ -41,11 +41,15 @@ impl Shared {
         let place = self.queues.join(key);
         // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
         // to wait.
-        if place.ahead > config.places() || (config.places() == 0 && place.ahead > 0) {
-            return self.check_behind(key, cost).await;
+        if place.ahead > config.places() {
+            let peeked = self.ask(key, Action::Peek, cost).await?;
+            return Ok(match config.places() {
+                0 => denied_behind(peeked),
+                _ => denied_by_full_queue(peeked),
+            });
         }
         let Some(_first) = link.until(latest, place.queue.first.lock()).await else {
-            return self.check_behind(key, cost).await;
+            return Ok(denied_behind(self.ask(key, Action::Peek, cost).await?));
         };
         let mut has_waited = place.ahead > 0;
         loop {
@@ -67,10 +71,5 @@ impl Shared {
             link.sleep_until(retry).await;
             has_waited = true;
         }
-    }
-
-    /// Denies a call that cannot be queued behind other calls, so that it takes no units from those calls.
-    async fn check_behind(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
-        Ok(denied_behind(self.ask(key, Action::Peek, cost).await?))
     }
 }

@@ -208,7 +208,8 @@ impl Store<Concurrency> for RedisPermits {
         let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
         let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
         let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
-        let max_wait = may_wait.then_some(max_wait.min(longest)).filter(|wait| *wait > 0);
+        let can_wait = may_wait && shared.arguments.places > 0;
+        let max_wait = can_wait.then_some(max_wait.min(longest)).filter(|wait| *wait > 0);
         Acquired::Pending(Box::pin(async move {
             let (decision, permit) = shared.acquire(&key, cost, max_wait).await?;
             Ok((decision, permit.map(Reservation::of).unwrap_or_default()))

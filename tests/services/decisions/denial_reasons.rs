@@ -1,0 +1,206 @@
+//! A denial says whether a lockout, a full queue, a full table or a closed limiter is its reason.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Lockout, QueueOverflow, Tiered, TokenBucket,
+};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::middleware::Rejection;
+use tower_throttle::store::OnFull;
+use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::PolledByHand;
+
+const MINUTE: Quota = Quota::per_minute(1);
+
+/// Returns the reasons that a decision states.
+fn reasons(decision: &Decision) -> Vec<&'static str> {
+    let all = [
+        (decision.is_locked_out(), "locked out"),
+        (decision.is_queue_full(), "queue full"),
+        (decision.is_table_full(), "table full"),
+        (decision.is_closed(), "closed"),
+        (decision.never_fits(), "never fits"),
+    ];
+    let reasons: Vec<_> = all.into_iter().filter_map(|(is_reason, name)| is_reason.then_some(name)).collect();
+    assert!(reasons.is_empty() || !decision.is_allowed(), "{decision:?}");
+    reasons
+}
+
+/// One call a minute. The second denial within a minute locks the key out for an hour.
+fn log_in() -> Lockout<FixedWindow> {
+    FixedWindow::new(MINUTE).block_for(Duration::from_secs(3_600)).after(2)
+}
+
+fn limiter<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(ManualClock::new()).build()
+}
+
+/// Returns the result of a future that is ready at once.
+fn at_once<F: Future>(future: F) -> F::Output {
+    let mut polled = PolledByHand::new(future);
+    assert!(polled.run(), "it is not queued");
+    polled.output.unwrap()
+}
+
+/// Makes calls until the key is locked out, and verifies that the calls, and peeks before them, say so.
+fn locks_out<A: Algorithm>(algorithm: A) {
+    let limiter = limiter(algorithm);
+    assert!(limiter.check("key").is_allowed());
+    let none = [""; 0];
+    assert_eq!(reasons(&limiter.peek("key")), none);
+    assert_eq!(reasons(&limiter.check("key")), none, "the first denial");
+    assert_eq!(reasons(&limiter.peek("key")), ["locked out"], "a call would begin the lockout");
+    assert_eq!(reasons(&limiter.check("key")), ["locked out"], "the second denial begins the lockout");
+    assert_eq!(reasons(&limiter.peek("key")), ["locked out"]);
+    assert_eq!(reasons(&limiter.check("key")), ["locked out"]);
+    assert_eq!(reasons(limiter.try_acquire_permit("key").unwrap_err().decision()), ["locked out"]);
+    let acquired = at_once(limiter.acquire("key"));
+    assert_eq!(reasons(&acquired), ["locked out"]);
+    let denied = at_once(limiter.acquire_permit("key"));
+    assert_eq!(reasons(denied.unwrap_err().decision()), ["locked out"]);
+    assert_eq!(reasons(&limiter.check_n("key", 0)), none, "a cost of 0 is allowed");
+    assert_eq!(reasons(&limiter.check("other")), none);
+    limiter.reset("key");
+    assert_eq!(reasons(&limiter.peek("key")), none);
+}
+
+#[test]
+fn a_denial_says_that_the_key_is_locked_out() {
+    locks_out(log_in());
+    locks_out(log_in().extend_on_retry());
+    locks_out(Tiered::new(log_in()));
+    locks_out(Tiered::new(FixedWindow::new(MINUTE)).block_for(Duration::from_secs(3_600)).after(2));
+    locks_out(Concurrency::per_key(1).block_for(Duration::from_secs(3_600)).after(2));
+}
+
+/// The reported limit of a tuple may be another one, with a longer wait.
+#[test]
+fn a_tuple_says_that_one_of_its_limits_locks_the_key_out() {
+    let day = || TokenBucket::new(Quota::per_day(1));
+    locks_out((log_in(), day()));
+    locks_out((day(), log_in()));
+    locks_out(((day(), FixedWindow::new(MINUTE)), log_in()));
+    locks_out((day(), FixedWindow::new(MINUTE)).block_for(Duration::from_secs(3_600)).after(2));
+    locks_out((Concurrency::per_key(1), log_in()));
+}
+
+#[test]
+fn a_queue_of_a_lockout_says_why_it_denies() {
+    let algorithm = LeakyBucket::new(MINUTE).queue(1).block_for(Duration::from_secs(3_600)).after(2);
+    let limiter = limiter(algorithm);
+    assert!(limiter.check("key").is_allowed());
+    let mut queued = PolledByHand::new(limiter.acquire("key"));
+    assert!(!queued.run(), "it is queued");
+    let acquire = || reasons(&at_once(limiter.acquire("key")));
+    assert_eq!(acquire(), ["queue full"]);
+    assert_eq!(acquire(), ["locked out", "queue full"], "the denial by the queue begins the lockout");
+    assert_eq!(acquire(), ["locked out"]);
+}
+
+#[test]
+fn a_denial_says_that_the_queue_is_full() {
+    fn fills<A: Algorithm>(algorithm: A) {
+        let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_queued(2).build();
+        let acquire = |key: &'static str| at_once(limiter.acquire(key));
+        let queued = |key: &'static str| {
+            let mut queued = PolledByHand::new(limiter.acquire(key));
+            assert!(!queued.run(), "it is queued");
+            queued
+        };
+        let none = [""; 0];
+        assert!(acquire("key").is_allowed());
+        let _first = queued("key");
+        assert_eq!(reasons(&acquire("key")), ["queue full"]);
+        let permit = at_once(limiter.acquire_permit("key"));
+        assert_eq!(reasons(permit.unwrap_err().decision()), ["queue full"]);
+        assert_eq!(reasons(&limiter.check("key")), none, "it would not wait");
+        assert_eq!(reasons(&limiter.peek("key")), none, "it would not wait");
+        assert!(acquire("second").is_allowed());
+        let _second = queued("second");
+        assert!(acquire("third").is_allowed());
+        let denied = acquire("third");
+        assert_eq!(reasons(&denied), ["queue full"], "`max_queued`");
+        let calls = limiter.stats().calls;
+        assert_eq!((calls.queue_full, calls.denied), (3, 1));
+    }
+    fills(LeakyBucket::new(MINUTE).queue(1));
+    fills(TokenBucket::new(MINUTE).queue(1));
+    fills(FixedWindow::new(MINUTE).queue(1));
+    fills((TokenBucket::new(MINUTE).queue(1), FixedWindow::new(MINUTE).queue(3)));
+    fills(Concurrency::per_key(1).queue(1));
+}
+
+#[test]
+fn a_call_that_may_not_wait_is_not_denied_by_its_queue() {
+    let none = [""; 0];
+    for bucket in [
+        LeakyBucket::new(MINUTE).queue(0),
+        LeakyBucket::new(MINUTE).queue(1).max_wait(Duration::from_secs(1)),
+    ] {
+        let limiter = limiter(bucket);
+        assert!(limiter.check("key").is_allowed());
+        let denied = at_once(limiter.acquire("key"));
+        assert!(!denied.is_allowed());
+        assert_eq!(reasons(&denied), none);
+    }
+}
+
+#[test]
+fn a_displaced_call_says_that_the_queue_is_full() {
+    let limiter = limiter(LeakyBucket::new(MINUTE).queue(1).overflow(QueueOverflow::DropOldest));
+    assert!(limiter.check("key").is_allowed());
+    let mut oldest = PolledByHand::new(limiter.acquire("key"));
+    assert!(!oldest.run());
+    let mut newest = PolledByHand::new(limiter.acquire("key"));
+    assert!(!newest.run());
+    assert!(oldest.run(), "it is displaced");
+    assert_eq!(reasons(&oldest.output.unwrap()), ["queue full"]);
+}
+
+#[test]
+fn a_denial_says_that_the_table_is_full_or_the_limiter_closed() {
+    let limiter = RateLimiter::builder(log_in()).max_keys(1).on_full(OnFull::Reject).build();
+    assert!(limiter.check("key").is_allowed());
+    assert_eq!(reasons(&limiter.check("new")), ["table full"]);
+    limiter.close();
+    assert_eq!(reasons(&limiter.check("key")), ["closed"]);
+    assert_eq!(reasons(&limiter.check("new")), ["closed"]);
+}
+
+/// Each policy that denies a joint call says why.
+#[tokio::test]
+async fn the_decisions_of_joined_layers_say_why_they_deny() {
+    type Seen = Arc<Mutex<Vec<(String, Vec<&'static str>)>>>;
+    let seen = Seen::default();
+    let record = seen.clone();
+    let queued = limiter(LeakyBucket::new(MINUTE).queue(1));
+    let layer = RateLimitLayer::with_limiter(Global, limiter(log_in()))
+        .name("log-in")
+        .and(RateLimitLayer::with_limiter(Global, queued.clone()).name("queued"))
+        .responder(ErrorResponder)
+        .on_reject(move |rejection: &Rejection<'_>, _: &()| {
+            let reports = rejection.policies().iter();
+            let denials = reports.filter(|report| !report.decision().is_allowed());
+            let reasons = denials.map(|report| (report.name().to_owned(), reasons(report.decision())));
+            *record.lock().unwrap() = reasons.collect();
+        });
+    let service = layer.layer(service_fn(async |_: ()| Ok::<_, Infallible>(())));
+    let call = async || {
+        let admitted = service.clone().oneshot(()).await.is_ok();
+        (admitted, std::mem::take(&mut *seen.lock().unwrap()))
+    };
+    let denied = |name: &str, reasons: &[&'static str]| (name.to_owned(), reasons.to_vec());
+    assert_eq!(call().await, (true, vec![]));
+    let mut waiting = PolledByHand::new(queued.acquire(&tower_throttle::key::StoreKey::Key(())));
+    assert!(!waiting.run(), "it is queued");
+    let (log_in, queue) = (|reasons| denied("log-in", reasons), denied("queued", &["queue full"]));
+    assert_eq!(call().await, (false, vec![log_in(&[]), queue.clone()]));
+    assert_eq!(call().await, (false, vec![log_in(&["locked out"]), queue.clone()]));
+    assert_eq!(call().await, (false, vec![log_in(&["locked out"]), queue]));
+}
