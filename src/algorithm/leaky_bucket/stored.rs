@@ -141,6 +141,19 @@ mod tests {
     }
 
     #[test]
+    fn a_charge_whose_delay_cannot_be_stored_has_the_longest_delay() {
+        let bucket = LeakyBucket::new(Quota::per_second(1_000_000_000));
+        let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));
+        assert!(bucket.check(&mut state, Nanos(MS), u64::MAX).is_allowed());
+        let mut text = StateWriter::default();
+        bucket.write_state(&state, &mut text);
+        let mut read = bucket.read_state(&mut StateReader::new(text.as_str())).unwrap();
+        let wait = |state: &mut _| bucket.check(state, Nanos(MS), 1).retry_after().unwrap();
+        assert_eq!(wait(&mut read), Duration::from_micros(u64::MAX.div_ceil(1_000_000_000)), "five hours");
+        assert_eq!(wait(&mut state), Duration::from_nanos(u64::MAX), "584 years");
+    }
+
+    #[test]
     fn a_state_is_read_as_it_was_written() {
         let bucket = LeakyBucket::new(Quota::per_minute(7));
         let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));

@@ -5,6 +5,7 @@ mod cluster;
 mod contract;
 mod failover;
 mod faults;
+mod idle;
 mod joined;
 mod layer;
 mod leases;
