@@ -64,10 +64,9 @@
 //!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
 //!   several states, an admitted call takes at least two round trips.
 //! - Two limiters with the same name in one process make separate trips.
-//! - A charge delays the next slot of a `LeakyBucket` by at most 2^64 microseconds divided by the limit of its quota
-//!   (five hours at 10^9 per second), or less if the period of the quota is not a whole number of microseconds. A charge
-//!   that would delay it longer, such as one of `u64::MAX` units, has the effect of this maximum. In memory, there is no
-//!   such maximum.
+//! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but at
+//!   most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX` units,
+//!   has the longest delay that can be kept. In memory, delays have no such maximum.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
 //!   because a new key counts as idle since the Unix epoch.
