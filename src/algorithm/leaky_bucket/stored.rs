@@ -144,6 +144,21 @@ mod tests {
     }
 
     #[test]
+    fn a_charge_whose_delay_cannot_be_stored_has_the_longest_delay() {
+        let bucket = LeakyBucket::new(Quota::per_second(999_999_999));
+        let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));
+        assert!(bucket.check(&mut state, Nanos(MS), u64::MAX).is_allowed());
+        let mut text = StateWriter::default();
+        bucket.write_state(&state, &mut text);
+        let mut read = bucket.read_state(&mut StateReader::new(text.as_str())).unwrap();
+        let wait = |state: &mut _| bucket.check(state, Nanos(MS), 1).retry_after().unwrap();
+        let longest = (u128::from(u64::MAX) * 1_000).div_ceil(999_999_999) as u64;
+        assert_eq!(wait(&mut read), Duration::from_nanos(longest));
+        assert_eq!(longest / 3_600_000_000_000, 5, "hours");
+        assert_eq!(wait(&mut state).as_secs() / 31_557_600, 584, "years");
+    }
+
+    #[test]
     fn a_state_is_read_as_it_was_written() {
         let bucket = LeakyBucket::new(Quota::per_minute(7));
         let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));

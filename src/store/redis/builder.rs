@@ -2,7 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{ConnectionInfo, IntoConnectionInfo};
+use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisResult};
 
 use super::RedisStore;
 use super::client::Client;
@@ -15,7 +15,7 @@ use super::names::Names;
 use super::permits::Listener;
 use super::scripts::TimeSource;
 use super::sentinel::Sentinels;
-use super::server::Server;
+use super::server::{Server, kept_alive};
 use super::settings::Settings;
 use crate::clock::AnyClock;
 use crate::store::shared_key::KeySecret;
@@ -41,7 +41,7 @@ enum Servers {
 
 impl RedisStoreBuilder {
     pub(super) fn new(url: &str) -> Self {
-        Self::with(::redis::Client::open(url).map(Servers::at).map_err(|error| convert(&error)))
+        Self::with(url.into_connection_info().and_then(Servers::at).map_err(|error| convert(&error)))
     }
 
     pub(super) fn of_sentinels<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> Self {
@@ -68,7 +68,8 @@ impl RedisStoreBuilder {
     /// Creates a builder from a client of the crate `redis`, which may have settings that a URL does not have, such as
     /// certificates.
     pub fn from_client(client: ::redis::Client) -> Self {
-        Self::with(Ok(Servers::at(client)))
+        let info = client.get_connection_info().clone();
+        Self::with(Servers::at(info).map_err(|error| convert(&error)))
     }
 
     /// Creates a builder for the master that these [sentinels](RedisStore::sentinel) know under the name `master`. The
@@ -246,8 +247,9 @@ impl RedisStoreBuilder {
 }
 
 impl Servers {
-    fn at(client: ::redis::Client) -> Self {
-        Self::One(Server::At(client).into())
+    fn at(info: ConnectionInfo) -> RedisResult<Self> {
+        let client = ::redis::Client::open(kept_alive(info))?;
+        Ok(Self::One(Server::At(client).into()))
     }
 
     fn master(sentinels: Sentinels) -> Self {

@@ -63,22 +63,21 @@ impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
     /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
-    /// fails.
+    /// fails. As with all methods, a failure of Redis is no error if there is a fallback.
     fn change(&self, key: Arc<str>, operation: Operation<A>) -> RedisReply<()> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             shared.denials.forget(&key);
             let (action, cost) = (operation.action, operation.cost);
             let changed = shared.ask(&key, operation).await.map(|_| ());
-            if let Some(local) = &shared.fallback {
-                match action {
-                    Action::Reset => local.reset(&*key),
-                    // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
-                    _ if changed.is_err() => local.refund(&*key, cost),
-                    _ => {}
-                }
+            let Some(local) = &shared.fallback else { return changed };
+            match action {
+                Action::Reset => local.reset(&*key),
+                // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
+                _ if changed.is_err() => local.refund(&*key, cost),
+                _ => {}
             }
-            changed
+            Ok(())
         })
     }
 }

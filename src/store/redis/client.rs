@@ -9,19 +9,23 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, ErrorKind, ServerErrorKind, Value};
 use futures_core::Stream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::connected::Connected;
 use super::connection::{Call, CallError, Command, Connection, Listening, OnMessage, Reply};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::server::Server;
+use super::silence::Silence;
 use crate::clock::{AnyClock, Nanos};
 
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
+
+/// The number of times that a command is sent again, because a server may accept connections only to close them.
+const MAX_UNSENT: u32 = 3;
 
 #[derive(Clone)]
 pub(super) struct Client(Arc<Inner>);
@@ -34,13 +38,14 @@ struct Inner {
     current: watch::Sender<Current>,
     connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
+    silence: Silence,
 }
 
 /// The present connection, if there is one. Each connection has a number of its own.
 #[derive(Clone, Default)]
 struct Current {
     number: u64,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Connected>,
 }
 
 /// The task that connects, if there is one.
@@ -69,6 +74,7 @@ impl Client {
             current,
             connecting: Mutex::default(),
             problem: Mutex::new(None),
+            silence: Silence::default(),
         }))
     }
 
@@ -86,7 +92,7 @@ impl Client {
         let mut command = Command::new(false);
         command.word("CLUSTER").word("SLOTS");
         self.0.send(&command).await.map_err(|error| match error {
-            CallError::Failed(error) => error,
+            CallError::Failed(error) | CallError::FailedAgain(error) => error,
             CallError::NoScript => {
                 RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to CLUSTER SLOTS")
             }
@@ -112,6 +118,7 @@ impl Inner {
                 return Err((ErrorKind::Io, "no connection, see `connect_timeout`", detail).into());
             }
         };
+        self.silence.end();
         self.current.send_modify(|current| {
             *current = Current { number: current.number + 1, connection: Some(connection) };
         });
@@ -163,30 +170,32 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the connection with this number, unless another connection has replaced it.
-    fn discard(&self, number: u64) {
+    /// Drops the connection with this number. Returns `false` if it was dropped before.
+    fn discard(&self, number: u64) -> bool {
         self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();
             if is_this {
                 current.connection = None;
             }
             is_this
-        });
+        })
     }
 
-    /// Returns the present connection and its number. Waits until there is a connection.
-    async fn connected(self: &Arc<Self>) -> Result<(u64, MultiplexedConnection), RedisError> {
-        let Current { number, connection } = self.current.borrow().clone();
-        if let Some(connection) = connection {
-            return Ok((number, connection));
-        }
-        let mut changes = self.current.subscribe();
-        self.start_connecting()?;
+    /// Returns a connection that is not known to have ended, and its number. Waits until there is one.
+    async fn connected(self: &Arc<Self>) -> Result<(u64, Connected), RedisError> {
         loop {
-            let Current { number, connection } = changes.borrow_and_update().clone();
-            if let Some(connection) = connection {
-                return Ok((number, connection));
+            let Current { number, connection } = self.current.borrow().clone();
+            match connection {
+                Some(last) if self.silence.is_short() || !last.has_ended() => return Ok((number, last)),
+                Some(_) => drop(self.discard(number)),
+                None => self.wait_for_connection().await?,
             }
+        }
+    }
+
+    async fn wait_for_connection(self: &Arc<Self>) -> Result<(), RedisError> {
+        let mut changes = self.current.subscribe();
+        while changes.borrow_and_update().connection.is_none() {
             // The task may have ended just before this call began to wait.
             self.start_connecting()?;
             let changed = tokio::time::timeout(PAUSES.1, changes.changed()).await;
@@ -194,30 +203,33 @@ impl Inner {
                 unreachable!("the sender lives in `self`");
             }
         }
+        Ok(())
     }
 
-    /// Sends a command, right after `ASKING` if it says so, and returns the reply to the command.
+    /// Sends a command, and returns the reply. If the connection has ended before the command was sent, sends the command on another connection.
     async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, CallError> {
-        let (number, mut connection) = self.connected().await.map_err(CallError::Failed)?;
-        let replied = match command.is_asking {
-            false => connection.send_packed_command(&command.words).await,
-            true => {
-                let mut pipeline = ::redis::pipe();
-                pipeline.cmd("ASKING").add_command(command.words.clone());
-                // A large future, which is seldom needed.
-                let replied = Box::pin(connection.send_packed_commands(&pipeline, 1, 1)).await;
-                replied.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
-            }
-        };
-        replied.and_then(Value::extract_error).map_err(|error| {
+        let mut unsent = 0;
+        loop {
+            let (number, mut connected) = self.connected().await.map_err(CallError::Failed)?;
+            let before = connected.sent();
+            let replied = connected.send(command).await;
+            let error = match replied.inspect(|_| self.silence.end()).and_then(Value::extract_error) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
             if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
-                return CallError::NoScript;
+                return Err(CallError::NoScript);
             }
-            if error.is_io_error() || error.is_unrecoverable_error() {
-                self.discard(number);
+            if !error.is_io_error() && !error.is_unrecoverable_error() {
+                return Err(CallError::Failed(convert(&error)));
             }
-            CallError::Failed(convert(&error))
-        })
+            let is_first = self.discard(number);
+            if !connected.has_sent_nothing_since(before) || unsent == MAX_UNSENT {
+                let error = convert(&error);
+                return Err(if is_first { CallError::Failed(error) } else { CallError::FailedAgain(error) });
+            }
+            unsent += 1;
+        }
     }
 
     async fn call(self: Arc<Self>, command: Command) -> Result<Reply, CallError> {
@@ -268,6 +280,10 @@ impl Connection for Client {
 
     fn renew(&self, number: u64) {
         self.0.discard(number);
+    }
+
+    fn is_silent(&self) -> bool {
+        self.0.silence.is_long()
     }
 
     fn listen(&self, channel: String, on_message: OnMessage) -> Listening {

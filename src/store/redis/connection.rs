@@ -26,6 +26,11 @@ pub(crate) trait Connection: Send + Sync + 'static {
     /// another connection has replaced it.
     fn renew(&self, number: u64);
 
+    /// Returns whether there was no reply for so long that the path to the server may be gone.
+    fn is_silent(&self) -> bool {
+        false
+    }
+
     /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends
     /// when that connection ends, or if it cannot be made. By default, there are no messages.
     fn listen(&self, _channel: String, _on_message: OnMessage) -> Listening {
@@ -65,6 +70,8 @@ pub(crate) enum CallError {
     /// The server does not have the script.
     NoScript,
     Failed(RedisError),
+    /// The same failure as that of an earlier call: the end of their connection.
+    FailedAgain(RedisError),
 }
 
 impl Command {

@@ -30,7 +30,8 @@ pub enum RedisErrorKind {
     /// deadline. A call for a [permit](super::RedisPermits) also gets this error if its place in the queue has expired,
     /// or if its permit was lost before the call received it.
     Late,
-    /// There is no connection, for example because the server accepts no more clients.
+    /// There is no connection, for example because the server accepts no more clients, or the connection ended when the
+    /// call may have been sent already. In the second case, the call may be charged.
     Unreachable,
     /// Earlier calls failed, so this call was not sent. After a pause of at most 400 ms since the last failure, the
     /// next call is sent to try the server again.

@@ -17,8 +17,36 @@ impl RedisStore {
     /// Returns a store for [`Builder::store`](crate::limiter::Builder::store) that passes a call to `limiter` if Redis
     /// cannot decide the call.
     ///
-    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A reset is
-    /// always made in `limiter` as well. A refund is made in `limiter` if it fails in Redis.
+    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
+    ///
+    /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`, `acquire`,
+    /// `peek`, `refund` and `reset`. A reset is always made in `limiter` as well. If Redis fails, the key is reset only
+    /// in `limiter`, and Redis keeps its state.
+    ///
+    /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
+    /// [`KeyText`](crate::store::KeyText), with the settings of the store:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::store::KeyText;
+    /// use tower_throttle::store::redis::RedisStore;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let local = RateLimiter::new(FixedWindow::new(Quota::per_minute(5)));
+    /// // There is no server at this address.
+    /// let redis = RedisStore::builder("redis://127.0.0.1:1").prefix("shop").connect_lazily()?;
+    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(10)))
+    ///     .name("login")
+    ///     .store(redis.fallback(local.clone()))
+    ///     .build()?;
+    /// limiter.check("user:42").await?;
+    /// let text = KeyText::new("login").prefix("shop").of("user:42");
+    /// assert_eq!(local.peek(&text).remaining(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
         WithFallback { store: self, fallback: limiter }
     }

@@ -218,6 +218,7 @@ impl Link {
                 return Err(self.failed(RedisError::new(RedisErrorKind::Server, other), connection));
             }
             Err(CallError::Failed(error)) => return Err(self.failed(error, connection)),
+            Err(CallError::FailedAgain(error)) => return Err(error),
             Err(CallError::NoScript) => {
                 let error = RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL");
                 return Err(self.failed(error, connection));
@@ -271,6 +272,14 @@ impl Link {
             self.connection.renew(connection);
         }
         error
+    }
+
+    /// Drops the connection with the number `connection`, on which a trip had no reply at its deadline, if the
+    /// connection was silent for long. Only the next trips find out whether the server or the path is at fault.
+    pub(super) fn end_silent(&self, connection: u64) {
+        if self.connection.is_silent() {
+            self.connection.renew(connection);
+        }
     }
 
     /// Returns a lower bound of the server's time, in microseconds, when this process's clock reads `not_after`.

@@ -88,9 +88,14 @@ impl Links {
                 }
                 None => Err(error),
             },
-            // The caller was not polled in time, which says nothing about the server.
-            None if link.now() > deadline.saturating_add(POLLED_LATE) => Err(link.deadline_error()),
-            None => Err(link.failed_late(connection)),
+            None => {
+                link.end_silent(connection);
+                match link.now() > deadline.saturating_add(POLLED_LATE) {
+                    // The caller was not polled in time, which says nothing about the server.
+                    true => Err(link.deadline_error()),
+                    false => Err(link.failed_late(connection)),
+                }
+            }
         };
         if let Err(error) = &result {
             self.find_masters_after(error);

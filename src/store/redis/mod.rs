@@ -23,7 +23,7 @@
 //! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
 //! a second writes the new state. If another process has changed the state between these two round trips, the call is
 //! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
-//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn`), which exists
+//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn:`), which exists
 //! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
@@ -64,6 +64,9 @@
 //!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
 //!   several states, an admitted call takes at least two round trips.
 //! - Two limiters with the same name in one process make separate trips.
+//! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but at
+//!   most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX` units,
+//!   has the longest delay that can be kept. In memory, delays have no such maximum.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
 //!   A bucket that [starts empty](crate::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
 //!   because a new key counts as idle since the Unix epoch.
@@ -75,6 +78,7 @@ mod builder;
 mod calls;
 mod client;
 mod cluster;
+mod connected;
 mod connection;
 mod decide;
 mod decide_script;
@@ -104,6 +108,7 @@ mod sentinel;
 mod server;
 mod server_time;
 mod settings;
+mod silence;
 mod slots;
 mod states;
 #[cfg(test)]
@@ -150,8 +155,14 @@ pub use self::{fallback::WithFallback, lease::WithLeases, limit::RedisKey};
 /// charges nothing. This holds only if the server has replied at least once before the call was sent, so that the store
 /// knows the server's time, and if the server's clock is not set back.
 ///
-/// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. A reply that
-/// says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
+/// A server may close idle connections, or restart. A call that was not sent before its connection ended is sent on a
+/// new connection, within its deadline. If it may have been sent, it fails with [`RedisErrorKind::Unreachable`], and is
+/// not sent again. (An encrypted connection does not tell what it has sent before it ended. So calls may have been sent
+/// as soon as they are passed to it.) If a firewall has forgotten a connection, the first late reply after a second
+/// without replies ends the connection.
+///
+/// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. The end of a
+/// connection is one failure, however many trips it fails. A reply that says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
 /// and are not sent, except for one call that tries the server again after 50 ms. Each time that such a call fails, the
 /// pause before the next one doubles, up to 400 ms. If the server failed to write, for example because it is out of
 /// memory, only a call that writes a state closes the breaker.

@@ -10,7 +10,7 @@ use super::client::Client;
 use super::error::{RedisError, convert};
 use super::link::Link;
 use super::scripts::TimeSource;
-use super::server::Server;
+use super::server::{Server, kept_alive};
 use super::slots::Address;
 use crate::clock::AnyClock;
 use crate::stats::StoreStats;
@@ -67,15 +67,15 @@ impl Node {
 }
 
 impl Address {
-    /// Returns the settings of `like` for a server at this address.
+    /// Returns the settings of `like` for a server at this address, whose connections are kept alive.
     pub(super) fn apply_to(&self, like: &ConnectionInfo) -> ConnectionInfo {
         let Self { host, port } = self.clone();
-        like.clone().set_addr(match like.addr().clone() {
+        kept_alive(like.clone().set_addr(match like.addr().clone() {
             ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
                 ConnectionAddr::TcpTls { host, port, insecure, tls_params }
             }
             _ => ConnectionAddr::Tcp(host, port),
-        })
+        }))
     }
 
     /// Returns the address of a server, if it has a port.

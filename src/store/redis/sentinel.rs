@@ -5,10 +5,10 @@
 
 use std::fmt;
 
-use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
 
+use super::connected::Connected;
 use super::slots::Address;
 
 /// The sentinels of a group.
@@ -25,7 +25,7 @@ pub(super) struct Sentinels {
 enum Step {
     /// A sentinel has named the master.
     Named(Address),
-    Connected(Box<Client>, MultiplexedConnection),
+    Connected(Box<Client>, Connected),
 }
 
 impl Sentinels {
@@ -52,10 +52,7 @@ impl Sentinels {
     /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names.
     /// Returns the first connection to a server that is a master, and the client of that server. So neither a sentinel
     /// that does not answer nor a sentinel that names the former master delays the connection.
-    pub(super) async fn connect(
-        &self,
-        config: &AsyncConnectionConfig,
-    ) -> RedisResult<(Client, MultiplexedConnection)> {
+    pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<(Client, Connected)> {
         let mut steps = JoinSet::new();
         for sentinel in &self.sentinels {
             steps.spawn(ask(sentinel.clone(), self.name.clone(), config.clone()));
@@ -102,11 +99,11 @@ async fn ask(sentinel: Client, name: String, config: AsyncConnectionConfig) -> R
 /// Connects to a server. Returns an error if the server is not a master, since sentinels name the former master until
 /// they have agreed on a new one.
 async fn connect_to_master(server: Client, config: AsyncConnectionConfig) -> RedisResult<Step> {
-    let mut connection = server.get_multiplexed_async_connection_with_config(&config).await?;
-    let role: Value = ::redis::cmd("ROLE").query_async(&mut connection).await?;
+    let mut connected = Connected::open(&server, &config).await?;
+    let role: Value = ::redis::cmd("ROLE").query_async(&mut connected.connection).await?;
     match &role {
         Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-            Ok(Step::Connected(server.into(), connection))
+            Ok(Step::Connected(server.into(), connected))
         }
         _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
     }

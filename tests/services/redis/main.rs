@@ -6,6 +6,7 @@ mod contract;
 mod denial_reasons;
 mod failover;
 mod faults;
+mod idle;
 mod joined;
 mod layer;
 mod leases;

@@ -125,15 +125,28 @@ async fn a_call_waits_for_the_turn_of_another_process_until_it_expires() {
     let store = crate::patient(&server).without_scripts().connect().await.unwrap();
     let window = FixedWindow::new(Quota::per_day(5));
     let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
-    server.call(&["PSETEX", "throttle:{a}:api:turn", "200", "other"]).ok();
+    server.call(&["PSETEX", "throttle:{a}:api:turn:", "200", "other"]).ok();
     let start = Instant::now();
     assert!(limiter.check("a").await.unwrap().is_allowed());
     assert!(start.elapsed() >= Duration::from_millis(190), "{:?}", start.elapsed());
     assert_eq!(
-        server.call(&["EXISTS", "throttle:{a}:api:turn"]),
+        server.call(&["EXISTS", "throttle:{a}:api:turn:"]),
         Reply::Integer(0),
         "its own turn has ended"
     );
+}
+
+#[tokio::test]
+async fn a_limiter_whose_name_is_turn_takes_no_turns_of_others() {
+    let server = RedisServer::start();
+    let store = crate::patient(&server).without_scripts().one_slot("app").connect().await.unwrap();
+    let build = |name| {
+        let window = FixedWindow::new(Quota::per_day(5));
+        RateLimiter::builder(window).name(name).store(store.clone()).build().unwrap()
+    };
+    assert!(build("turn").check("a:api").await.unwrap().is_allowed());
+    assert!(build("api").check("a").await.unwrap().is_allowed());
+    assert_eq!(build("turn").peek("a:api").await.unwrap().remaining(), 4);
 }
 
 #[tokio::test]
@@ -151,7 +164,7 @@ async fn a_process_that_need_not_write_any_more_ends_its_turn() {
         // Both calls read the same state. One of them takes all units, so the other has nothing to write.
         let (first, second) = tokio::join!(limiters[0].check_n(&*key, 5), limiters[1].check_n(&*key, 5));
         assert!(first.unwrap().is_allowed() != second.unwrap().is_allowed());
-        let turn = format!("throttle:{{{key}}}:api:turn");
+        let turn = format!("throttle:{{{key}}}:api:turn:");
         assert_eq!(server.call(&["EXISTS", &turn]), Reply::Integer(0), "{key}");
     }
 }

@@ -40,6 +40,8 @@ struct Shared {
     changed: Notify,
     messages: AtomicU64,
     lost: AtomicU64,
+    /// The number of times that the proxy has forgotten its connections.
+    forgotten: AtomicU64,
 }
 
 /// The beginning of a message on a channel.
@@ -54,6 +56,7 @@ impl Proxy {
             changed: Notify::new(),
             messages: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
         });
         let task = tokio::spawn(accept(listener, server, Arc::clone(&shared)));
         Self { address, shared, task }
@@ -71,6 +74,12 @@ impl Proxy {
     pub(crate) fn set(&self, fault: Fault) {
         *self.shared.fault.lock().unwrap() = fault;
         self.shared.changed.notify_waiters();
+    }
+
+    /// Loses everything that is sent from now on over the present connections, in both directions, and closes none of
+    /// them. New connections work.
+    pub(crate) fn forget(&self) {
+        self.shared.forgotten.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -120,7 +129,9 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
     loop {
         let Ok((client, _)) = listener.accept().await else { return };
         let shared = Arc::clone(&shared);
+        let began = shared.forgotten.load(Ordering::Relaxed);
         connections.spawn(async move {
+            let is_forgotten = || shared.forgotten.load(Ordering::Relaxed) != began;
             let Ok(server) = TcpStream::connect(server).await else { return };
             let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
                 (client.into_split(), server.into_split());
@@ -128,6 +139,9 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
                 let mut bytes = [0; 4_096];
                 while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
                     shared.go_on().await;
+                    if is_forgotten() {
+                        continue;
+                    }
                     if to_server.write_all(&bytes[..length]).await.is_err() {
                         return;
                     }
@@ -138,6 +152,10 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
                 while let Ok(1..) = from_server.read_buf(&mut bytes).await {
                     let length = bytes.len();
                     let mut passed = length;
+                    if is_forgotten() {
+                        bytes.clear();
+                        continue;
+                    }
                     match shared.fault() {
                         Fault::SwallowReplies => {
                             bytes.clear();

@@ -12,7 +12,7 @@ use crate::support::redis_server::{RedisServer, free_port};
 const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/certificates/localhost.pem");
 const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/certificates/localhost.key");
 
-fn server() -> (RedisServer, String) {
+pub(crate) fn server() -> (RedisServer, String) {
     let port = free_port();
     let server = RedisServer::with(&[
         "--tls-port",
@@ -27,7 +27,7 @@ fn server() -> (RedisServer, String) {
     (server, format!("rediss://localhost:{port}"))
 }
 
-fn trusting(url: &str) -> RedisStoreBuilder {
+pub(crate) fn trusting(url: &str) -> RedisStoreBuilder {
     let root_cert = Some(std::fs::read(CERTIFICATE).unwrap());
     let client = Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert }).unwrap();
     RedisStoreBuilder::from_client(client).deadline(Duration::from_secs(20))
