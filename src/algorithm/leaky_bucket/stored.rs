@@ -76,10 +76,11 @@ impl StoredAlgorithm for LeakyBucket {
     ) -> Option<ReservedTime> {
         let lag = self.rate.grains(self.advance(state, now));
         let until = state.next.until();
+        // Each place in the queue allows one interval of waiting.
+        let places = self.rate.units(self.queue_config.places());
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        // Each place in the queue allows one interval of waiting.
-        let max = self.rate.units(self.queue_config.places()).min(max.saturating_sub(lag));
+        let max = places.min(max.saturating_sub(lag));
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {
                 let (intervals, _) = div_rem(spare, self.rate.period);
@@ -88,14 +89,19 @@ impl StoredAlgorithm for LeakyBucket {
             None => 0,
         };
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
+        // The clock must catch up with the key's time before the queue gets shorter.
+        let retry = |until: u128| {
+            let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
+            free.max(until.saturating_sub(max))
+        };
         let decision = if until > max {
-            let retry = until - max;
+            let retry = retry(until);
             self.rate.deny(self.capacity, 0, Some(retry), until.saturating_add(lag))
         } else {
             state.next = state.next.later(self.rate.units(cost));
             let after = state.next.until();
             let remaining = room(after);
-            let next = if remaining == 0 { after - max } else { 0 };
+            let next = if remaining == 0 { retry(after) } else { 0 };
             let decision = self.rate.allow(self.capacity, remaining, after.saturating_add(lag), next);
             decision.with_delay(self.rate.nanos_of(wait))
         };

@@ -93,7 +93,9 @@ impl StoredAlgorithm for TokenBucket {
         let places = self.rate.units(self.queue_config.places().min(self.max_missing() - self.burst()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        let excess = until.saturating_sub(places).max(wait.saturating_sub(max));
+        // The clock must catch up with the key's time before the queue gets shorter.
+        let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
+        let excess = free.max(wait.saturating_sub(max));
         let reset = self.missing(state).saturating_add(lag);
         let decision = match (wait, excess) {
             (0, _) => {

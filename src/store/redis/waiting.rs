@@ -84,17 +84,20 @@ impl<A: StoredAlgorithm> Shared<A> {
         let plan = self.plan();
         let algorithm = request.operation.tier.as_ref().unwrap_or(&plan.algorithm);
         let Some(config) = algorithm.queue_config() else { return self.check(key, request).await };
+        if config.places() == 0 {
+            return self.check(key, request).await;
+        }
         let max_wait = request.max_wait.min(config.max_wait());
         let arrived = self.links.any().now();
         let latest = arrived.saturating_add(max_wait);
         let place = self.queues.join(key);
         // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
         // to wait.
-        if place.ahead > config.places() || config.places() == 0 {
-            return self.check_behind(key, request, place.ahead > 0).await;
+        if place.ahead > config.places() {
+            return self.check_behind(key, request).await;
         }
         let Some(_first) = self.links.any().until(latest, place.queue.first.lock()).await else {
-            return self.check_behind(key, request, true).await;
+            return self.check_behind(key, request).await;
         };
         let mut has_waited = place.ahead > 0;
         loop {
@@ -114,17 +117,13 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Decides a call that cannot be queued. If other calls are queued before the call, the call is denied even if
-    /// units are available, so that it takes no units from those calls.
+    /// Decides a call that cannot be queued behind the calls that are queued before it. The call is denied even if units
+    /// are available, so that it takes no units from those calls.
     async fn check_behind(
         self: &Arc<Self>,
         key: &Arc<str>,
         request: &Request<A>,
-        is_behind: bool,
     ) -> Result<(Decision, Reservation), RedisError> {
-        if !is_behind {
-            return self.check(key, request).await;
-        }
         let peek = Operation { action: Action::Peek, ..request.operation.clone() };
         Ok((denied_behind(self.ask(key, peek).await?.decision), Reservation::default()))
     }

@@ -10,6 +10,7 @@ pub(super) mod redis_connection;
 #[path = "../../../../tests/support/redis_server/mod.rs"]
 pub(super) mod redis_server;
 mod runtimes;
+mod settled;
 mod staged;
 mod threads;
 
