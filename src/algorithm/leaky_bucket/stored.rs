@@ -1,4 +1,5 @@
-//! The state as a string: the grains of the [`MicroRate`] until the next slot, and the key's time.
+//! The state as a string: the grains until the next slot, which are those of the [`MicroRate`] unless the string is
+//! exact, and the key's time.
 
 use super::slot::Slot;
 use super::{LeakyBucket, LeakyBucketState};
@@ -12,6 +13,11 @@ use crate::quota::Quota;
 
 /// The maximum of each number that the script adds to another number. Up to this maximum, the sum is exact.
 const MAX_ADDED: u128 = 1 << 52;
+
+/// Returns the maximum number of grains in a state string.
+const fn max_written(is_exact: bool) -> u128 {
+    if is_exact { u128::MAX } else { u64::MAX as u128 }
+}
 
 impl LeakyBucket {
     fn micro_rate(&self) -> MicroRate {
@@ -43,15 +49,18 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, but at most `u64::MAX`, and the key's time.
+    /// Writes the grains until the next slot, and the key's time. If the grains are rounded, they are at most
+    /// `u64::MAX`.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
-        let until = self.micro_rate().grains_to_micros(state.next.until());
-        numbers.number(u64::try_from(until).unwrap_or(u64::MAX));
+        let until = self.micro_rate().written(state.next.until(), numbers.is_exact());
+        numbers.wide(until.min(max_written(numbers.is_exact())));
         numbers.instant(state.last);
     }
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<LeakyBucketState> {
-        let until = self.micro_rate().grains(numbers.number()?.into())?;
+        let is_exact = numbers.is_exact();
+        let until = numbers.wide().filter(|until| *until <= max_written(is_exact))?;
+        let until = self.micro_rate().read(until, is_exact)?;
         Some(LeakyBucketState { last: numbers.instant()?, next: Slot::NOW.later(until) })
     }
 

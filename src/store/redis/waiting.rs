@@ -71,9 +71,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             self.links.any().sleep_until(self.links.any().now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
-        // The call was charged for the time at which it is released.
-        let charged_at = outcome.now.saturating_add(delay);
-        Ok((outcome.decision, self.reservation(key, request, charged_at)))
+        Ok((outcome.decision, self.reservation(key, request, outcome.charged_at)))
     }
 
     async fn queue(

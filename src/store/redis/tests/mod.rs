@@ -1,3 +1,4 @@
+mod against_memory;
 mod differential;
 mod fallback;
 mod faults;
