@@ -16,12 +16,18 @@ impl<A: Algorithm> QueueView<'_, A> {
 
     /// Returns the decision on an admitted call. `decision` is what the algorithm decided without regard to the queue.
     pub(super) fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
-        let Arrival { now, priority, max_wait, .. } = arrival;
+        let Arrival { now, cost, priority, max_wait, .. } = arrival;
         let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
         let reset = self.reset(now);
         let remaining = self.remaining(decision, arrival);
         let decision = Decision::allow(self.limit(decision, arrival), remaining, reset);
         match remaining {
+            // A call of cost 0 must not give the key a new tier, as the search for the next call would.
+            0 if cost == 0 && self.is_empty() => {
+                let mut copy = self.state.clone();
+                let mut view = QueueView::empty(self.algorithm, self.config, &mut copy, self.total);
+                decision.with_next(view.retry(arrival))
+            }
             0 => decision.with_next(self.retry(arrival)),
             _ => decision,
         }

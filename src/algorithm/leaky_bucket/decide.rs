@@ -26,11 +26,10 @@ impl Algorithm for LeakyBucket {
     fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let observed = self.observe(state, now);
         let now = now.min(observed);
-        let idle = state.next.is_due();
         if cost == 0 {
-            return self.rate.allow(1, u64::from(idle), self.reset(state, now), 0);
+            return self.allow_free(state, now);
         }
-        if !idle {
+        if !state.next.is_due() {
             return self.deny(state, now);
         }
         self.charge(state, observed, cost);
@@ -40,9 +39,8 @@ impl Algorithm for LeakyBucket {
 
     fn peek(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
         let now = now.min(self.observe(state, now));
-        let idle = state.next.is_due();
-        match idle || cost == 0 {
-            true => self.rate.allow(1, u64::from(idle), self.reset(state, now), 0),
+        match cost == 0 || state.next.is_due() {
+            true => self.allow_free(state, now),
             false => self.deny(state, now),
         }
     }

@@ -198,6 +198,15 @@ impl LeakyBucket {
         self.until(state, now).max(self.rate.grains(state.last.saturating_since(now)))
     }
 
+    /// Returns the admission of a call that charges nothing.
+    fn allow_free(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
+        let reset = self.reset(state, now);
+        match state.next.is_due() {
+            true => self.rate.allow(1, 1, reset, 0),
+            false => self.rate.allow(1, 0, reset, reset),
+        }
+    }
+
     fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
         let until = self.until(state, now);
         self.rate.deny(1, 0, Some(until), until)

@@ -1,4 +1,5 @@
-//! The state as a string: the grains of the [`MicroRate`] until the next slot, and the key's time.
+//! The state as a string: the grains until the next slot, which are those of the [`MicroRate`] unless the string is
+//! exact, and the key's time.
 
 use super::slot::Slot;
 use super::{LeakyBucket, LeakyBucketState};
@@ -12,6 +13,11 @@ use crate::quota::Quota;
 
 /// The maximum of each number that the script adds to another number. Up to this maximum, the sum is exact.
 const MAX_ADDED: u128 = 1 << 52;
+
+/// Returns the maximum number of grains in a state string.
+const fn max_written(is_exact: bool) -> u128 {
+    if is_exact { u128::MAX } else { u64::MAX as u128 }
+}
 
 impl LeakyBucket {
     fn micro_rate(&self) -> MicroRate {
@@ -43,15 +49,18 @@ impl StoredAlgorithm for LeakyBucket {
         Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
     }
 
-    /// Writes the grains until the next slot, but at most `u64::MAX`, and the key's time.
+    /// Writes the grains until the next slot, and the key's time. If the grains are rounded, they are at most
+    /// `u64::MAX`.
     fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
-        let until = self.micro_rate().grains_to_micros(state.next.until());
-        numbers.number(u64::try_from(until).unwrap_or(u64::MAX));
+        let until = self.micro_rate().written(state.next.until(), numbers.is_exact());
+        numbers.wide(until.min(max_written(numbers.is_exact())));
         numbers.instant(state.last);
     }
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<LeakyBucketState> {
-        let until = self.micro_rate().grains(numbers.number()?.into())?;
+        let is_exact = numbers.is_exact();
+        let until = numbers.wide().filter(|until| *until <= max_written(is_exact))?;
+        let until = self.micro_rate().read(until, is_exact)?;
         Some(LeakyBucketState { last: numbers.instant()?, next: Slot::NOW.later(until) })
     }
 
@@ -76,11 +85,12 @@ impl StoredAlgorithm for LeakyBucket {
     ) -> Option<ReservedTime> {
         let lag = self.rate.grains(self.advance(state, now));
         let until = state.next.until();
+        // Each place in the queue allows one interval of waiting.
+        let places = self.rate.units(self.queue_config.places());
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
         let in_time = max.saturating_sub(lag);
-        // Each place in the queue allows one interval of waiting.
-        let max = self.rate.units(self.queue_config.places()).min(in_time);
+        let max = places.min(in_time);
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {
                 let (intervals, _) = div_rem(spare, self.rate.period);
@@ -89,16 +99,20 @@ impl StoredAlgorithm for LeakyBucket {
             None => 0,
         };
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
+        // The clock must catch up with the key's time before the queue gets shorter.
+        let retry = |until: u128| {
+            let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
+            free.max(until.saturating_sub(max))
+        };
         let decision = if until > max {
-            let retry = until - max;
-            let denial = self.rate.deny(self.capacity, 0, Some(retry), until.saturating_add(lag));
+            let denial = self.rate.deny(self.capacity, 0, Some(retry(until)), until.saturating_add(lag));
             let is_full = until <= in_time && self.queue_config.places() > 0;
             if is_full { denial.with_queue_full() } else { denial }
         } else {
             state.next = state.next.later(self.rate.units(cost));
             let after = state.next.until();
             let remaining = room(after);
-            let next = if remaining == 0 { after - max } else { 0 };
+            let next = if remaining == 0 { retry(after) } else { 0 };
             let decision = self.rate.allow(self.capacity, remaining, after.saturating_add(lag), next);
             decision.with_delay(self.rate.nanos_of(wait))
         };

@@ -7,6 +7,14 @@ use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of, scale_of};
 use crate::algorithm::{ScriptSteps, StateReader, StateWriter, StoredAlgorithm};
 use crate::quota::Quota;
 
+impl SlidingCounter {
+    /// Returns the number of nanoseconds in one unit of the offset in a state string. The offset of a state that was
+    /// converted is not always a whole number of microseconds.
+    fn scale(&self, is_exact: bool) -> u64 {
+        if is_exact { 1 } else { scale_of(self.quota.period_nanos()) }
+    }
+}
+
 impl StoredAlgorithm for SlidingCounter {
     fn unit(&self) -> String {
         format!("c:{}/{}", self.quota.limit(), self.quota.period_nanos())
@@ -22,14 +30,15 @@ impl StoredAlgorithm for SlidingCounter {
         numbers.instant(state.last);
         // The offset is rounded down, so that the previous window weighs more rather than less.
         let into = if state.previous == 0 && state.current == 0 { 0 } else { state.into };
-        numbers.number(into / scale_of(self.quota.period_nanos()));
+        numbers.number(into / self.scale(numbers.is_exact()));
         numbers.number(state.previous);
         numbers.number(state.current);
     }
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<SlidingCounterState> {
         let (last, limit, period) = (numbers.instant()?, self.quota.limit(), self.quota.period_nanos());
-        let into = numbers.number()?.checked_mul(scale_of(period)).filter(|into| *into < period)?;
+        let scale = self.scale(numbers.is_exact());
+        let into = numbers.number()?.checked_mul(scale).filter(|into| *into < period)?;
         // The previous window may have had another quota, with a higher limit.
         let (previous, current) = (numbers.number()?, numbers.at_most(limit)?);
         // The estimate of a state is at most the limit, except for what rounding the offset down adds.

@@ -30,14 +30,16 @@ impl MicroRate {
         }
     }
 
-    /// Converts grains of the [`Rate`] to grains of this rate, rounded up.
-    pub(in crate::algorithm) const fn grains_to_micros(self, grains: u128) -> u128 {
-        grains.div_ceil(self.factor as u128)
+    /// Converts grains of the [`Rate`] to grains of this rate, rounded up. If `is_exact`, returns them as they are: the
+    /// grains of a state that was converted are not always a whole number of grains of this rate.
+    pub(in crate::algorithm) const fn written(self, grains: u128, is_exact: bool) -> u128 {
+        if is_exact { grains } else { grains.div_ceil(self.factor as u128) }
     }
 
-    /// Converts grains of this rate to grains of the [`Rate`]. Returns `None` if the result is out of range.
-    pub(in crate::algorithm) fn grains(self, count: u128) -> Option<u128> {
-        count.checked_mul(self.factor.into())
+    /// Converts what [`written`](Self::written) has returned to grains of the [`Rate`]. Returns `None` if the result is
+    /// out of range.
+    pub(in crate::algorithm) fn read(self, count: u128, is_exact: bool) -> Option<u128> {
+        if is_exact { Some(count) } else { count.checked_mul(self.factor.into()) }
     }
 
     /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the string of a state can

@@ -97,10 +97,10 @@ pub trait StoredAlgorithm: Algorithm {
         false
     }
 
-    /// Returns whether the clock was set back between the states `before` and `after` of a key. If it was, the time of
-    /// `after` continues from the new reading, so `after` must be written even if nothing was charged. Algorithms whose
-    /// states have several clock readings override this method.
-    fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
+    /// Returns whether the state `after` of a key must be written even if nothing was charged since the state `before`.
+    /// By default, this is so if the clock was set back: the time of `after` continues from the new reading. Algorithms
+    /// override this method if their states have several clock readings, or parts that a denial can add.
+    fn must_keep(&self, before: &Self::State, after: &Self::State) -> bool {
         self.last_update(after) < self.last_update(before)
     }
 
@@ -109,8 +109,8 @@ pub trait StoredAlgorithm: Algorithm {
     /// algorithm of the `Tiered`, the default algorithm replaces it.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges `cost` units, or as many of them as are available. This method is called when a call is settled at
-    /// `cost` units more than it was charged, and when a call of `cost` was admitted by another quota for the same key.
+    /// Charges `cost` units, or as many of them as are available. This method is called for a state of the same key with
+    /// another quota, when a call of `cost` was admitted, or was settled at `cost` units more than it was charged.
     fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.charge_saturating(state, now, cost);
     }

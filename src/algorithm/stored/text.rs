@@ -4,7 +4,10 @@ use crate::clock::Nanos;
 
 /// A writer of the numbers of a state. Each number is written after a space.
 #[derive(Clone, Debug, Default)]
-pub struct StateWriter(String);
+pub struct StateWriter {
+    text: String,
+    is_exact: bool,
+}
 
 impl StateWriter {
     /// Writes a number.
@@ -15,7 +18,7 @@ impl StateWriter {
     /// Writes a number that may need 128 bits.
     pub fn wide(&mut self, number: u128) {
         // Writing to a string cannot fail.
-        let _ = write!(self.0, " {number}");
+        let _ = write!(self.text, " {number}");
     }
 
     /// Writes an instant in microseconds, rounded up.
@@ -25,34 +28,49 @@ impl StateWriter {
 
     /// Writes a word, which must contain no space.
     pub fn word(&mut self, word: &str) {
-        self.0.push(' ');
-        self.0.push_str(word);
+        self.text.push(' ');
+        self.text.push_str(word);
     }
 
     /// Returns what was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Calls `write` with a writer that is [exact](Self::is_exact).
+    pub(in crate::algorithm) fn exactly(&mut self, write: impl FnOnce(&mut Self)) {
+        let before = std::mem::replace(&mut self.is_exact, true);
+        write(self);
+        self.is_exact = before;
+    }
+
+    /// Returns whether numbers must not be rounded to microseconds. No script reads such numbers.
+    pub(in crate::algorithm) fn is_exact(&self) -> bool {
+        self.is_exact
     }
 }
 
 /// A reader of the numbers of a state. Each method that reads returns `None` if the next word of the string is not what
 /// the method reads.
 #[derive(Clone, Debug)]
-pub struct StateReader<'a>(&'a str);
+pub struct StateReader<'a> {
+    rest: &'a str,
+    is_exact: bool,
+}
 
 impl<'a> StateReader<'a> {
     /// Creates a reader of what a [`StateWriter`] wrote.
     #[must_use]
     pub fn new(text: &'a str) -> Self {
-        Self(text)
+        Self { rest: text, is_exact: false }
     }
 
     /// Reads a word.
     pub fn word(&mut self) -> Option<&'a str> {
-        let rest = self.0.strip_prefix(' ')?;
+        let rest = self.rest.strip_prefix(' ')?;
         let (word, rest) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
-        self.0 = rest;
+        self.rest = rest;
         (!word.is_empty()).then_some(word)
     }
 
@@ -81,7 +99,20 @@ impl<'a> StateReader<'a> {
     /// Returns whether the whole string was read.
     #[must_use]
     pub fn is_at_end(&self) -> bool {
-        self.0.is_empty()
+        self.rest.is_empty()
+    }
+
+    /// Calls `read` with a reader of what an [exact](StateWriter::is_exact) writer wrote.
+    pub(in crate::algorithm) fn exactly<R>(&mut self, read: impl FnOnce(&mut Self) -> R) -> R {
+        let before = std::mem::replace(&mut self.is_exact, true);
+        let result = read(self);
+        self.is_exact = before;
+        result
+    }
+
+    /// Returns whether the writer was [exact](StateWriter::is_exact).
+    pub(in crate::algorithm) fn is_exact(&self) -> bool {
+        self.is_exact
     }
 }
 

@@ -1,4 +1,5 @@
-//! The state as a string: the missing tokens, in grains of the [`MicroRate`], and the key's time.
+//! The state as a string: the missing tokens, in grains, which are those of the [`MicroRate`] unless the string is exact,
+//! and the key's time.
 
 use super::{TokenBucket, TokenBucketState};
 use crate::algorithm::rate::div_rem;
@@ -42,12 +43,12 @@ impl StoredAlgorithm for TokenBucket {
     }
 
     fn write_state(&self, state: &TokenBucketState, numbers: &mut StateWriter) {
-        numbers.wide(self.micro_rate().grains_to_micros(self.missing(state)));
+        numbers.wide(self.micro_rate().written(self.missing(state), numbers.is_exact()));
         numbers.instant(state.last);
     }
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<TokenBucketState> {
-        let missing = self.micro_rate().grains(numbers.wide()?)?;
+        let missing = self.micro_rate().read(numbers.wide()?, numbers.is_exact())?;
         let (used, part) = div_rem(missing, self.rate.period);
         let used = u64::try_from(used).ok().filter(|used| *used <= self.max_missing())?;
         Some(TokenBucketState { last: numbers.instant()?, used, part })
@@ -93,7 +94,9 @@ impl StoredAlgorithm for TokenBucket {
         let places = self.rate.units(self.queue_config.places().min(self.max_missing() - self.burst()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        let excess = until.saturating_sub(places).max(wait.saturating_sub(max));
+        // The clock must catch up with the key's time before the queue gets shorter.
+        let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
+        let excess = free.max(wait.saturating_sub(max));
         let reset = self.missing(state).saturating_add(lag);
         let decision = match (wait, excess) {
             (0, _) => {

@@ -183,7 +183,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
         let outcome = self.ask(key, request.operation.clone()).await?;
         let reservation = match outcome.decision.is_allowed() {
-            true => self.reservation(key, request, outcome.now),
+            true => self.reservation(key, request, outcome.charged_at),
             false => Reservation::default(),
         };
         Ok((outcome.decision, reservation))

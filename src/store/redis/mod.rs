@@ -55,8 +55,14 @@
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
 //!   calls, by default for up to one second.
-//! - If calls of several processes wait for a window, the processes are served in no particular order. Calls that wait
-//!   for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted in the order in which
+//! - When a call is [settled](crate::middleware::RateLimitLayer::settle), the process waits for no reply. The settlement
+//!   is lost if the server does not execute it within the deadline, or if the process ends before. The charge of the
+//!   call then stays as it is.
+//! - If the server's clock is set back, the time of a key is the latest time at which its state was written. A peek, a
+//!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a key
+//!   is the latest reading of the clock by any of its calls.
+//! - If calls of several processes wait for a window or choose tiers, the processes are served in no particular order. Other calls
+//!   that wait for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted in the order in which
 //!   they were charged. If such a call is cancelled while it waits, its charge is given back only if no later call was
 //!   charged.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.

@@ -36,6 +36,8 @@ pub(super) struct Outcome {
     pub(super) decision: Decision,
     /// The server's time at which the decision was made.
     pub(super) now: Nanos,
+    /// The time for which the call was charged: the key's time or, for a call that waits, the time of its release.
+    pub(super) charged_at: Nanos,
     /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
     pub(super) mark: Option<u128>,
 }
@@ -77,7 +79,7 @@ impl<A> Operation<A> {
             return None;
         }
         let action = match (self.action, outcome.mark) {
-            (Action::Check, _) | (Action::Reserve(_), None) => Action::Undo(outcome.now),
+            (Action::Check, _) | (Action::Reserve(_), None) => Action::Undo(outcome.charged_at),
             (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
             _ => return None,
         };
@@ -91,13 +93,13 @@ impl<A> Operation<A> {
 }
 
 impl<A: StoredAlgorithm> Operation<A> {
-    /// Returns the algorithm that decides the operation. If the call has a tier, the tier decides. In this case, this
-    /// tier also replaces each tier in `state` that has the same [`unit`](StoredAlgorithm::unit). The states of the
-    /// replaced tiers are kept.
+    /// Returns the algorithm that decides the operation: the tier of the call, or the limiter's own algorithm. It also
+    /// replaces each tier in `state` that has the same [`unit`](StoredAlgorithm::unit). The states of the replaced tiers
+    /// are kept.
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
-        let Some(tier) = &self.tier else { return limiter };
-        tier.adopt(state);
-        tier
+        let algorithm = self.tier.as_ref().unwrap_or(limiter);
+        algorithm.adopt(state);
+        algorithm
     }
 
     /// Changes `state` at `now`. Returns the outcome, and whether the state must be written.
@@ -130,8 +132,8 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (algorithm.peek(state, now, 0), true)
             }
             Action::ChargeMore => {
-                algorithm.charge_more(state, now, cost);
-                (algorithm.peek(state, now, 0), true)
+                let available = algorithm.peek(state, now, 0).remaining();
+                (algorithm.check(state, now, cost.min(available)), true)
             }
             Action::GiveBack(mark) => {
                 let changed = algorithm.give_back(state, now, cost, mark);
@@ -142,9 +144,11 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (limiter.peek(state, now, 0), true)
             }
         };
+        let charged_at =
+            now.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
         // If the clock was set back by more than a period, the state continues from the new time. That state must be
         // written: otherwise the key would not change until the clock reaches the old time again.
-        let was_set_back = self.action != Action::Peek && limiter.is_set_back(&before, state);
-        (Outcome { decision, now, mark }, changed || was_set_back)
+        let must_keep = limiter.must_keep(&before, state);
+        (Outcome { decision, now, charged_at, mark }, changed || must_keep)
     }
 }

@@ -71,9 +71,7 @@ impl<A: StoredAlgorithm> Shared<A> {
             self.links.any().sleep_until(self.links.any().now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
-        // The call was charged for the time at which it is released.
-        let charged_at = outcome.now.saturating_add(delay);
-        Ok((outcome.decision, self.reservation(key, request, charged_at)))
+        Ok((outcome.decision, self.reservation(key, request, outcome.charged_at)))
     }
 
     async fn queue(
@@ -84,21 +82,21 @@ impl<A: StoredAlgorithm> Shared<A> {
         let plan = self.plan();
         let algorithm = request.operation.tier.as_ref().unwrap_or(&plan.algorithm);
         let Some(config) = algorithm.queue_config() else { return self.check(key, request).await };
+        if config.places() == 0 {
+            return self.check(key, request).await;
+        }
         let max_wait = request.max_wait.min(config.max_wait());
         let arrived = self.links.any().now();
         let latest = arrived.saturating_add(max_wait);
         let place = self.queues.join(key);
         // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
         // to wait.
-        if config.places() == 0 {
-            return self.check_behind(key, request, place.ahead > 0).await;
-        }
         if place.ahead > config.places() {
             let peeked = self.peek(key, request).await?;
             return Ok((denied_by_full_queue(peeked), Reservation::default()));
         }
         let Some(_first) = self.links.any().until(latest, place.queue.first.lock()).await else {
-            return self.check_behind(key, request, true).await;
+            return self.check_behind(key, request).await;
         };
         let mut has_waited = place.ahead > 0;
         loop {
@@ -118,17 +116,13 @@ impl<A: StoredAlgorithm> Shared<A> {
         }
     }
 
-    /// Decides a call that cannot be queued. If other calls are queued before the call, the call is denied even if
-    /// units are available, so that it takes no units from those calls.
+    /// Decides a call that cannot be queued behind the calls that are queued before it. The call is denied even if units
+    /// are available, so that it takes no units from those calls.
     async fn check_behind(
         self: &Arc<Self>,
         key: &Arc<str>,
         request: &Request<A>,
-        is_behind: bool,
     ) -> Result<(Decision, Reservation), RedisError> {
-        if !is_behind {
-            return self.check(key, request).await;
-        }
         Ok((denied_behind(self.peek(key, request).await?), Reservation::default()))
     }
 

@@ -48,8 +48,8 @@ impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
         true
     }
 
-    fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
-        after.count.last < before.count.last || self.algorithm.is_set_back(&before.state, &after.state)
+    fn must_keep(&self, before: &Self::State, after: &Self::State) -> bool {
+        after.count.last < before.count.last || self.algorithm.must_keep(&before.state, &after.state)
     }
 
     fn adopt(&self, state: &mut Self::State) {

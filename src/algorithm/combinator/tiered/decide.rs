@@ -31,7 +31,13 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
         let decision = self.ask(state, now, |own| {
             let decision = self.algorithm.check(own, now, cost);
-            (decision, if decision.is_allowed() { Keep::Tier } else { Keep::State })
+            let keep = match decision.is_allowed() {
+                // A call of cost 0 charges nothing, so a store need not write it.
+                true if cost == 0 => Keep::Nothing,
+                true => Keep::Tier,
+                false => Keep::State,
+            };
+            (decision, keep)
         });
         if decision.is_allowed() {
             state.count(now, cost);
@@ -78,9 +84,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 
     fn is_fresh(&self, state: &TieredState<A>, now: Nanos) -> bool {
-        let other_tiers =
-            || state.other_tiers.iter().all(|(algorithm, state)| algorithm.is_fresh(state, now));
-        state.by.is_fresh(&state.state, now) && other_tiers()
+        state.tiers().all(|(algorithm, state)| algorithm.is_fresh(state, now))
     }
 
     fn policy(&self) -> QuotaPolicy {

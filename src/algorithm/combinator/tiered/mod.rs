@@ -27,8 +27,15 @@ use crate::decision::Decision;
 /// the call costs. A `Smooth` that can admit a call now is charged the whole cost. So a user who moves to another tier
 /// keeps the charged units, and alternating between tiers gains nothing. A key has at most 32 tiers. If an admitted
 /// call adds a tier to a key with 32 tiers, one of these 32 tiers is removed: the tier that becomes fresh first. A
-/// refund goes to the tier of the last admitted call. Calls of all tiers wait in one queue, in the order of arrival.
-/// The first waiter is released when the tier that it chose admits it.
+/// denied call adds its tier, too, so that its `retry_after` stays true. A call of cost 0 adds no tier. Once all tiers
+/// of a key are fresh, the key counts as a new key, and has only the tier of its next call.
+///
+/// A refund goes to the tier of the last admitted call whose cost was above 0. If a call is
+/// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
+/// tier of the call only. The other tiers keep the charge, because it is not known how much of it they were charged.
+///
+/// Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when the tier that it
+/// chose admits it.
 ///
 /// ```
 /// use tower_throttle::algorithm::{Tiered, TokenBucket};
@@ -47,6 +54,17 @@ use crate::decision::Decision;
 /// token bucket during a part of the time:
 ///
 #[cfg_attr(doc, doc = include_str!("../../pictures/tiers.svg"))]
+///
+/// # In Redis
+///
+/// With a [`RedisStore`](crate::store::redis::RedisStore), the decisions are the same as in memory, with these
+/// exceptions:
+///
+/// - Algorithms that differ only in settings without which their states can be read are one tier. These settings are
+///   the queue, [`start_empty`](crate::algorithm::TokenBucket::start_empty) and
+///   [`extend_on_retry`](crate::algorithm::Lockout::extend_on_retry). In memory, they are two tiers.
+/// - Calls that wait are queued in their process, and the processes are served in no particular order.
+/// - What is [not promised](crate::store::redis#what-is-not-promised) for any limit in Redis.
 ///
 /// # How it works
 ///
@@ -152,19 +170,36 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         now: Nanos,
         ask: impl FnOnce(&mut A::State) -> (R, Keep),
     ) -> R {
-        match state.by == self.algorithm {
+        match state.by == self.algorithm && state.other_tiers.is_empty() {
             true => ask(&mut state.state).0,
-            false => self.ask_other(state, now, ask),
+            false => self.ask_one(state, now, ask),
         }
     }
 
+    /// Like [`ask`](Self::ask), for a key that has other tiers than this.
     #[cold]
-    fn ask_other<R>(
+    fn ask_one<R>(
         &self,
         state: &mut TieredState<A>,
         now: Nanos,
         ask: impl FnOnce(&mut A::State) -> (R, Keep),
     ) -> R {
+        if self.is_fresh(state, now) {
+            // A store may remove the key now. So its former tiers must have no effect even if it is not removed.
+            let mut own = self.new_tier(state, now);
+            if !self.algorithm.is_fresh(&own, now) {
+                // A `Smooth` of the other kind would begin without stored permits.
+                own = self.algorithm.new_state(Nanos::ZERO, now);
+            }
+            let (result, keep) = ask(&mut own);
+            if keep != Keep::Nothing {
+                *state = TieredState { by: self.algorithm.clone(), state: own, other_tiers: Vec::new() };
+            }
+            return result;
+        }
+        if state.by == self.algorithm {
+            return ask(&mut state.state).0;
+        }
         let known = state.other_tiers.iter().position(|(algorithm, _)| *algorithm == self.algorithm);
         let (result, keep, at) = match known {
             Some(at) => {
@@ -208,6 +243,12 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
 
 impl<A: Algorithm> TieredState<A> {
     /// Returns each tier with its state, the current tier first.
+    fn tiers(&self) -> impl Iterator<Item = (&A, &A::State)> {
+        let other_tiers = self.other_tiers.iter().map(|(algorithm, state)| (algorithm, state));
+        iter::once((&self.by, &self.state)).chain(other_tiers)
+    }
+
+    /// Returns each tier with its state, the current tier first.
     fn tiers_mut(&mut self) -> impl Iterator<Item = (&A, &mut A::State)> {
         let other_tiers = self.other_tiers.iter_mut().map(|(algorithm, state)| (&*algorithm, state));
         iter::once((&self.by, &mut self.state)).chain(other_tiers)
@@ -244,9 +285,40 @@ mod tests {
     fn replacements_without_calls_keep_at_most_32_tiers() {
         let tiers = |limit| Tiered::new(TokenBucket::new(Quota::per_hour(limit)));
         let mut state = tiers(1).new_state(Nanos(0), Nanos(0));
+        assert!(tiers(1).check(&mut state, Nanos(0), 1).is_allowed());
         for limit in 1..=100 {
             tiers(limit + 1).migrate(&mut state, &tiers(limit), Nanos(0));
             assert!(state.other_tiers.len() < MAX_TIERS, "{limit}");
         }
+        assert_eq!(state.other_tiers.len(), MAX_TIERS - 1);
+    }
+
+    #[test]
+    fn a_key_whose_tiers_are_all_fresh_keeps_none_of_them() {
+        let tiers = [1, 10, 100].map(|limit| Tiered::new(TokenBucket::new(Quota::per_second(limit))));
+        let [slow, fast, other] = &tiers;
+        let mut state = slow.new_state(Nanos(0), Nanos(0));
+        assert!(
+            slow.check(&mut state, Nanos(0), 1).is_allowed()
+                && fast.check(&mut state, Nanos(0), 1).is_allowed()
+        );
+        // The slow tier is fresh after a second.
+        let now = Nanos(1_000_000_000);
+        assert_eq!(other.peek(&mut state, Nanos(now.0 - 1), 1).remaining(), 99);
+        assert_eq!(other.check(&mut state, now, 0).remaining(), 100);
+        assert_eq!(state.other_tiers.len(), 1, "neither a peek nor a call of cost 0 changes the tiers");
+        assert_eq!(other.check(&mut state, now, 10).remaining(), 90);
+        assert!(state.by == other.algorithm && state.other_tiers.is_empty());
+    }
+
+    #[test]
+    fn a_call_of_cost_0_adds_no_tier_and_takes_no_refund() {
+        let [small, large] = [10, 100].map(|limit| Tiered::new(TokenBucket::new(Quota::per_hour(limit))));
+        let mut state = large.new_state(Nanos(0), Nanos(0));
+        assert!(large.check(&mut state, Nanos(0), 50).is_allowed());
+        assert_eq!(small.check(&mut state, Nanos(0), 0).remaining(), 0);
+        large.refund(&mut state, Nanos(0), 20);
+        assert_eq!(large.peek(&mut state, Nanos(0), 0).remaining(), 70);
+        assert!(state.other_tiers.is_empty());
     }
 }

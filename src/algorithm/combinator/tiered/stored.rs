@@ -1,5 +1,6 @@
 //! The state as a string: the number of tiers other than the current one, then for each tier the unit of its state and
-//! the numbers of its state. The current tier is first.
+//! the numbers of its state. The current tier is first. The numbers are exact, because the state of a tier may have been
+//! converted.
 
 use std::iter;
 
@@ -19,10 +20,9 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
 
     fn write_state(&self, state: &Self::State, numbers: &mut StateWriter) {
         numbers.number(state.other_tiers.len() as u64);
-        let others = state.other_tiers.iter().map(|(algorithm, state)| (algorithm, state));
-        for (algorithm, state) in iter::once((&state.by, &state.state)).chain(others) {
+        for (algorithm, state) in state.tiers() {
             numbers.word(&algorithm.unit());
-            algorithm.write_state(state, numbers);
+            numbers.exactly(|numbers| algorithm.write_state(state, numbers));
         }
     }
 
@@ -33,7 +33,7 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
             let unit = numbers.word()?;
             let algorithm =
                 if unit == own { self.algorithm.clone() } else { self.algorithm.with_unit(unit)? };
-            let state = algorithm.read_state(numbers)?;
+            let state = numbers.exactly(|numbers| algorithm.read_state(numbers))?;
             Some((algorithm, state))
         };
         let (by, state) = tier()?;
@@ -49,17 +49,13 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
         self.algorithm.counts_denials()
     }
 
-    fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
-        let tiers = |state: &Self::State| {
-            let others =
-                state.other_tiers.iter().map(|(algorithm, state)| (algorithm.clone(), state.clone()));
-            iter::once((state.by.clone(), state.state.clone())).chain(others).collect::<Vec<_>>()
+    /// Also returns `true` if the key has other tiers than before.
+    fn must_keep(&self, before: &Self::State, after: &Self::State) -> bool {
+        let must_keep = |(algorithm, before): (&A, &A::State)| {
+            let same = after.tiers().find(|(other, _)| *other == algorithm);
+            same.is_none_or(|(_, after)| algorithm.must_keep(before, after))
         };
-        let after = tiers(after);
-        tiers(before).iter().any(|(algorithm, before)| {
-            let same = after.iter().find(|(other, _)| other == algorithm);
-            same.is_some_and(|(_, after)| algorithm.is_set_back(before, after))
-        })
+        before.other_tiers.len() != after.other_tiers.len() || before.tiers().any(must_keep)
     }
 
     /// Replaces the algorithm of each tier of `state` by `self.algorithm`, if both algorithms have the same unit. A

@@ -40,8 +40,8 @@ macro_rules! tuple {
                 $(self.$at.counts_denials())||+
             }
 
-            fn is_set_back(&self, before: &Self::State, after: &Self::State) -> bool {
-                $(self.$at.is_set_back(&before.$at, &after.$at))||+
+            fn must_keep(&self, before: &Self::State, after: &Self::State) -> bool {
+                $(self.$at.must_keep(&before.$at, &after.$at))||+
             }
 
             fn adopt(&self, state: &mut Self::State) {

@@ -244,7 +244,9 @@ impl JointCall {
             let Group { cost, is_in_shadow, .. } = self.groups[at];
             outcomes.push(match (is_denied, is_in_shadow) {
                 (true, true) => None,
-                (true, false) if decision.is_allowed() => Some(Outcome { decision, now, mark: None }),
+                (true, false) if decision.is_allowed() => {
+                    Some(Outcome { decision, now, charged_at: now, mark: None })
+                }
                 // A denial may be counted in the state.
                 _ => {
                     let (outcome, changed) = self.first(at).apply(cost, now);

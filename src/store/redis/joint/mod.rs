@@ -219,13 +219,11 @@ impl Charged {
         let (call, outcomes) = self.call.take()?;
         let is_denied = call.is_denied(&outcomes);
         let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
-            let Outcome { decision, now, .. } = outcomes[*group]?;
+            let Outcome { decision, charged_at, .. } = outcomes[*group]?;
             // A part in shadow mode has no decision if the call is denied.
             if is_denied && member.is_in_shadow() {
                 return None;
             }
-            // A call that was delayed was charged for the time at which it is released.
-            let charged_at = now.saturating_add(Nanos::from(decision.delay()).0);
             let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
             Some(Decided {
                 decision,

@@ -88,7 +88,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
             );
             // A denial is not written, unless the clock was set back or the algorithm counts denials.
             let is_denial = !expected.is_allowed() && !algorithm.counts_denials();
-            let was_set_back = algorithm.is_set_back(&state, &next);
+            let was_set_back = algorithm.must_keep(&state, &next);
             if (*cost > 0 && !is_denial) || was_set_back {
                 (state, is_written) = (next, true);
             }

@@ -1,3 +1,4 @@
+mod against_memory;
 mod differential;
 mod fallback;
 mod faults;
@@ -10,6 +11,7 @@ pub(super) mod redis_connection;
 #[path = "../../../../tests/support/redis_server/mod.rs"]
 pub(super) mod redis_server;
 mod runtimes;
+mod settled;
 mod staged;
 mod threads;
 

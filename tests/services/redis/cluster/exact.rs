@@ -13,7 +13,7 @@ use super::{Limiter, MS, keys_of_nodes, limiter, text_of};
 use crate::support::redis_server::{RedisCluster, Reply};
 
 /// Returns a builder of a store whose deadline is so long that a busy machine keeps it.
-fn patient(cluster: &RedisCluster) -> RedisStoreBuilder {
+pub(super) fn patient(cluster: &RedisCluster) -> RedisStoreBuilder {
     RedisStore::cluster(cluster.urls()).deadline(Duration::from_secs(20))
 }
 
@@ -74,6 +74,36 @@ async fn one_slot_is_one_node() {
     assert_eq!(sizes.iter().filter(|size| **size == Reply::Integer(0)).count(), 2, "{sizes:?}");
 }
 
+/// Moves the slots of all keys by each of these steps, from one node to another. `calls` returns the number of calls
+/// that were made, which are made until this function has returned.
+pub(super) async fn move_slots(
+    cluster: &RedisCluster,
+    keys: &[String],
+    steps: impl IntoIterator<Item = (usize, usize)>,
+    calls: impl Fn() -> u64,
+) {
+    for (source, target) in steps {
+        for key in keys {
+            let before = calls();
+            let slot = cluster.begin_to_move(&text_of(key), source, target);
+            // Calls are made while the slot moves, before and after its key has moved.
+            let enough = async |more| {
+                while calls() < before + more {
+                    sleep(MS).await;
+                }
+            };
+            enough(20).await;
+            cluster.move_key(&text_of(key), source, target);
+            enough(60).await;
+            cluster.finish_moving(&slot, source, target);
+            enough(80).await;
+        }
+    }
+    let asked: u64 = cluster.nodes.iter().map(|node| node.calls_of("asking")).sum();
+    assert!(asked > 0, "some calls were made while a slot was on its way");
+    assert!(cluster.nodes.iter().all(|node| node.info("errorstats").contains("errorstat_MOVED")));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_under_load_are_followed_without_an_error() {
     let cluster = RedisCluster::start();
@@ -102,33 +132,8 @@ async fn slots_that_move_under_load_are_followed_without_an_error() {
     }
     // Slots move back and forth, so that a process may still use what it has learned before, and so that each node has
     // been asked for moved keys.
-    let mut asked = 0;
-    for (source, target) in [(0, 1), (1, 2), (2, 0), (0, 1)] {
-        for key in &from {
-            let before = calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum::<u64>();
-            let slot = cluster.begin_to_move(&text_of(key), source, target);
-            // Calls are made while the slot moves, before and after its key has moved.
-            let enough = |more| {
-                let calls = Arc::clone(&calls);
-                async move {
-                    while calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum::<u64>() < before + more
-                    {
-                        sleep(MS).await;
-                    }
-                }
-            };
-            enough(20).await;
-            cluster.move_key(&text_of(key), source, target);
-            enough(60).await;
-            cluster.finish_moving(&slot, source, target);
-            enough(80).await;
-        }
-    }
-    for node in &cluster.nodes {
-        asked += node.calls_of("asking");
-        assert!(node.info("errorstats").contains("errorstat_MOVED"));
-    }
-    assert!(asked > 0, "some calls were made while a slot was on its way");
+    let made = || calls.iter().map(|calls| calls.load(Ordering::Relaxed)).sum();
+    move_slots(&cluster, &from, [(0, 1), (1, 2), (2, 0), (0, 1)], made).await;
     stop.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.unwrap();

@@ -1,8 +1,9 @@
-//! Limits in a cluster. They are exact over all nodes and while slots move. If a master fails, only calls for its keys
-//! fail.
+//! Limits in a cluster. They are exact over all nodes and while slots move, also with settled calls and tiers. If a
+//! master fails, only calls for its keys fail.
 
 mod exact;
 mod failing_nodes;
+mod settled_tiers;
 
 use std::time::Duration;
 
