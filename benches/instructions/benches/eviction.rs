@@ -17,6 +17,7 @@ const TABLE: usize = 100_000;
 
 fn main() {
     program(&[
+        // These maximums are 10 % above the counts when this program was written: 1,455, 2,290 and 2,931.
         Case::new("keys called once", |calls| count(1, calls)).at_most(1_600.0, 3.0),
         Case::new("half-used keys", |calls| count(LIMIT / 2, calls)).at_most(2_519.0, 3.0),
         Case::new("used-up keys", |calls| count(LIMIT, calls)).at_most(3_224.0, 4.0),
