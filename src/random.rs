@@ -2,7 +2,13 @@
 
 use std::hash::BuildHasher;
 
-use crate::sync::RandomState;
+#[cfg(not(tower_throttle_fixed_seeds))]
+pub(crate) use std::hash::RandomState;
+
+/// A hasher state that is the same in each run, so that failures and counts can be reproduced. Only packages of this
+/// repository that are never published are built with it.
+#[cfg(tower_throttle_fixed_seeds)]
+pub(crate) type RandomState = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// Returns a random number. The number is derived from the hash keys of std, which the operating system seeds.
 pub(crate) fn random_u64() -> u64 {

@@ -3,9 +3,8 @@
 //! many interleavings of threads. A [`SpinLock`] is a lock that is held only for short work, usually for less than a
 //! microsecond.
 
-#[cfg(not(shuttle))]
+#[cfg(not(tower_throttle_shuttle))]
 mod real {
-    pub(crate) use std::hash::RandomState;
     pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
     pub(crate) use std::thread_local;
 
@@ -78,10 +77,8 @@ mod real {
     }
 }
 
-#[cfg(shuttle)]
+#[cfg(tower_throttle_shuttle)]
 mod real {
-    use std::hash::{BuildHasherDefault, DefaultHasher};
-
     pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError, RwLock, atomic};
     pub(crate) use shuttle::thread_local;
 
@@ -101,9 +98,6 @@ mod real {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
-
-    /// A hasher state that is the same in each run, so that a failure can be reproduced.
-    pub(crate) type RandomState = BuildHasherDefault<DefaultHasher>;
 }
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -128,7 +122,7 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -13,16 +13,14 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderValue, Request, Response};
+use axum::http::{Request, Response};
 use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::clock::{AnyClock, TscClock};
+use tower_throttle::clock::TscClock;
 use tower_throttle::key::{Global, PeerIp, from_fn};
-use tower_throttle::stats::{Timeline, TopKeys};
-use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use self::names::*;
 use crate::check::{FEW, PLENTY};
@@ -182,16 +180,6 @@ fn bare()
     service_fn(|_: Request<Body>| ready(Ok(Response::new(Body::empty()))))
 }
 
-/// Returns a service whose responses have a header field, as those of a handler have.
-fn typed()
--> impl Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future = Answer> + Clone {
-    service_fn(|_: Request<Body>| {
-        let mut response = Response::new(Body::empty());
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-        ready(Ok(response))
-    })
-}
-
 /// Returns a function that makes calls of `service`. The function returns the time of these calls, and the number of
 /// their allocations.
 pub fn run_of<S>(mut service: S) -> Run
@@ -210,77 +198,6 @@ where
         }
         (took, allocations)
     })
-}
-
-/// Sends `calls` requests to one subject. Runs in a process under valgrind.
-pub fn count(subject: &str, limit: u32, calls: usize) {
-    let default = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
-    let ours = default.clone().responder(ErrorResponder);
-    let fields = HttpResponder::new().insert_extension(false);
-    let all = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(limit.into())));
-    match subject {
-        "plain" => send(&mut bare(), calls),
-        "plain, with a content type" => send(&mut typed(), calls),
-        "one reading of the clock" => walk_clock(&AnyClock::default(), calls),
-        "not limited" => {
-            let no_key = from_fn(|_: &Request<Body>| None::<u64>);
-            let unlimited = RateLimitLayer::new(no_key, ours.limiter().algorithm().into_owned());
-            send(&mut unlimited.responder(ErrorResponder).layer(bare()), calls);
-        }
-        "limited" => send(&mut ours.layer(bare()), calls),
-        "limited, with a timeline" => {
-            send(&mut ours.timeline(&Timeline::new()).layer(bare()), calls);
-        }
-        "limited, with top keys" => send(&mut ours.top_keys(&TopKeys::new()).layer(bare()), calls),
-        "limited, joined (and)" => send(&mut ours.and(all).layer(bare()), calls),
-        "limited, header fields, no extension" => {
-            send(&mut default.responder(fields).layer(bare()), calls);
-        }
-        "limited, header fields after a content type" => {
-            send(&mut default.responder(fields).layer(typed()), calls);
-        }
-        "tower_governor, use_headers after a content type" => {
-            let config = governor_builder(limit).use_headers().finish().expect("a quota");
-            send(&mut GovernorLayer::new(config).layer(typed()), calls);
-        }
-        "limited, default" => send(&mut default.layer(bare()), calls),
-        "tower_governor" => {
-            let config = governor_builder(limit).finish().expect("a quota");
-            send(&mut GovernorLayer::new(config).layer(bare()), calls);
-        }
-        "tower_governor, use_headers" => {
-            let config = governor_builder(limit).use_headers().finish().expect("a quota");
-            send(&mut GovernorLayer::new(config).layer(bare()), calls);
-        }
-        other => panic!("no subject is called {other}"),
-    }
-}
-
-/// Sends `calls` requests, a multiple of two. The creation of the requests is not counted. Only two requests exist at a
-/// time, because the allocator keeps a few free blocks of each size. With more requests, it would have to merge freed
-/// blocks, and the cost of a call would depend on the calls before it.
-fn send<S: Service<Request<Body>>>(service: &mut S, calls: usize) {
-    const AT_ONCE: usize = 2;
-    assert_eq!(calls % AT_ONCE, 0);
-    let mut requests = Vec::with_capacity(AT_ONCE);
-    for _ in 0..calls / AT_ONCE {
-        requests.extend((0..AT_ONCE).map(|_| request()));
-        walk(service, &mut requests);
-    }
-}
-
-/// Sends the requests, one after another.
-#[inline(never)]
-pub fn walk<S: Service<Request<Body>>>(service: &mut S, requests: &mut Vec<Request<Body>>) {
-    requests.drain(..).for_each(|request| call(service, request));
-}
-
-/// Reads the clock repeatedly.
-#[inline(never)]
-pub fn walk_clock(clock: &AnyClock, readings: usize) {
-    for _ in 0..readings {
-        black_box(clock.now());
-    }
 }
 
 fn request() -> Request<Body> {

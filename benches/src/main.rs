@@ -6,7 +6,6 @@
 mod alloc;
 mod check;
 mod client;
-mod instructions;
 mod interleave;
 mod layer;
 #[path = "../../tests/support/random.rs"]
@@ -33,9 +32,8 @@ tower-throttle beside governor and tower_governor, as ratios
     cargo bench [-- OPTIONS] [SECTION...]
 
 sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
-          of single calls of eight threads), count (instructions per check and request, exact; needs valgrind), verify
-          (fails if they are above their bounds), redis (limits in Redis, to PING; needs redis-server), and alone (a
-          part of redis: the times of single calls of one caller). The first three if none is named.
+          of single calls of eight threads), redis (limits in Redis, to PING; needs redis-server), and alone (a part of
+          redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their picture in benches/store.svg
     --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build
@@ -46,18 +44,13 @@ fn main() {
     std::sync::LazyLock::force(&redis::CORES);
     let mut sections = Vec::new();
     let (mut quick, mut markdown, mut peers) = (false, false, false);
-    let mut arguments = env::args().skip(1);
-    while let Some(argument) = arguments.next() {
+    for argument in env::args().skip(1) {
         match argument.as_str() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
             "--peers" => peers = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "store" | "waits" | "count" | "verify" | "redis" | "alone" => {
-                sections.push(argument)
-            }
-            // `count` and `verify` start this under valgrind, with a subject, a quota and a length.
-            "loop" => return instructions::run(arguments),
+            "check" | "layer" | "server" | "store" | "waits" | "redis" | "alone" => sections.push(argument),
             other => {
                 eprintln!("unknown argument: {other}\n\n{HELP}");
                 exit(2);
@@ -78,9 +71,7 @@ fn main() {
             "server" => server::run(rounds / 2),
             "store" => store::run(rounds / 9, markdown),
             "waits" => store::waits(),
-            "redis" | "alone" => in_redis(&section, (rounds / 5).max(20), peers),
-            "verify" => instructions::verify(),
-            _ => instructions::all(),
+            _ => in_redis(&section, (rounds / 5).max(20), peers),
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::random::RandomState;
 
 /// The keys that are denied most often.
 ///
@@ -73,7 +75,7 @@ impl TopKeys {
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.max(1);
         let sketch = Sketch { capacity, total: 0, indices: HashMap::new(), keys: Vec::new() };
-        Self { sketch: Arc::new(Mutex::new(sketch)), seed: RandomState::new() }
+        Self { sketch: Arc::new(Mutex::new(sketch)), seed: RandomState::default() }
     }
 
     /// Returns the listed keys, in descending order of [`denied`](TopKey::denied).

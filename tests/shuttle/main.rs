@@ -1,10 +1,10 @@
 //! Runs many orders of threads, one by one. There is no deadlock and no lost wakeup, and every unit is counted once.
 //!
 //! ```sh
-//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle cargo test -p tower-throttle-shuttle
+//! cargo test -p tower-throttle-shuttle
 //! ```
 //!
-//! The command has a target directory of its own, so that the flag does not invalidate other builds. Set
+//! The library of this package is tower-throttle, built with the locks and atomics of shuttle. Set
 //! `SHUTTLE_RANDOM_SEED=7` to try other orders, and `EXECUTIONS=100000` to try more orders.
 //!
 //! A failure prints the line of its model in this file, and its schedule. To replay the failure, set
@@ -15,7 +15,11 @@
 //! Each model is checked against the real code. Some models are also checked against *mutants*, which are small and
 //! broken on purpose. The same checks must detect the mutants. Shuttle tries orders of steps. It does not know how
 //! processors reorder relaxed operations.
-#![cfg(shuttle)]
+// Cargo also builds this file as a test program of tower-throttle itself, which is empty.
+#![cfg(tower_throttle_shuttle)]
+
+// The models name the library as its users do.
+extern crate tower_throttle_shuttle as tower_throttle;
 
 #[path = "mod.rs"]
 mod schedules;

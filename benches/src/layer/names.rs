@@ -8,23 +8,6 @@ pub const LEAN_PEER: &str = "tower_governor";
 pub const FIELDS: &str = "tower-throttle, header fields";
 pub const FIELDS_TSC: &str = "tower-throttle, header fields, time stamp counter";
 pub const FIELDS_PEER: &str = "tower_governor, use_headers";
-/// The subjects of [`count`](super::count).
-pub const COUNTED: [&str; 14] = [
-    "plain",
-    "plain, with a content type",
-    "not limited",
-    "one reading of the clock",
-    "limited",
-    "limited, with a timeline",
-    "limited, with top keys",
-    "limited, joined (and)",
-    "limited, header fields, no extension",
-    "limited, default",
-    "limited, header fields after a content type",
-    "tower_governor",
-    "tower_governor, use_headers",
-    "tower_governor, use_headers after a content type",
-];
 pub const KIT_PEER: &str = "throttle-kit (fields)";
 pub const TUPLE: &str = "two limits on one key (tuple), no fields";
 pub const JOINED: &str = "two limits, joined (and), no fields";

@@ -1,0 +1,16 @@
+//! A check of a `FixedWindow`.
+
+mod support;
+
+use support::checks::{PLENTY, admitted, few, refused};
+use support::{Case, program};
+use tower_throttle_instructions::Quota;
+use tower_throttle_instructions::algorithm::FixedWindow;
+
+fn main() {
+    program(&[
+        Case::new("admitted", |calls| admitted(FixedWindow::new(Quota::per_hour(PLENTY)), calls))
+            .at_most(228.0, 1.0),
+        Case::new("refused", |calls| refused(FixedWindow::new(few()), calls)).at_most(194.0, 0.01),
+    ]);
+}

@@ -1,0 +1,16 @@
+//! A check of a `LeakyBucket`.
+
+mod support;
+
+use support::checks::{admitted, few, refused};
+use support::{Case, program};
+use tower_throttle_instructions::Quota;
+use tower_throttle_instructions::algorithm::LeakyBucket;
+
+fn main() {
+    program(&[
+        // One call per nanosecond, so no call finds that the bucket is full.
+        Case::new("admitted", |calls| admitted(LeakyBucket::new(Quota::per_second(1_000_000_000)), calls)),
+        Case::new("refused", |calls| refused(LeakyBucket::new(few()), calls)),
+    ]);
+}

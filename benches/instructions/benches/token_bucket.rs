@@ -1,0 +1,17 @@
+//! A check of a `TokenBucket`.
+
+mod support;
+
+use support::checks::{PLENTY, admitted, few, refused};
+use support::{Case, program};
+use tower_throttle_instructions::Quota;
+use tower_throttle_instructions::algorithm::TokenBucket;
+
+fn main() {
+    program(&[
+        // The bucket does not become full again between two calls of a key.
+        Case::new("admitted", |calls| admitted(TokenBucket::new(Quota::per_minute(70).burst(PLENTY)), calls))
+            .at_most(254.0, 1.0),
+        Case::new("refused", |calls| refused(TokenBucket::new(few()), calls)).at_most(194.0, 0.01),
+    ]);
+}

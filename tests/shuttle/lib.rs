@@ -1,1 +1,0 @@
-//! The tests are in `tests/shuttle/main.rs`, which says how to run them.
