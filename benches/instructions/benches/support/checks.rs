@@ -17,7 +17,7 @@ pub const FEW: u64 = 7;
 
 /// The number of keys of calls that are admitted.
 const KEYS: usize = 100;
-/// Room for so many keys that no shard grows while calls are counted.
+/// Enough room that no shard grows while calls are counted.
 const MAX_KEYS: usize = 200_000;
 
 /// A limiter that is counted.
