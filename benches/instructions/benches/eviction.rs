@@ -17,10 +17,10 @@ const TABLE: usize = 100_000;
 
 fn main() {
     program(&[
-        // These maximums are 10 % above the counts when this program was written: 1,455, 2,290 and 2,931.
-        Case::new("keys called once", |calls| count(1, calls)).at_most(1_600.0, 3.0),
-        Case::new("half-used keys", |calls| count(LIMIT / 2, calls)).at_most(2_519.0, 3.0),
-        Case::new("used-up keys", |calls| count(LIMIT, calls)).at_most(3_224.0, 4.0),
+        // Each shard adds its new keys to a count of the table, 48 at a time: 0.02 locked operations.
+        Case::new("keys called once", |calls| count(1, calls)).at_most(1_600.0, 3.05),
+        Case::new("half-used keys", |calls| count(LIMIT / 2, calls)).at_most(2_160.0, 3.05),
+        Case::new("used-up keys", |calls| count(LIMIT, calls)).at_most(2_105.0, 4.05),
     ]);
 }
 

@@ -12,27 +12,29 @@ use crate::algorithm::{Algorithm, Usage};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys, but no key that was called while the latest quarter of the table was
-    /// replaced. Of equally used keys, evicts the key that has been idle longest. If the algorithm is a token bucket or
-    /// a window alone, with a limit of eight or more, the first key that has used a single unit is evicted without a
-    /// further comparison.
+    /// Evicts the least used of eight sampled keys, but no key that was called while the latest quarter of the table
+    /// was replaced. Of equally used keys, evicts the key that has been idle longest. If the algorithm is a token
+    /// bucket or a window alone, with a limit of eight or more, the first key that has used a single unit is evicted
+    /// without a further comparison.
     ///
-    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a key
-    /// that is locked out after the keys at their limits. If more than half of the sampled keys have recent calls, up to
-    /// 16 more keys are sampled. If all of them have recent calls, the key that has been idle longest is evicted. At its
-    /// next call, an evicted key has the state of a new key. If none of the examined keys (64 at most) may be evicted, the call is
-    /// denied: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
+    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a
+    /// key that is locked out after the keys at their limits. If more than half of the sampled keys have recent calls,
+    /// up to 16 more keys are sampled. If all of them have recent calls, a key that has used a single unit is evicted,
+    /// or else the key that has been idle longest. At its next call, an evicted key has the state of a new key. If
+    /// none of the examined keys (64 at most) may be evicted, the call is denied: see
+    /// [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
     /// So a key that is called at least once while a quarter of the table is replaced gets what its limit allows, if
-    /// the table has a thousand keys or more. A few such keys can be evicted nevertheless, because keys are sampled. In
-    /// tests they get at most 1.1 times what their limits allow. This needs a clock that moves. While the clock stands
-    /// still, it does not tell which keys were called recently, so only the usage decides.
+    /// the table has a thousand keys or more, and at most half of them are called as often. Because keys are sampled, a
+    /// few such keys are evicted nevertheless. In tests, such keys together get at most 1.1 times what their limits
+    /// allow. This is not promised if the clock stands still or was set back by more than a second. Until it has caught
+    /// up, it does not tell which keys were called recently, so only the usage decides.
     ///
     /// If all sampled keys are at their limits, as with a limit of one per hour, one of these keys is evicted
-    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key at
-    /// its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table. During
-    /// a flood of up to twice `max_keys` keys, this happens to a key at most twice. If it happens too often, choose
-    /// [`Reject`](OnFull::Reject).
+    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key
+    /// at its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table.
+    /// During a flood of up to twice `max_keys` keys, this happens to a key at most twice. If it happens too often,
+    /// choose [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
     /// Lets new keys share buckets. Each bucket has the quota of one key. The number of buckets is `max_keys`, rounded
@@ -59,35 +61,13 @@ const COMPARED: usize = 4;
 /// The maximum number of keys that are sampled.
 const SAMPLED_AT_MOST: usize = 24;
 
-/// One of the sampled keys. The key with the lowest rank is evicted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sampled<K> {
-    pub(super) key: K,
-    /// `None` if the key has a recent call, so that its usage does not count.
-    pub(super) usage: Option<Usage>,
-    /// The usage in the upper half, and the idle time, inverted, in the lower half. A number is compared faster than a
-    /// tuple.
-    rank: u128,
-}
-
-impl<K> Sampled<K> {
-    /// Returns a key, the time since its last call in nanoseconds, and whether it was called while the latest quarter
-    /// of the table was replaced.
-    ///
-    /// The usage of keys with recent calls does not count. Otherwise, a flood of keys that are used up would evict a
-    /// partly used key again and again before it reaches its limit, although calls with the key continue.
-    #[inline(always)]
-    pub(super) fn new(key: K, is_recent: bool, idle: u64, usage: impl FnOnce() -> Usage) -> Self {
-        let usage = if is_recent { None } else { Some(usage()) };
-        let upper = usage.map_or(u64::MAX, Usage::to_bits);
-        Self { key, usage, rank: (u128::from(upper) << 64) | u128::from(!idle) }
-    }
-}
-
-/// The choice of the key to evict, which is the least used of the sampled keys that have no recent call. Of equally used
-/// keys, it is the key that has been idle longest. If all sampled keys have recent calls, it is the key that has been
-/// idle longest. A key without a recent call that has used at most `one_unit` is chosen without a comparison with keys
-/// that are offered later.
+/// The choice of the key to evict, which is the least used of the sampled keys that have no recent call. Of equally
+/// used keys, it is the key that has been idle longest. A key without a recent call that has used at most `one_unit` is
+/// chosen without a comparison with keys that are offered later.
+///
+/// The usage of keys with recent calls does not count. Otherwise, a flood of keys that are used up would evict a partly
+/// used key again and again before it reaches its limit, although calls with the key continue. If all sampled keys have
+/// recent calls, the choice is a key that has used at most `one_unit`, or else the key that has been idle longest.
 ///
 /// This type does not access the table. The caller offers only keys that may be evicted.
 #[derive(Debug)]
@@ -95,11 +75,22 @@ pub(super) struct LeastUsed<K> {
     least: Option<Sampled<K>>,
     /// The number of keys that were offered.
     offered: usize,
-    /// The number of those that have no recent calls.
+    /// The number of those that have no recent call.
     compared: usize,
     /// The usage up to which a key is chosen without a comparison with the keys that are offered later.
     one_unit: Usage,
     is_chosen: bool,
+}
+
+/// One of the sampled keys. The key with the lowest rank is evicted.
+#[derive(Debug)]
+pub(super) struct Sampled<K> {
+    pub(super) key: K,
+    /// The usage, or `None` if it does not count.
+    pub(super) usage: Option<Usage>,
+    /// The usage in the upper half, and the idle time, inverted, in the lower half. A number is compared faster than a
+    /// tuple.
+    rank: u128,
 }
 
 impl<K> LeastUsed<K> {
@@ -107,32 +98,34 @@ impl<K> LeastUsed<K> {
         Self { least: None, offered: 0, compared: 0, one_unit, is_chosen: false }
     }
 
-    /// Returns whether enough keys were offered. If `is_thorough` is `true` and too many of them have recent calls, more
-    /// keys are needed.
+    /// Returns whether enough keys were offered. If most of them have recent calls, more keys are needed.
     #[inline(always)]
-    pub(super) fn is_complete(&self, is_thorough: bool) -> bool {
-        self.offered >= SAMPLED
-            && (!is_thorough || !self.has_few_to_compare() || self.offered >= SAMPLED_AT_MOST)
+    pub(super) fn is_complete(&self) -> bool {
+        let is_enough = || self.is_chosen || self.compared >= COMPARED || self.offered >= SAMPLED_AT_MOST;
+        self.offered >= SAMPLED && is_enough()
     }
 
-    /// Returns whether too many of the keys that were offered have recent calls.
-    pub(super) fn has_few_to_compare(&self) -> bool {
-        !self.is_chosen && self.compared < COMPARED
-    }
-
-    /// Offers a key. `sample` is called only if the choice is not made yet.
+    /// Offers a key with the time since its last call, in nanoseconds. `usage` is called only if the usage counts.
     #[inline(always)]
-    pub(super) fn offer(&mut self, sample: impl FnOnce() -> Sampled<K>) {
+    pub(super) fn offer(&mut self, key: K, is_recent: bool, idle: u64, usage: impl FnOnce() -> Usage) {
         self.offered += 1;
         if self.is_chosen {
             return;
         }
-        let sampled = sample();
-        self.compared += usize::from(sampled.usage.is_some());
-        let is_unit = |usage| self.one_unit > Usage::NONE && usage <= self.one_unit;
-        self.is_chosen = sampled.usage.is_some_and(is_unit);
-        if self.is_chosen || self.least.as_ref().is_none_or(|least| sampled.rank < least.rank) {
-            self.least = Some(sampled);
+        let one_unit = self.one_unit;
+        let is_unit = |usage| one_unit > Usage::NONE && usage <= one_unit;
+        let (upper, usage) = if is_recent {
+            let is_unit = self.compared == 0 && one_unit > Usage::NONE && is_unit(usage());
+            (u64::MAX - u64::from(is_unit), None)
+        } else {
+            self.compared += 1;
+            let usage = usage();
+            self.is_chosen = is_unit(usage);
+            (if self.is_chosen { 0 } else { usage.to_bits() }, Some(usage))
+        };
+        let rank = (u128::from(upper) << 64) | u128::from(!idle);
+        if self.least.as_ref().is_none_or(|least| rank < least.rank) {
+            self.least = Some(Sampled { key, usage, rank });
         }
     }
 
@@ -170,7 +163,7 @@ mod tests {
         loop {
             let mut sample = LeastUsed::new(Usage::NONE);
             for &(key, is_recent, usage, idle) in &offers {
-                sample.offer(|| Sampled::new(key, is_recent, idle, || usage));
+                sample.offer(key, is_recent, idle, || usage);
             }
             let Some(least) = sample.least_used() else { return evicted };
             offers.retain(|(key, ..)| *key != least.key);
@@ -188,10 +181,10 @@ mod tests {
 
         let mut sample = LeastUsed::new(Usage::of(1, 100));
         for (key, is_recent, used) in [('a', BEFORE, 2), ('b', RECENT, 1), ('c', BEFORE, 1)] {
-            sample.offer(|| Sampled::new(key, is_recent, 0, || Usage::of(used, 100)));
+            sample.offer(key, is_recent, 0, || Usage::of(used, 100));
         }
-        sample.offer(|| unreachable!("the choice is made"));
-        assert!(!sample.is_complete(true));
+        sample.offer('d', BEFORE, 9, || unreachable!("the choice is made"));
+        assert!(!sample.is_complete());
         assert_eq!(sample.least_used().map(|sampled| sampled.key), Some('c'));
     }
 
@@ -249,24 +242,37 @@ mod tests {
     }
 
     #[test]
-    fn eight_keys_are_enough_unless_too_many_of_them_have_recent_calls() {
-        let offered = |is_recent: fn(usize) -> bool, is_thorough| {
+    fn of_keys_with_recent_calls_one_that_has_used_one_unit_goes_first() {
+        let offered = |keys: &[(char, bool, u64, u64)]| {
+            let mut sample = LeastUsed::new(Usage::of(1, 100));
+            for &(key, is_recent, used, idle) in keys {
+                sample.offer(key, is_recent, idle, || Usage::of(used, 100));
+            }
+            sample.least_used().map(|sampled| sampled.key)
+        };
+        let recent = [('a', RECENT, 50, 9), ('b', RECENT, 1, 2), ('c', RECENT, 1, 3), ('d', RECENT, 2, 8)];
+        assert_eq!(offered(&recent), Some('c'));
+        assert_eq!(offered(&[recent[0], recent[3]]), Some('a'));
+        assert_eq!(offered(&[recent[0], recent[1], ('e', BEFORE, 100, 1)]), Some('e'));
+    }
+
+    #[test]
+    fn eight_keys_are_enough_unless_most_of_them_have_recent_calls() {
+        let offered = |is_recent: fn(usize) -> bool| {
             let mut sample = LeastUsed::new(Usage::NONE);
             let keys = (0..100).take_while(|&key| {
-                let is_complete = sample.is_complete(is_thorough);
+                let is_complete = sample.is_complete();
                 if !is_complete {
-                    sample.offer(|| Sampled::new(key, is_recent(key), 0, || Usage::FULL));
+                    sample.offer(key, is_recent(key), 0, || Usage::FULL);
                 }
                 !is_complete
             });
-            (keys.count(), sample.has_few_to_compare(), sample.least_used().map(|sampled| sampled.key))
+            (keys.count(), sample.least_used().map(|sampled| sampled.key))
         };
-        assert_eq!(offered(|_| BEFORE, true), (8, false, Some(0)));
-        assert_eq!(offered(|key| key < 4, true), (8, false, Some(4)));
-        assert_eq!(offered(|key| key < 7, true), (11, false, Some(7)));
-        assert_eq!(offered(|key| key < 23, true), (24, true, Some(23)));
-        assert_eq!(offered(|_| RECENT, true), (24, true, Some(0)));
-        assert_eq!(offered(|_| RECENT, false), (8, true, Some(0)));
-        assert_eq!(offered(|key| key < 4, false), (8, false, Some(4)));
+        assert_eq!(offered(|_| BEFORE), (8, Some(0)));
+        assert_eq!(offered(|key| key < 4), (8, Some(4)));
+        assert_eq!(offered(|key| key < 7), (11, Some(7)));
+        assert_eq!(offered(|key| key < 23), (24, Some(23)));
+        assert_eq!(offered(|_| RECENT), (24, Some(0)));
     }
 }

@@ -59,6 +59,7 @@ impl<A: Algorithm> Table<A> {
                 let Some(place) = place else { return Settled::NoRoom };
                 let state = self.initial_state(key, &shard.config, &shard.config.algorithm, now);
                 shard.slots.insert(key, state);
+                self.turnover.count(&mut shard.new_keys, now);
                 // The key occupies the place now.
                 mem::forget(place);
             }

@@ -6,7 +6,7 @@
 use std::mem;
 
 use super::fingerprint::Fingerprint;
-use super::on_full::{LeastUsed, OnFull, Sampled};
+use super::on_full::{LeastUsed, OnFull};
 use super::shard::Shard;
 use super::table::Table;
 use crate::algorithm::{Algorithm, QuotaUnit, Usage};
@@ -52,19 +52,18 @@ impl<A: Algorithm> Table<A> {
     ) -> Option<Place<'_>> {
         shard.due = (shard.due + SWEEP_PER_INSERT).min(MAX_LOOKS);
         if shard.due < MAX_LOOKS.min(shard.slots.slot_count())
-            && let Some(place) = self.try_reserve(now)
+            && let Some(place) = self.try_reserve()
         {
             return Some(place);
         }
         let evicts = self.config.on_full == OnFull::EvictLeastUsed;
         if !evicts || !self.is_full() {
             let freed = self.sweep(shard, keep, now, None);
-            if let Some(place) = freed.or_else(|| self.try_reserve(now)) {
+            if let Some(place) = freed.or_else(|| self.try_reserve()) {
                 return Some(place);
             }
         }
-        let place =
-            if evicts { self.evict(shard, keep, now).or_else(|| self.try_reserve(now)) } else { None };
+        let place = if evicts { self.evict(shard, keep, now).or_else(|| self.try_reserve()) } else { None };
         if place.is_none() {
             self.counters.record_full();
         }
@@ -74,9 +73,9 @@ impl<A: Algorithm> Table<A> {
     /// Examines a few slots. Removes the first fresh key, and other fresh keys if more slots are due. If no key is
     /// fresh, evicts one of the examined keys. Returns the place of the first key that was removed.
     fn evict(&self, shard: &mut Shard<A>, keep: &[Fingerprint], now: Nanos) -> Option<Place<'_>> {
-        let Shard { config, slots, queues, is_busy, .. } = &mut *shard;
+        let Shard { config, slots, queues, .. } = &mut *shard;
         let algorithm = &config.algorithm;
-        let recent = self.turnover.recent_since(self.inserted(self.counters.evicted()));
+        let recent = self.turnover.recent(now);
         let mut sample = LeastUsed::new(config.one_unit);
         for _ in 0..MAX_LOOKS.min(slots.slot_count()) {
             let Some((key, state)) = slots.examine_next() else { continue };
@@ -90,28 +89,23 @@ impl<A: Algorithm> Table<A> {
             }
             if algorithm.in_flight(state) == 0 {
                 let last = algorithm.last_update(state);
-                sample.offer(|| {
-                    let idle = now.saturating_since(last);
-                    Sampled::new(key, last > recent, idle, || algorithm.usage(state, now))
-                });
-                // If the last sample had few keys without recent calls, a larger one would not have many either.
-                if sample.is_complete(!*is_busy) {
+                let idle = now.saturating_since(last);
+                sample.offer(key, recent.contains(last), idle, || algorithm.usage(state, now));
+                if sample.is_complete() {
                     break;
                 }
             }
         }
-        *is_busy = sample.has_few_to_compare();
         let least = sample.least_used()?;
         // Another thread may have released a place meanwhile.
-        if let Some(place) = self.try_reserve(now) {
+        if let Some(place) = self.try_reserve() {
             return Some(place);
         }
         let usage = least.usage.or_else(|| Some(algorithm.usage(slots.get(least.key)?, now)));
         slots.remove(least.key);
         self.removed_at(now);
         self.counters.record_full();
-        let evicted = self.counters.evict(usage.is_some_and(Usage::is_full));
-        self.turnover.record(self.inserted(evicted), now);
+        self.counters.evict(usage.is_some_and(Usage::is_full));
         Some(Place(&self.len))
     }
 
@@ -171,18 +165,11 @@ impl<A: Algorithm> Table<A> {
         self.len() >= self.max_keys
     }
 
-    /// Returns the number of keys that were put into the table once it is full: those that have filled it, and one for
-    /// each eviction.
-    fn inserted(&self, evicted: u64) -> u64 {
-        evicted.wrapping_add(self.max_keys as u64)
-    }
-
-    pub(super) fn try_reserve(&self, now: Nanos) -> Option<Place<'_>> {
+    pub(super) fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
-        let len = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
-        // The readings that are made while the table is filled serve when it is full.
-        self.turnover.record(self.counters.evicted().wrapping_add(len as u64 + 1), now);
-        Some(Place(&self.len))
+        let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        // `then_some` would create a place even if no room was reserved, and dropping that place would release room.
+        reserved.then(|| Place(&self.len))
     }
 }
 

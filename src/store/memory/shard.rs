@@ -54,8 +54,8 @@ pub(super) struct Shard<A: Algorithm> {
     pub(super) queues: Queues<A>,
     /// The number of slots that are due to be examined.
     pub(super) due: usize,
-    /// Whether most keys of the latest sample for an eviction had recent calls.
-    pub(super) is_busy: bool,
+    /// The number of new keys that were not added to the [`Turnover`](super::turnover::Turnover) yet.
+    pub(super) new_keys: u64,
 }
 
 /// The settings that apply to all keys of a shard.
@@ -116,7 +116,7 @@ impl<A: Algorithm> Shards<A> {
         let shard = |_| {
             let queues = HashMap::with_hasher(IdentityBuildHasher);
             let shard =
-                Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0, is_busy: false };
+                Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0, new_keys: 0 };
             LockedShard { shard: SpinLock::new(shard), denial: LatestDenial::default() }
         };
         Self { shards: (0..count).map(shard).collect() }

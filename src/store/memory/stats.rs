@@ -34,16 +34,11 @@ impl Counters {
         }
     }
 
-    /// Counts an eviction, and returns the number of evictions.
-    pub(super) fn evict(&self, at_limit: bool) -> u64 {
+    pub(super) fn evict(&self, at_limit: bool) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
         if at_limit {
             self.evicted_at_limit.fetch_add(1, Ordering::Relaxed);
         }
-        self.evicted.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(super) fn evicted(&self) -> u64 {
-        self.evicted.load(Ordering::Relaxed)
     }
 
     pub(super) fn share(&self) {
@@ -67,7 +62,7 @@ impl Counters {
 
     pub(super) fn stats(&self) -> StoreStats {
         StoreStats {
-            evicted: self.evicted(),
+            evicted: self.evicted.load(Ordering::Relaxed),
             evicted_at_limit: self.evicted_at_limit.load(Ordering::Relaxed),
             shared: self.shared.load(Ordering::Relaxed),
             ..StoreStats::default()

@@ -70,7 +70,7 @@ impl<A: Algorithm> Table<A> {
             next_bucket: AtomicUsize::new(0),
             len: AtomicUsize::new(0),
             max_keys: max_keys.max(1),
-            turnover: Turnover::new(max_keys),
+            turnover: Turnover::new(max_keys.max(1)),
         }
     }
 
@@ -176,7 +176,7 @@ impl<A: Algorithm> Table<A> {
         self.clean_shared();
         // If the algorithm panics, the place is released.
         let place = self.make_room(&mut shard, &[], now).filter(|_| !self.must_use_shared(key));
-        let Shard { config, slots, queues, .. } = &mut *shard;
+        let Shard { config, slots, queues, new_keys, .. } = &mut *shard;
         let own = algorithm.unwrap_or(&config.algorithm);
         match place {
             Some(place) => {
@@ -186,6 +186,7 @@ impl<A: Algorithm> Table<A> {
                     !own.is_fresh(&state, now) || queues.contains_key(&key) || !self.may_forget(config, now);
                 if kept {
                     slots.insert(key, state);
+                    self.turnover.count(new_keys, now);
                     mem::forget(place);
                 } else {
                     self.removed_at(now);

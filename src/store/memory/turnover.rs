@@ -6,10 +6,18 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// The number of readings that are kept. They cover more than a quarter of the table.
 const READINGS: usize = 32;
 
+/// The maximum time by which a clock reading may be ahead of a later one, in nanoseconds, because it was made before
+/// the shard was locked. If it is further ahead, the clock was set back.
+const SLACK: u64 = 1_000_000_000;
+
 /// Clock readings at regular numbers of new keys. They tell which keys were called while the latest quarter of the
 /// table was replaced, whether new keys arrive steadily or in bursts.
 #[derive(Debug)]
 pub(super) struct Turnover {
+    /// The number of keys that were put into the table. Each shard adds its new keys in batches.
+    keys: AtomicU64,
+    /// The number of new keys of a shard that are added together, so that threads seldom write to `keys`.
+    batch: u64,
     /// The reading at index `i` was made when the number of keys had reached a multiple of the step, and this multiple
     /// was `i` modulo [`READINGS`]. Two threads may make readings in the wrong order, which only moves the boundary.
     readings: [AtomicU64; READINGS],
@@ -19,6 +27,13 @@ pub(super) struct Turnover {
     quarter: u64,
 }
 
+/// The time after which a call is recent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recent {
+    since: u64,
+    until: u64,
+}
+
 impl Turnover {
     /// Creates the readings of a table of at most `max_keys` keys. The step is between a 64th and a 32nd of the table.
     pub(super) fn new(max_keys: usize) -> Self {
@@ -26,25 +41,43 @@ impl Turnover {
         let step_bits = (max_keys / 32).max(1).ilog2();
         // The current step has only begun, so it does not count.
         let quarter = max_keys.div_ceil(4).div_ceil(1 << step_bits) + 1;
-        Self { readings: [const { AtomicU64::new(0) }; READINGS], step_bits, quarter }
-    }
-
-    /// Keeps the reading `now` if it is due. `keys` is the number of keys that were put into the table so far: those
-    /// that have filled it, and those that have replaced others.
-    #[inline]
-    pub(super) fn record(&self, keys: u64, now: Nanos) {
-        if keys.trailing_zeros() >= self.step_bits {
-            self.reading(keys >> self.step_bits).store(now.0, Ordering::Relaxed);
+        Self {
+            keys: AtomicU64::new(0),
+            batch: (max_keys / 2_048).max(1),
+            readings: [const { AtomicU64::new(0) }; READINGS],
+            step_bits,
+            quarter,
         }
     }
 
-    /// Returns a clock reading from before the latest quarter of the table was replaced, and after the latest third of
-    /// the table was replaced. A key with a later call is in use. If the clock has stood still since then, no key has
-    /// a later call.
+    /// Counts a new key of a shard, and keeps the reading `now` if it is due. `new_keys` is the number of new keys of
+    /// the shard that were not added yet. The shard is locked.
     #[inline]
-    pub(super) fn recent_since(&self, keys: u64) -> Nanos {
-        let step = (keys >> self.step_bits).wrapping_sub(self.quarter);
-        Nanos(self.reading(step).load(Ordering::Relaxed))
+    pub(super) fn count(&self, new_keys: &mut u64, now: Nanos) {
+        *new_keys += 1;
+        if *new_keys >= self.batch {
+            let before = self.keys.fetch_add(*new_keys, Ordering::Relaxed);
+            let after = before.wrapping_add(*new_keys);
+            *new_keys = 0;
+            // A batch is smaller than a step.
+            if before >> self.step_bits != after >> self.step_bits {
+                self.reading(after >> self.step_bits).store(now.0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns which calls are recent at `now`: those after a clock reading that was made before the latest quarter of
+    /// the table was replaced, and after the latest third of the table was replaced. If the clock has stood still since
+    /// then, or was set back, no call is recent.
+    #[inline]
+    pub(super) fn recent(&self, now: Nanos) -> Recent {
+        let step = self.keys.load(Ordering::Relaxed) >> self.step_bits;
+        let until = now.0.saturating_add(SLACK);
+        let since = match self.reading(step).load(Ordering::Relaxed) {
+            newest if newest > until => u64::MAX,
+            _ => self.reading(step.wrapping_sub(self.quarter)).load(Ordering::Relaxed),
+        };
+        Recent { since, until }
     }
 
     fn reading(&self, step: u64) -> &AtomicU64 {
@@ -52,24 +85,57 @@ impl Turnover {
     }
 }
 
+impl Recent {
+    /// Returns whether a call at `last` is recent. A key whose time is ahead of the clock, which was set back, may have
+    /// no further call.
+    #[inline]
+    pub(super) fn contains(self, last: Nanos) -> bool {
+        last.0 > self.since && last.0 <= self.until
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Returns the readings of a table with one shard, after `keys` new keys. The clock read the number of keys.
+    fn after(max_keys: u64, keys: u64) -> Turnover {
+        let (turnover, mut new_keys) = (Turnover::new(max_keys as usize), 0);
+        (1..=keys).for_each(|key| turnover.count(&mut new_keys, Nanos(key)));
+        turnover
+    }
+
     #[test]
     fn what_is_recent_is_more_than_a_quarter_and_less_than_a_third_of_the_table() {
         for max_keys in [64, 100, 1_000, 1_023, 10_000, 100_000, 1_536_000] {
-            let turnover = Turnover::new(max_keys as usize);
-            for keys in 1..3 * max_keys {
-                // The clock reads the number of keys.
-                turnover.record(keys, Nanos(keys));
-                let recent = keys - turnover.recent_since(keys).0;
-                assert!(
-                    keys < max_keys || 4 * recent >= max_keys && 3 * recent <= max_keys,
-                    "{keys} of {max_keys}"
-                );
+            let (turnover, mut new_keys) = (after(max_keys, max_keys), 0);
+            for keys in max_keys + 1..3 * max_keys {
+                turnover.count(&mut new_keys, Nanos(keys));
+                let recent = turnover.recent(Nanos(keys));
+                let (quarter, third) = (max_keys / 4, max_keys / 3);
+                assert!(recent.contains(Nanos(keys - quarter + 1)), "{keys} of {max_keys}");
+                assert!(!recent.contains(Nanos(keys - third - 1)), "{keys} of {max_keys}");
             }
         }
+    }
+
+    #[test]
+    fn no_call_is_recent_while_the_clock_stands_still_or_after_it_was_set_back() {
+        let (turnover, mut new_keys) = (after(1_000, 2_000), 0);
+        (0..1_000).for_each(|_| turnover.count(&mut new_keys, Nanos(2_000)));
+        assert!(!turnover.recent(Nanos(2_000)).contains(Nanos(2_000)));
+
+        let (turnover, mut new_keys) = (Turnover::new(1_000), 0);
+        let second = |second: u64| Nanos(second * 1_000_000_000);
+        (100..1_100).for_each(|at| turnover.count(&mut new_keys, second(at)));
+        assert!(turnover.recent(second(1_099)).contains(second(1_098)));
+        let set_back = turnover.recent(second(1_000));
+        assert!(!set_back.contains(second(999)) && !set_back.contains(second(1_099)));
+        (1_000..1_500).for_each(|at| turnover.count(&mut new_keys, second(at)));
+        let later = turnover.recent(second(1_499));
+        assert!(
+            later.contains(second(1_490)) && !later.contains(second(1_000)) && !later.contains(second(1_502))
+        );
     }
 
     #[test]
@@ -78,10 +144,10 @@ mod tests {
             let turnover = Turnover::new(max_keys);
             assert!(turnover.quarter < READINGS as u64, "{max_keys}");
             assert!(
-                turnover.quarter << turnover.step_bits.min(50) >= max_keys as u64 / 4 || max_keys > 1_000
+                u128::from(turnover.quarter - 1) << turnover.step_bits >= max_keys as u128 / 4,
+                "{max_keys}"
             );
-            turnover.record(max_keys as u64, Nanos(1));
-            let _ = turnover.recent_since(max_keys as u64);
+            assert!(turnover.batch <= 1 << turnover.step_bits, "{max_keys}");
         }
     }
 }

@@ -170,6 +170,88 @@ fn a_key_that_keeps_calling_is_locked_out() {
     assert_keeps_frequent_callers(&logins, 10);
 }
 
+/// Callers fill half of the table, and each of them calls whenever a tenth of the table was replaced.
+#[test]
+fn half_of_the_keys_of_a_table_may_keep_calling() {
+    const SIZE: u64 = 2_000;
+    for used in [1, 10, 20] {
+        let clock = ManualClock::new();
+        let limiter = |max| {
+            let window = FixedWindow::new(Quota::per_minute(20));
+            RateLimiter::builder(window).clock(clock.clone()).max_keys(max).build()
+        };
+        let (full, quiet) = (limiter(SIZE as usize), limiter(100_000));
+        let (mut admitted, mut due) = (0, 0);
+        for at in 0..12 * SIZE {
+            clock.advance(SECOND / 1_000);
+            let _ = full.check_n(&(INVENTED_KEYS + at), used);
+            for caller in 0..5 {
+                let key = at % (SIZE / 10) * 5 + caller;
+                admitted += u64::from(full.check(&key).is_allowed());
+                due += u64::from(quiet.check(&key).is_allowed());
+            }
+        }
+        assert!(due >= 10_000 && 100 * admitted <= 102 * due, "{admitted} of {due}, {used} units each");
+    }
+}
+
+/// Some keys of the flood become fresh and are removed, and others are evicted. In both cases the table is replaced.
+#[test]
+fn silent_keys_at_their_limits_outlast_keys_that_have_used_one_unit() {
+    const SIZE: u64 = 2_000;
+    const SILENT: u64 = 100;
+    // A unit is refilled in ten seconds. In this time, as many new keys arrive as fill this share of the table.
+    for percent in [80, 90, 120] {
+        let bucket = TokenBucket::new(Quota::per_hour(360).burst(60));
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(bucket).clock(clock.clone()).max_keys(SIZE as usize).build();
+        let step = 10 * SECOND * 100 / (SIZE * percent) as u32;
+        let flood = |keys: std::ops::Range<u64>| {
+            for key in keys {
+                clock.advance(step);
+                let _ = limiter.check(&(INVENTED_KEYS + key));
+            }
+        };
+        let use_up = |key: u64| (0..60).filter(|_| limiter.check(&key).is_allowed()).count() as u64;
+        flood(0..2 * SIZE);
+        assert_eq!((0..SILENT).map(use_up).sum::<u64>(), 60 * SILENT);
+        flood(2 * SIZE..6 * SIZE);
+        let refilled = 1 + 4 * 100 / percent;
+        let admitted = (0..SILENT).map(use_up).sum::<u64>();
+        assert!(admitted <= (refilled + 1) * SILENT, "{admitted} of {refilled} each, {percent} %");
+    }
+}
+
+/// Until the clock has caught up, only the usage tells which keys of the time before are in use.
+#[test]
+fn a_clock_that_is_set_back_lets_no_frequent_caller_in() {
+    for set_back in [10 * SECOND, 50 * SECOND, 60 * MINUTE] {
+        let clock = ManualClock::new();
+        let limiter = |max| {
+            let window = FixedWindow::new(Quota::per_minute(20));
+            RateLimiter::builder(window).clock(clock.clone()).max_keys(max).build()
+        };
+        let (full, quiet) = (limiter(1_000), limiter(100_000));
+        let mut now = 120 * MINUTE;
+        clock.set(now);
+        let (mut admitted, mut due) = (0, 0);
+        for at in 0..20_000 {
+            now += SECOND / 1_000;
+            if at == 3_000 {
+                now -= set_back;
+            }
+            clock.set(now);
+            let _ = full.check(&(INVENTED_KEYS + at));
+            if at % 10 == 0 {
+                let key = at / 10 % 20;
+                admitted += u64::from(full.check(&key).is_allowed());
+                due += u64::from(quiet.check(&key).is_allowed());
+            }
+        }
+        assert!(due >= 400 && 10 * admitted <= 11 * due, "{admitted} of {due}, {set_back:?}");
+    }
+}
+
 /// Prints the table of figures in the guide for tables that are full before a flood. The command is `cargo test --test
 /// limiter -- --ignored --nocapture figures_for_full_tables`.
 #[test]

@@ -77,7 +77,14 @@ impl Case {
         };
         let mut totals = line.split_whitespace().map(|total| total.parse::<f64>().expect("a number"));
         // valgrind leaves out a count of 0 at the end of the line.
-        [(); 2].map(|()| totals.next().unwrap_or_default() / CALLS as f64)
+        let totals = [(); 2].map(|()| totals.next().unwrap_or_default());
+        if totals[0] == 0.0 {
+            fail(&format!(
+                "nothing was counted for {}: was `counted` renamed or compiled inline?",
+                self.name
+            ));
+        }
+        totals.map(|total| total / CALLS as f64)
     }
 }
 
