@@ -83,7 +83,7 @@ pub(crate) fn tiers() -> Scene {
     let curve = Curve::replay(&clock, &workload.passes(), call, tokens);
     Scene {
         name: "tiers",
-        title: "Tiers: a change of tier neither refills a bucket nor empties it",
+        title: "Tiers: used units stay used when the tier changes",
         limit: "The limit is 4 per second, 8 from 2.2 s to 5.25 s.",
         is_per_second: false,
         workload,
