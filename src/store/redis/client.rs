@@ -206,7 +206,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends a command, and returns the reply. If the connection has ended before the command was sent, sends the command on another connection.
+    /// Sends a command, and returns the reply. If the connection has ended before the command was sent, sends the
+    /// command on another connection.
     async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, CallError> {
         let mut unsent = 0;
         loop {
