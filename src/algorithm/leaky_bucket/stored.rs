@@ -88,8 +88,8 @@ impl StoredAlgorithm for LeakyBucket {
         // Each place in the queue allows one interval of waiting.
         let places = self.rate.units(self.queue_config.places());
         let max_wait = max_wait.min(self.queue_config.max_wait());
-        let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        let in_time = max.saturating_sub(lag);
+        let longest = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
+        let in_time = longest.saturating_sub(lag);
         let max = places.min(in_time);
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {
@@ -102,7 +102,7 @@ impl StoredAlgorithm for LeakyBucket {
         // The clock must catch up with the key's time before the queue gets shorter.
         let retry = |until: u128| {
             let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
-            free.max(until.saturating_sub(max))
+            free.max(until.saturating_add(lag).saturating_sub(longest))
         };
         let decision = if until > max {
             let denial = self.rate.deny(self.capacity, 0, Some(retry(until)), until.saturating_add(lag));

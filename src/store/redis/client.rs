@@ -18,7 +18,6 @@ use super::connected::Connected;
 use super::connection::{Call, CallError, Command, Connection, Listening, OnMessage, Reply};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::server::Server;
-use super::silence::Silence;
 use crate::clock::{AnyClock, Nanos};
 
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
@@ -38,7 +37,6 @@ struct Inner {
     current: watch::Sender<Current>,
     connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
-    silence: Silence,
 }
 
 /// The present connection, if there is one. Each connection has a number of its own.
@@ -74,7 +72,6 @@ impl Client {
             current,
             connecting: Mutex::default(),
             problem: Mutex::new(None),
-            silence: Silence::default(),
         }))
     }
 
@@ -92,7 +89,7 @@ impl Client {
         let mut command = Command::new(false);
         command.word("CLUSTER").word("SLOTS");
         self.0.send(&command).await.map_err(|error| match error {
-            CallError::Failed(error) | CallError::FailedAgain(error) => error,
+            CallError::Failed(error) | CallError::FailedOn(_, error) | CallError::Ended(_, error) => error,
             CallError::NoScript => {
                 RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to CLUSTER SLOTS")
             }
@@ -118,7 +115,6 @@ impl Inner {
                 return Err((ErrorKind::Io, "no connection, see `connect_timeout`", detail).into());
             }
         };
-        self.silence.end();
         self.current.send_modify(|current| {
             *current = Current { number: current.number + 1, connection: Some(connection) };
         });
@@ -170,15 +166,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Drops the connection with this number. Returns `false` if it was dropped before.
-    fn discard(&self, number: u64) -> bool {
+    /// Drops the connection with this number, unless it was dropped before.
+    fn discard(&self, number: u64) {
         self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();
             if is_this {
                 current.connection = None;
             }
             is_this
-        })
+        });
     }
 
     /// Returns a connection that is not known to have ended, and its number. Waits until there is one.
@@ -186,8 +182,8 @@ impl Inner {
         loop {
             let Current { number, connection } = self.current.borrow().clone();
             match connection {
-                Some(last) if self.silence.is_short() || !last.has_ended() => return Ok((number, last)),
-                Some(_) => drop(self.discard(number)),
+                Some(last) if !last.has_ended() => return Ok((number, last)),
+                Some(_) => self.discard(number),
                 None => self.wait_for_connection().await?,
             }
         }
@@ -206,14 +202,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Sends a command, and returns the reply. If the connection has ended before the command was sent, sends the command on another connection.
+    /// Sends a command, and returns the reply. If the connection has ended before the command was sent, sends the
+    /// command on another connection.
     async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, CallError> {
         let mut unsent = 0;
         loop {
             let (number, mut connected) = self.connected().await.map_err(CallError::Failed)?;
             let before = connected.sent();
             let replied = connected.send(command).await;
-            let error = match replied.inspect(|_| self.silence.end()).and_then(Value::extract_error) {
+            let error = match replied.and_then(Value::extract_error) {
                 Ok(value) => return Ok(value),
                 Err(error) => error,
             };
@@ -221,12 +218,11 @@ impl Inner {
                 return Err(CallError::NoScript);
             }
             if !error.is_io_error() && !error.is_unrecoverable_error() {
-                return Err(CallError::Failed(convert(&error)));
+                return Err(CallError::FailedOn(number, convert(&error)));
             }
-            let is_first = self.discard(number);
+            self.discard(number);
             if !connected.has_sent_nothing_since(before) || unsent == MAX_UNSENT {
-                let error = convert(&error);
-                return Err(if is_first { CallError::Failed(error) } else { CallError::FailedAgain(error) });
+                return Err(CallError::Ended(number, convert(&error)));
             }
             unsent += 1;
         }
@@ -283,7 +279,7 @@ impl Connection for Client {
     }
 
     fn is_silent(&self) -> bool {
-        self.0.silence.is_long()
+        self.0.current.borrow().connection.as_ref().is_some_and(Connected::is_silent)
     }
 
     fn listen(&self, channel: String, on_message: OnMessage) -> Listening {

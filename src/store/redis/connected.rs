@@ -33,6 +33,9 @@ pub(super) struct Connected {
     pub(super) connection: MultiplexedConnection,
     /// `None` if the connection is encrypted.
     observed: Option<Arc<Observed>>,
+    /// The silence since anything was received or, if the connection is encrypted, since the last reply to a call that
+    /// still awaited it.
+    silence: Arc<Silence>,
 }
 
 /// What is observed of a connection.
@@ -60,7 +63,9 @@ impl Connected {
             }
             _ => {
                 let connection = client.get_multiplexed_async_connection_with_config(config).await?;
-                Ok(Self { connection, observed: None })
+                let silence = Arc::new(Silence::default());
+                silence.end();
+                Ok(Self { connection, observed: None, silence })
             }
         }
     }
@@ -70,17 +75,26 @@ impl Connected {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         for<'a> SockRef<'a>: From<&'a S>,
     {
-        let writes = Arc::default();
-        let stream = ObservedStream { stream, writes: Arc::clone(&writes), silence: Silence::default() };
+        let (writes, silence) = (Arc::default(), Arc::new(Silence::default()));
+        silence.end();
+        let stream = ObservedStream { stream, writes: Arc::clone(&writes), silence: Arc::clone(&silence) };
         let settings = client.get_connection_info().redis_settings();
         let (connection, driver) =
             MultiplexedConnection::new_with_config(settings, stream, config.clone()).await?;
         let task = tokio::spawn(driver).abort_handle();
-        Ok(Self { connection, observed: Some(Arc::new(Observed { writes, task })) })
+        Ok(Self { connection, observed: Some(Arc::new(Observed { writes, task })), silence })
     }
 
     /// Sends a command, right after `ASKING` if it says so, and returns the reply to the command.
     pub(super) async fn send(&mut self, command: &Command) -> RedisResult<Value> {
+        let replied = self.reply_to(command).await;
+        if self.observed.is_none() && replied.is_ok() {
+            self.silence.end();
+        }
+        replied
+    }
+
+    async fn reply_to(&mut self, command: &Command) -> RedisResult<Value> {
         if !command.is_asking {
             return self.connection.send_packed_command(&command.words).await;
         }
@@ -89,6 +103,11 @@ impl Connected {
         // A large future, which is seldom needed.
         let mut replies = Box::pin(self.connection.send_packed_commands(&pipeline, 1, 1)).await?;
         Ok(replies.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Returns whether nothing was received for so long that the path to the server may be gone.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silence.is_long()
     }
 
     /// Returns what was sent before now.
@@ -102,12 +121,12 @@ impl Connected {
     }
 
     /// Returns whether it is known that the connection has ended. Always returns `false` if the connection is not
-    /// encrypted, because then it is known afterwards whether a command was sent.
+    /// encrypted, because then it is known afterwards whether a command was sent, and if there was a reply just before.
     ///
     /// A command is passed to the connection's task, which is possible only if the task has not ended. The command is
     /// taken back at once. If the task was so quick that it has sent the command, it ignores the reply.
     pub(super) fn has_ended(&self) -> bool {
-        if self.observed.is_some() {
+        if self.observed.is_some() || self.silence.is_short() {
             return false;
         }
         let (time, mut connection) = (::redis::cmd("TIME"), self.connection.clone());
@@ -131,10 +150,10 @@ async fn connect_tcp(host: &str, port: u16, settings: &TcpSettings) -> RedisResu
     let mut failed = None;
     while let Some(attempt) = attempts.join_next().await {
         match attempt {
-            Ok(Ok(stream)) => {
-                set(&stream, settings)?;
-                return Ok(stream);
-            }
+            Ok(Ok(stream)) => match set(&stream, settings) {
+                Ok(()) => return Ok(stream),
+                Err(error) => failed = Some(error.into()),
+            },
             Ok(Err(error)) => failed = Some(error.into()),
             Err(_) => {}
         }
@@ -158,7 +177,7 @@ fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
 struct ObservedStream<S> {
     stream: S,
     writes: Arc<AtomicU64>,
-    silence: Silence,
+    silence: Arc<Silence>,
 }
 
 impl<S> ObservedStream<S>

@@ -70,8 +70,10 @@ pub(crate) enum CallError {
     /// The server does not have the script.
     NoScript,
     Failed(RedisError),
-    /// The same failure as that of an earlier call: the end of their connection.
-    FailedAgain(RedisError),
+    /// The reply on the connection with this number was an error.
+    FailedOn(u64, RedisError),
+    /// The connection with this number has ended.
+    Ended(u64, RedisError),
 }
 
 impl Command {

@@ -39,6 +39,8 @@ pub(super) struct Link {
     joint: RwLock<HashMap<Vec<KeySteps>, Option<Arc<Script>>>>,
     trips: AtomicU64,
     late: AtomicU64,
+    /// The number after that of the last connection whose end was counted as a failure.
+    ended: AtomicU64,
     /// The time that tests pass to scripts as an argument, in microseconds.
     #[cfg(test)]
     pub(super) passed: AtomicU64,
@@ -84,6 +86,7 @@ impl Link {
             joint: RwLock::default(),
             trips: AtomicU64::default(),
             late: AtomicU64::default(),
+            ended: AtomicU64::default(),
             #[cfg(test)]
             passed: AtomicU64::default(),
         }
@@ -218,7 +221,13 @@ impl Link {
                 return Err(self.failed(RedisError::new(RedisErrorKind::Server, other), connection));
             }
             Err(CallError::Failed(error)) => return Err(self.failed(error, connection)),
-            Err(CallError::FailedAgain(error)) => return Err(error),
+            // A command that was not sent at first was sent on another connection.
+            Err(CallError::FailedOn(connection, error)) => return Err(self.failed(error, connection)),
+            // The end of a connection is one failure, however many trips it fails.
+            Err(CallError::Ended(connection, error)) => {
+                let is_counted = self.ended.fetch_max(connection + 1, Ordering::Relaxed) > connection;
+                return Err(if is_counted { error } else { self.failed(error, connection) });
+            }
             Err(CallError::NoScript) => {
                 let error = RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL");
                 return Err(self.failed(error, connection));

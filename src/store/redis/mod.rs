@@ -61,10 +61,12 @@
 //! - If the server's clock is set back, the time of a key is the latest time at which its state was written. A peek, a
 //!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a key
 //!   is the latest reading of the clock by any of its calls.
-//! - If calls of several processes wait for a window or choose tiers, the processes are served in no particular order. Other calls
-//!   that wait for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted in the order in which
-//!   they were charged. If such a call is cancelled while it waits, its charge is given back only if no later call was
-//!   charged.
+//! - If calls of several processes wait for a window or choose tiers, the processes are served in no particular order.
+//!   Other calls that wait for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted
+//!   in the order in which they were charged. If such a call is cancelled while it waits, its charge is given back only
+//!   if no later call was charged.
+//! - Calls that wait for a window or choose tiers are queued in their own process, once they were denied. The
+//!   `retry_after` of a call that is denied because calls are queued before it is `None`.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
 //!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
 //!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
@@ -168,10 +170,11 @@ pub use self::{fallback::WithFallback, lease::WithLeases, limit::RedisKey};
 /// without replies ends the connection.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. The end of a
-/// connection is one failure, however many trips it fails. A reply that says that the server cannot decide any call opens the breaker at once. While the breaker is open, calls fail at once
-/// and are not sent, except for one call that tries the server again after 50 ms. Each time that such a call fails, the
-/// pause before the next one doubles, up to 400 ms. If the server failed to write, for example because it is out of
-/// memory, only a call that writes a state closes the breaker.
+/// connection is one failure, however many trips it fails. A reply that says that the server cannot decide any call
+/// opens the breaker at once. While the breaker is open, calls fail at once and are not sent, except for one call that
+/// tries the server again after 50 ms. Each time that such a call fails, the pause before the next one doubles, up to
+/// 400 ms. If the server failed to write, for example because it is out of memory, only a call that writes a state
+/// closes the breaker.
 ///
 /// If a call is dropped before its reply was received, and the server has charged the call, another trip undoes the
 /// charge. The charge remains if that trip fails. The charge also remains if the call may wait for a `TokenBucket` or a

@@ -10,7 +10,7 @@ const SHORT: u64 = 1_000_000;
 /// forgotten the connection.
 const LONG: u64 = 1_000_000_000;
 
-/// The time since the last reply, or since the last connection was made.
+/// The time since something was last received on a connection, or since the connection was made.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     clock: AnyClock,
@@ -19,7 +19,7 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Records a reply, or a new connection.
+    /// Records that something was received, or that the connection was made.
     pub(super) fn end(&self) {
         self.began.store(self.clock.now().0, Ordering::Relaxed);
     }

@@ -3,7 +3,8 @@
 //! The state of a bucket determines when the units of a call will be available. So the call is charged at once for that
 //! time, and sleeps in this process until that time. The calls of all processes are released in the order of these
 //! times. The state of a window does not show which other calls wait. So calls that wait for a window are queued in
-//! their own process, and the first call of each queue asks the server again when its units may be available.
+//! their own process once they were denied, and the first call of each queue asks the server again when its units may be
+//! available.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use tokio::runtime::Handle;
 use super::error::RedisError;
 use super::limit::{Request, Shared};
 use super::operation::{Action, Operation};
-use super::wait_queue::{denied_behind, denied_by_full_queue};
+use super::wait_queue::Waiting;
 use crate::algorithm::StoredAlgorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -85,45 +86,15 @@ impl<A: StoredAlgorithm> Shared<A> {
         if config.places() == 0 {
             return self.check(key, request).await;
         }
-        let max_wait = request.max_wait.min(config.max_wait());
-        let arrived = self.links.any().now();
-        let latest = arrived.saturating_add(max_wait);
-        let place = self.queues.join(key);
-        // The call at the front of the queue does not count towards the capacity of the queue, because it may not have
-        // to wait.
-        if place.ahead > config.places() {
-            let peeked = self.peek(key, request).await?;
-            return Ok((denied_by_full_queue(peeked), Reservation::default()));
-        }
-        let Some(_first) = self.links.any().until(latest, place.queue.first.lock()).await else {
-            return self.check_behind(key, request).await;
+        let waiting = Waiting {
+            queues: &self.queues,
+            link: self.links.any(),
+            key,
+            places: config.places(),
+            max_wait: request.max_wait.min(config.max_wait()),
+            unknown_wait: None,
         };
-        let mut has_waited = place.ahead > 0;
-        loop {
-            let (decision, reservation) = self.check(key, request).await?;
-            let now = self.links.any().now();
-            let waited = now.saturating_since(arrived);
-            if decision.is_allowed() {
-                // A call that did not wait has no delay, although its trip took time.
-                return Ok((decision.with_delay(if has_waited { waited } else { 0 }), reservation));
-            }
-            let retry = decision.retry_after().map(|retry| now.saturating_add(Nanos::from(retry).0));
-            let Some(retry) = retry.filter(|retry| *retry <= latest) else {
-                return Ok((decision, reservation));
-            };
-            self.links.any().sleep_until(retry).await;
-            has_waited = true;
-        }
-    }
-
-    /// Decides a call that cannot be queued behind the calls that are queued before it. The call is denied even if units
-    /// are available, so that it takes no units from those calls.
-    async fn check_behind(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        request: &Request<A>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        Ok((denied_behind(self.peek(key, request).await?), Reservation::default()))
+        waiting.decide(|| self.check(key, request), || self.peek(key, request)).await
     }
 
     async fn peek(self: &Arc<Self>, key: &Arc<str>, request: &Request<A>) -> Result<Decision, RedisError> {

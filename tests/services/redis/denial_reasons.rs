@@ -107,11 +107,10 @@ async fn a_denial_says_that_the_queue_is_full() {
     let store = connect(&server).await;
     assert_fills!(limiter(&store, "leaky", LeakyBucket::new(HOUR).queue(1)), 1);
     assert_fills!(limiter(&store, "bucket", TokenBucket::new(HOUR).queue(1)), 1);
-    // In a queue of the process, the first call does not count towards the places.
-    assert_fills!(limiter(&store, "window", FixedWindow::new(HOUR).queue(1)), 2);
+    assert_fills!(limiter(&store, "window", FixedWindow::new(HOUR).queue(1)), 1);
     let leases = store.clone().lease(1);
     let bucket = TokenBucket::new(HOUR).queue(1);
-    assert_fills!(RateLimiter::builder(bucket).name("leased").store(leases).build().unwrap(), 2);
+    assert_fills!(RateLimiter::builder(bucket).name("leased").store(leases).build().unwrap(), 1);
     assert_fills!(permits(&store, "permits", Concurrency::per_key(1).queue(1)), 1);
 }
 

@@ -238,7 +238,9 @@ async fn the_end_of_a_connection_counts_as_one_failure_however_many_calls_it_fai
     proxy.set(Fault::HoldRequests);
     let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
     let calls: Vec<_> = keys.iter().map(|key| tokio::spawn(limiter.check(key))).collect();
-    sleep(500 * MS).await;
+    while proxy.held() < keys.len() as u64 {
+        sleep(MS).await;
+    }
     proxy.set(Fault::CutAfter(0));
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap_err().kind(), RedisErrorKind::Unreachable);
@@ -256,8 +258,8 @@ async fn a_connection_that_is_in_use_is_not_replaced_because_of_one_late_reply()
     let server = RedisServer::start();
     let store = RedisStore::builder(&server.url()).deadline(200 * MS).connect().await.unwrap();
     let limiter = limiter(&store);
-    assert!(limiter.check("a").await.is_ok());
     let before = connections(&server);
+    assert!(limiter.check("a").await.is_ok());
     server.suspend();
     assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
     server.resume();
@@ -265,6 +267,24 @@ async fn a_connection_that_is_in_use_is_not_replaced_because_of_one_late_reply()
     while limiter.check("a").await.is_err() {
         assert!(start.elapsed() < Duration::from_secs(10));
     }
+    assert_eq!(connections(&server), before + 1, "that of `connections` itself");
+}
+
+/// Replies that no call awaits any more show that the path works.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_whose_replies_are_all_late_is_not_replaced() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.address()).await;
+    let store = RedisStore::builder(&proxy.url()).deadline(400 * MS).connect().await.unwrap();
+    let limiter = limiter(&store);
+    assert!(limiter.check("a").await.is_ok());
+    let before = connections(&server);
+    proxy.set(Fault::DelayReplies(500 * MS));
+    // A fifth late call would open the breaker, which drops the connection.
+    for _ in 0..4 {
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Late);
+    }
+    assert_eq!(store.stats().circuit_openings, 0);
     assert_eq!(connections(&server), before + 1, "that of `connections` itself");
 }
 

@@ -40,6 +40,8 @@ struct Shared {
     changed: Notify,
     messages: AtomicU64,
     lost: AtomicU64,
+    /// The number of scripts whose requests are held on the connection that was read last.
+    held: AtomicU64,
     /// The number of times that the proxy has forgotten its connections.
     forgotten: AtomicU64,
 }
@@ -56,6 +58,7 @@ impl Proxy {
             changed: Notify::new(),
             messages: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
         });
         let task = tokio::spawn(accept(listener, server, Arc::clone(&shared)));
@@ -69,6 +72,11 @@ impl Proxy {
     /// Returns the number of messages that were lost.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of scripts whose requests are held on the connection that was read last.
+    pub(crate) fn held(&self) -> u64 {
+        self.shared.held.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set(&self, fault: Fault) {
@@ -136,15 +144,24 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
             let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
                 (client.into_split(), server.into_split());
             let requests = async {
-                let mut bytes = [0; 4_096];
-                while let Ok(length @ 1..) = from_client.read(&mut bytes).await {
-                    shared.go_on().await;
-                    if is_forgotten() {
+                let mut bytes = Vec::new();
+                loop {
+                    tokio::select! {
+                        read = from_client.read_buf(&mut bytes) => match read {
+                            Ok(1..) => {}
+                            _ => return,
+                        },
+                        () = shared.go_on(), if !bytes.is_empty() => {}
+                    }
+                    if shared.fault() == Fault::HoldRequests {
+                        let scripts = bytes.windows(7).filter(|word| word == b"EVALSHA").count();
+                        shared.held.store(scripts as u64, Ordering::Relaxed);
                         continue;
                     }
-                    if to_server.write_all(&bytes[..length]).await.is_err() {
+                    if !is_forgotten() && to_server.write_all(&bytes).await.is_err() {
                         return;
                     }
+                    bytes.clear();
                 }
             };
             let replies = async {

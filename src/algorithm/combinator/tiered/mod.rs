@@ -28,7 +28,9 @@ use crate::decision::Decision;
 /// keeps the charged units, and alternating between tiers gains nothing. A key has at most 32 tiers. If an admitted
 /// call adds a tier to a key with 32 tiers, one of these 32 tiers is removed: the tier that becomes fresh first. A
 /// denied call adds its tier, too, so that its `retry_after` stays true. A call of cost 0 adds no tier. Once all tiers
-/// of a key are fresh, the key counts as a new key, and has only the tier of its next call.
+/// of a key are fresh, the key counts as a new key, and has only the tier of its next call. It is not promised with how
+/// many units a tier begins then if it [starts empty](crate::algorithm::TokenBucket::start_empty): in memory, it is full
+/// while the store knows the key, and empty once the store has removed the key.
 ///
 /// A refund goes to the tier of the last admitted call whose cost was above 0. If a call is
 /// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
@@ -177,7 +179,6 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     }
 
     /// Like [`ask`](Self::ask), for a key that has other tiers than this.
-    #[cold]
     fn ask_one<R>(
         &self,
         state: &mut TieredState<A>,

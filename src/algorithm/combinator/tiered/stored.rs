@@ -1,6 +1,6 @@
 //! The state as a string: the number of tiers other than the current one, then for each tier the unit of its state and
-//! the numbers of its state. The current tier is first. The numbers are exact, because the state of a tier may have been
-//! converted.
+//! the numbers of its state. The current tier is first. The grains of a state are exact, because the state may have been
+//! converted. Instants and the ages of windows are rounded as in the state of any other limit.
 
 use std::iter;
 

@@ -92,7 +92,7 @@ impl RedisStore {
     /// | method | with leases |
     /// |---|---|
     /// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
-    /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold |
+    /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold, or behind queued calls |
     /// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
     /// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
     /// | `replace`, `settle` of a layer, `fallback` | do not compile |

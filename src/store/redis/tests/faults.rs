@@ -9,7 +9,7 @@ use super::{limit, limiter, settings, store};
 use crate::algorithm::{FixedWindow, TokenBucket};
 use crate::limiter::RateLimiter;
 use crate::quota::Quota;
-use crate::store::redis::connection::Reply;
+use crate::store::redis::connection::{Connection, Reply};
 use crate::store::redis::{RedisErrorKind, RedisStore};
 
 const MS: Duration = Duration::from_millis(1);
@@ -258,4 +258,31 @@ fn settings_that_redis_cannot_work_with_are_errors_when_built() {
         );
         let _ = limit(&store, TokenBucket::new(Quota::per_hour(5)));
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_each_connection_is_one_failure_whichever_call_was_first() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::End);
+    for connection in 0..5 {
+        assert_eq!(store.stats().circuit_openings, 0, "{connection} connections have ended");
+        for _ in 0..10 {
+            assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Unreachable);
+            if connection == 4 {
+                break;
+            }
+        }
+        // Another call has discarded the connection, and there is a new one.
+        server.renew(connection);
+    }
+    assert_eq!(store.stats().circuit_openings, 1);
+    for pause in [50 * MS, 100 * MS] {
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Open);
+        tokio::time::advance(pause).await;
+        let error = limiter.check("a").await.unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Unreachable, "the trial, after {pause:?}");
+        server.renew(server.number());
+    }
 }

@@ -187,11 +187,12 @@ async fn calls_that_wait_for_a_window_wait_in_order() {
     let store = swaps(&server);
     let window = limiter(&store, FixedWindow::new(Quota::per_second(2)).queue(3));
     let start = Instant::now();
-    let calls: Vec<_> = (0..5).map(|_| tokio::spawn(window.acquire("a"))).collect();
+    let calls: Vec<_> = (0..6).map(|_| tokio::spawn(window.acquire("a"))).collect();
     let delays: Vec<_> =
         delays(calls).await.into_iter().map(|delay| delay.map(|delay| delay / 1_000)).collect();
-    assert_eq!(delays, [Some(0), Some(0), Some(1), Some(1), None]);
-    assert_eq!(start.elapsed().as_secs(), 1);
+    assert_eq!(delays, [Some(0), Some(0), Some(1), Some(1), Some(2), None]);
+    assert_eq!(start.elapsed().as_secs(), 2);
+    assert!(window.check("a").await.unwrap().is_allowed());
     assert!(!window.acquire_within("a", 10 * MS).await.unwrap().is_allowed());
 }
 

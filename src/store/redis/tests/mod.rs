@@ -6,6 +6,7 @@ mod flights;
 mod joined;
 mod largest_scripts;
 mod own_trips;
+mod queues;
 #[path = "../../../../tests/support/redis_connection.rs"]
 pub(super) mod redis_connection;
 #[path = "../../../../tests/support/redis_server/mod.rs"]

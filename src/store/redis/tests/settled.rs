@@ -189,3 +189,22 @@ async fn a_full_queue_behind_the_clock_tells_the_wait_until_it_has_a_place() {
     waits(LeakyBucket::new(Quota::per_second(1)).queue(0)).await;
     waits(TokenBucket::new(Quota::per_second(1)).queue(0)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_behind_the_clock_that_is_too_long_tells_when_it_is_in_time() {
+    async fn waits<A: StoredAlgorithm>(algorithm: A) {
+        let server = Staged::new();
+        let limiter = RateLimiter::with_store(limit(&swaps(&server), algorithm));
+        assert!(limiter.acquire("a").await.unwrap().is_allowed());
+        server.set_ahead(-500_000);
+        // The next slot is 1500 ms away: the key's time stands still for the first 500 ms of them.
+        let in_haste = async || limiter.acquire_within("a", 100 * MS).await.unwrap();
+        assert_eq!(in_haste().await.retry_after(), Some(1_400 * MS), "{:?}", limiter.algorithm());
+        advance(1_399 * MS).await;
+        assert!(!in_haste().await.is_allowed());
+        advance(MS).await;
+        assert!(in_haste().await.is_allowed());
+    }
+    waits(LeakyBucket::new(Quota::per_second(1)).queue(3)).await;
+    waits(TokenBucket::new(Quota::per_second(1)).queue(3)).await;
+}

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::store::redis::connection::{Call, CallError, Command, Connection, Reply};
-use crate::store::redis::error::RedisError;
+use crate::store::redis::error::{RedisError, RedisErrorKind};
 use crate::store::redis::packed::{Unpacked, bytes_of};
 
 /// A server that knows only the scripts that read and swap states. Its clock advances with tokio's time, and can be set
@@ -49,6 +49,8 @@ pub(super) enum Mode {
     Hold,
     NoScript,
     Fail(&'static str),
+    /// The present connection has ended.
+    End,
     Answer(Reply),
 }
 
@@ -178,6 +180,10 @@ impl Connection for Staged {
                 _ => Err(CallError::NoScript),
             })),
             Mode::Fail(text) => Box::pin(ready(Err(CallError::Failed(RedisError::from_reply(text))))),
+            Mode::End => {
+                let error = RedisError::new(RedisErrorKind::Unreachable, "it has ended");
+                Box::pin(ready(Err(CallError::Ended(self.number(), error))))
+            }
             Mode::Answer(reply) => Box::pin(async move {
                 tokio::task::yield_now().await;
                 Ok(reply)

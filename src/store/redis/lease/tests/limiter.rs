@@ -290,3 +290,17 @@ async fn the_server_in_this_process_decides_all_limiters_but_no_joined_calls() {
     let error = decided.await.map(drop).unwrap_err();
     assert!(error.to_string().contains("joined calls"), "{error}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn calls_at_once_are_not_queued_while_there_are_units() {
+    for places in [0, 1] {
+        let server = RedisInProcess::new(MS);
+        let bucket = TokenBucket::new(Quota::per_hour(100)).queue(places);
+        let limiter = limiter(&server, bucket, 20);
+        let calls: Vec<_> = (0..10).map(|_| tokio::spawn(limiter.acquire("a"))).collect();
+        for call in calls {
+            let decision = call.await.unwrap().unwrap();
+            assert!(decision.is_allowed() && decision.delay().is_zero(), "{places} places: {decision:?}");
+        }
+    }
+}
