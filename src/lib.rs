@@ -68,8 +68,9 @@
 //! - **Where?** [Ordering](guide::ordering) says which layers belong outside of the limit, such as CORS, and which
 //!   inside.
 //! - **Is the limit right?** Try it in [shadow mode](guide::rollout), and watch its [counts](guide::production).
-//! - **How many machines?** State in memory belongs to one process. [Many machines](guide::many_machines) compares the
-//!   ways to share a limit.
+//! - **How many machines?** State in memory belongs to one process. [Many machines] compares the ways to share a limit.
+//!
+//! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 //!
 //! Without a layer, a [`RateLimiter`] decides calls: [without HTTP](guide::engine).
 //!
@@ -89,9 +90,11 @@
 //!
 //! # What it is not
 //!
-//! State in memory belongs to one process, and is lost when the process ends. With the feature `redis`, state can be
-//! kept in Redis instead. The crate does not protect against floods that exhaust bandwidth or the accept queue. Use the
-//! kernel or an edge proxy for that.
+//! State in memory belongs to one process, and is lost when the process ends. With the crate [`tower-throttle-redis`],
+//! state can be kept in Redis instead. The crates do not protect against floods that exhaust bandwidth or the accept
+//! queue. Use the kernel or an edge proxy for that.
+//!
+//! [`tower-throttle-redis`]: https://docs.rs/tower-throttle-redis
 //!
 //! # Features
 //!
@@ -102,8 +105,6 @@
 //!   a [`Decision`] as an argument.
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service still implements tonic's `NamedService`.
-//! - `redis`: `store::redis::RedisStore`, for limits that several machines share, in Redis or Valkey. `redis-tls` adds
-//!   encrypted connections.
 //! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `test-util`: the module `test_util`, with tests that a store of your own must pass.
@@ -124,6 +125,8 @@ pub mod limiter;
 pub mod middleware;
 pub mod stats;
 pub mod store;
+#[doc(hidden)]
+pub mod store_support;
 #[cfg(feature = "test-util")]
 pub mod test_util;
 

@@ -11,6 +11,6 @@ pub(crate) use std::hash::RandomState;
 pub(crate) type RandomState = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 /// Returns a random number. The number is derived from the hash keys of std, which the operating system seeds.
-pub(crate) fn random_u64() -> u64 {
+pub fn random_u64() -> u64 {
     RandomState::default().hash_one(0_u64)
 }

@@ -23,7 +23,9 @@ use crate::decision::Decision;
 /// neither polled nor dropped, the waiter blocks its key, as in any fair semaphore. To combine this limit with a rate,
 /// join layers with [`and`](crate::middleware::RateLimitLayer::and), or make this limit part of a tuple.
 ///
-/// In Redis, [several processes share permits](crate::store::redis::RedisPermits).
+/// In Redis, with the crate `tower-throttle-redis`, [several processes share permits].
+///
+/// [several processes share permits]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html
 ///
 /// In a layer, an upgraded connection, such as a [WebSocket](crate::guide::concurrency#websockets), holds no permit: the
 /// body of its response ended with the upgrade.

@@ -1,6 +1,5 @@
 //! The fixed window.
 
-#[cfg(feature = "redis")]
 mod stored;
 
 use crate::algorithm::clock_step::{ClockStep, step};

@@ -131,7 +131,6 @@ mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
-#[cfg(feature = "redis")]
 mod stored;
 mod token_bucket;
 mod usage;
@@ -147,7 +146,8 @@ pub use concurrency::{Concurrency, ConcurrencyState};
 pub use definition::Algorithm;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
-pub(crate) use queue_config::holds_requests;
+#[doc(hidden)]
+pub use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
 pub(crate) use quota_policy::QuotaUnit;
@@ -157,17 +157,13 @@ pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
-#[cfg(feature = "redis")]
-pub(crate) use stored::{MAX_LOCALS, Step, StepKind};
-#[cfg(feature = "redis")]
 pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 
 // These items occur in the signatures of algorithms.
-#[cfg(feature = "redis")]
 #[doc(hidden)]
-pub use self::stored::ScriptSteps;
+pub use self::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 #[doc(hidden)]
 pub use self::{combinator::lockout::LockoutBuilder, combinator::priority::Window, semaphore::Semaphore};
 

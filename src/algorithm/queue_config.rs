@@ -208,7 +208,7 @@ impl QueueConfig {
 
 /// Returns whether an algorithm queues the requests of a layer.
 #[inline]
-pub(crate) fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
+pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
     algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 

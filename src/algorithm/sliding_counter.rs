@@ -1,6 +1,5 @@
 //! The sliding counter, which adds the weighted counts of two windows.
 
-#[cfg(feature = "redis")]
 mod stored;
 
 use crate::algorithm::clock_step::step;

@@ -1,6 +1,5 @@
 //! The sliding log.
 
-#[cfg(feature = "redis")]
 mod stored;
 
 use std::collections::VecDeque;

@@ -8,14 +8,16 @@
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
-//! - [Many machines](many_machines): a limit in Redis, a share per machine, sticky routing; what is exact, and what is
-//!   not.
+//! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing; what is
+//!   exact, and what is not.
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
 //! With all features, the doc tests compile the Rust code of all chapters.
+//!
+//! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 
 #[doc = include_str!("concurrency.md")]
 pub mod concurrency {}
@@ -32,15 +34,6 @@ pub mod keys {}
 
 #[doc = include_str!("limits.md")]
 pub mod limits {}
-
-// The code of this chapter needs the feature `axum`.
-#[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("many_machines.md"))]
-#[cfg_attr(
-    doc,
-    doc = "## A picture of an outage\n\nIn the last case of [the comparison](#a-comparison), this is the number of calls that are admitted in each second:\n\n"
-)]
-#[cfg_attr(doc, doc = include_str!("pictures/many_machines.svg"))]
-pub mod many_machines {}
 
 #[doc = include_str!("ordering.md")]
 pub mod ordering {}

@@ -38,7 +38,7 @@ impl Default for CallCounts {
 impl CallCounts {
     /// Counts a call. No lock is needed.
     #[inline]
-    pub(crate) fn add(&self, outcome: CallOutcome) {
+    pub fn add(&self, outcome: CallOutcome) {
         match thread_number() {
             Some(number) => {
                 // No other thread writes to this cell.

@@ -26,7 +26,8 @@ pub use self::calls::{CallStats, StoreStats};
 #[doc(hidden)]
 pub use self::counts::CallCounts;
 pub(crate) use self::counts::CallRegistry;
-pub(crate) use self::outcome::CallOutcome;
+#[doc(hidden)]
+pub use self::outcome::CallOutcome;
 pub use self::policy::{KeyStats, PolicyStats};
 pub(crate) use self::slice::Event;
 pub use self::slice::Slice;

@@ -4,15 +4,24 @@ use crate::decision::Decision;
 
 /// The outcome by which a call is counted. `Queued` is counted in addition to the final outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallOutcome {
+pub enum CallOutcome {
+    /// The call was admitted.
     Admitted,
+    /// The call was denied by the limit.
     Denied,
+    /// The call was denied because the queue was full.
     QueueFull,
+    /// The call was denied because the key table was full.
     TableFull,
+    /// The call was denied because the limiter was closed.
     Closed,
+    /// The call was denied by another limit of a joint call.
     DeniedByOthers,
+    /// The future of the call was dropped before it was ready.
     Cancelled,
+    /// The call was admitted only because of shadow mode.
     ShadowDenied,
+    /// The call has joined a queue.
     Queued,
 }
 
@@ -22,7 +31,7 @@ pub(super) const OUTCOMES: usize = CallOutcome::Queued as usize + 1;
 impl CallOutcome {
     /// Returns the outcome of a call with this decision.
     #[inline]
-    pub(crate) fn of(decision: &Decision, in_shadow: bool) -> Self {
+    pub fn of(decision: &Decision, in_shadow: bool) -> Self {
         match decision.is_allowed() {
             true => Self::Admitted,
             false => Self::of_denial(decision, in_shadow),

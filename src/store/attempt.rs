@@ -15,11 +15,7 @@ pub struct Attempt<'a, A> {
     /// `true` if a layer counts the call, in counters that belong to the store.
     pub(super) is_counted: bool,
     /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
-    #[cfg_attr(
-        not(feature = "redis"),
-        expect(dead_code, reason = "only the store in Redis decides otherwise in shadow mode")
-    )]
-    pub(super) in_shadow: bool,
+    in_shadow: bool,
 }
 
 impl<'a, A: Algorithm> Attempt<'a, A> {
@@ -77,6 +73,19 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     #[must_use]
     pub fn with_reservation(self) -> Self {
         Self { reserves: true, ..self }
+    }
+
+    /// Sets the policy of the call to shadow mode.
+    #[must_use]
+    pub fn with_shadow(self) -> Self {
+        Self { in_shadow: true, ..self }
+    }
+
+    /// Returns whether the policy of the call is in shadow mode, so that the layer forwards the call even if it is
+    /// denied.
+    #[must_use]
+    pub fn is_in_shadow(&self) -> bool {
+        self.in_shadow
     }
 
     /// Returns the number of units that the call costs.

@@ -32,12 +32,10 @@
 //! may differ between machines.
 
 mod attempt;
-mod joint;
+pub(crate) mod joint;
 pub(crate) mod memory;
 mod permit;
-#[cfg(feature = "redis")]
-pub mod redis;
-mod reservation;
+pub(crate) mod reservation;
 pub(crate) mod shared_key;
 
 use std::borrow::Cow;
@@ -54,8 +52,6 @@ pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
 pub(crate) use joint::{JointKind, JointStore};
 pub(crate) use memory::{AllDecisions, Decided, Few, JointOutcome, OnClose};
-#[cfg(feature = "redis")]
-pub(crate) use memory::{AnyAlgorithm, JointRequest};
 pub use memory::{MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;
@@ -233,6 +229,14 @@ pub struct StoreSettings<A> {
     pub clock: AnyClock,
     /// The name of the limiter, if one was set.
     pub name: Option<String>,
+}
+
+impl<A> StoreSettings<A> {
+    /// Creates the settings of a limiter with the default clock and no name.
+    #[must_use]
+    pub fn new(algorithm: A) -> Self {
+        Self { algorithm, clock: AnyClock::default(), name: None }
+    }
 }
 
 /// A decision, or the future of one.

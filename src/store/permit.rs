@@ -33,7 +33,9 @@ impl Permit {
     }
 
     /// Returns the fencing token of the permit: a number that is larger than the tokens of all permits that the server
-    /// has granted for the key before. Only permits [in Redis](crate::store::redis::RedisPermits) have a token.
+    /// has granted for the key before. Only permits [in Redis] have a token.
+    ///
+    /// [in Redis]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html
     ///
     /// A process that is suspended may go on after its permit was lost. So pass the token to the resource that the
     /// permit protects, with each write. If the limit is one call at a time, the resource must refuse a token that is
@@ -45,11 +47,13 @@ impl Permit {
 
     /// Returns a future that is ready when the permit is lost. For a permit in memory, the future is never ready.
     ///
-    /// A permit [in Redis](crate::store::redis::RedisPermits) is lost if it could not be renewed in time, for example
-    /// because the server could not be reached, or if the server has lost its data. The future is ready before the
-    /// server gives the permit to another call, apart from [these
-    /// cases](crate::store::redis::RedisPermits#what-is-not-promised). The future does not borrow the permit. If the
-    /// permit is dropped, the future is ready when the lease of the permit would have ended.
+    /// A permit [in Redis] is lost if it could not be renewed in time, for example because the server could not be
+    /// reached, or if the server has lost its data. The future is ready before the server gives the permit to another
+    /// call, apart from [these cases]. The future does not borrow the permit. If the permit is dropped, the future is
+    /// ready when the lease of the permit would have ended.
+    ///
+    /// [in Redis]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html
+    /// [these cases]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html#what-is-not-promised
     pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
         let lost = self.0.lost();
         async move {

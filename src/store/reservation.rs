@@ -28,7 +28,7 @@ use crate::decision::Decision;
 pub struct Reservation(Option<Box<dyn Charge>>);
 
 /// The work at the end of an admitted call.
-pub(super) trait Charge: Send + Sync {
+pub trait Charge: Send + Sync {
     /// Settles the call at its actual cost.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
 
@@ -53,7 +53,7 @@ pub(super) trait Charge: Send + Sync {
 }
 
 /// A future that is ready when a permit is lost.
-pub(super) type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 struct OnRelease<F>(F);
 
@@ -77,8 +77,7 @@ impl Reservation {
     }
 
     /// Creates the reservation of a call with this charge.
-    #[cfg(feature = "redis")]
-    pub(super) fn of(charge: impl Charge + 'static) -> Self {
+    pub(crate) fn of(charge: impl Charge + 'static) -> Self {
         Self(Some(Box::new(charge)))
     }
 

@@ -57,12 +57,8 @@ mod case;
 mod cases;
 mod contract;
 mod in_memory;
-#[cfg(feature = "redis")]
-mod in_redis;
 mod tested;
 
-#[cfg(feature = "redis")]
-pub use crate::store::redis::in_process::RedisInProcess;
 pub use contract::{Contract, Report};
 pub use in_memory::InMemory;
 pub use tested::TestedStore;

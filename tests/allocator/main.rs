@@ -4,7 +4,5 @@ mod allocation;
 mod flood;
 mod layer_calls;
 mod memory;
-#[cfg(all(feature = "redis", feature = "test-util"))]
-mod redis;
 #[path = "../support/scale.rs"]
 mod scale;

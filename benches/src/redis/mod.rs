@@ -24,8 +24,8 @@ use tokio::task::LocalSet;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, StoredAlgorithm, TokenBucket};
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::store::redis::{RedisLimit, RedisStore};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle_redis::{RedisLimit, RedisStore};
 
 use self::effort::{Effort, Efforts, observed};
 use self::peers::{PEERS, Peers, THROTTLE_KIT};

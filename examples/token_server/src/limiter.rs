@@ -1,8 +1,8 @@
 //! The counts of one limit, in memory or in Redis.
 
 use tower_throttle::algorithm::FixedWindow;
-use tower_throttle::store::redis::{RedisError, RedisLimit, RedisStore};
 use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle_redis::{RedisError, RedisLimit, RedisStore};
 
 /// The storage of all counts.
 #[derive(Clone, Debug)]

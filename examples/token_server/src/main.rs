@@ -47,7 +47,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tower_throttle::store::KeySecret;
-use tower_throttle::store::redis::RedisStore;
+use tower_throttle_redis::RedisStore;
 
 use limiter::Backend;
 use protocol::rate_limit_service_server::RateLimitServiceServer;

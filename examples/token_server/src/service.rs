@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use metrics::counter;
 use tonic::{Request, Response, Status};
 use tower_throttle::Decision;
-use tower_throttle::store::redis::RedisError;
+use tower_throttle_redis::RedisError;
 
 use crate::config::{Rate, Unit};
 use crate::limiter::{Backend, Limiter};

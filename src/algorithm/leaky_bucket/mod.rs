@@ -2,7 +2,6 @@
 
 mod decide;
 mod slot;
-#[cfg(feature = "redis")]
 mod stored;
 
 use std::time::Duration;

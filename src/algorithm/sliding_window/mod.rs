@@ -2,7 +2,6 @@
 
 mod decide;
 mod ring;
-#[cfg(feature = "redis")]
 mod stored;
 mod units;
 

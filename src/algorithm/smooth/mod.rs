@@ -2,7 +2,6 @@
 
 mod decide;
 mod schedule;
-#[cfg(feature = "redis")]
 mod stored;
 mod stored_permits;
 #[cfg(test)]

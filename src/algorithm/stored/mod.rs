@@ -16,8 +16,7 @@ use crate::error::ConfigError;
 
 pub(in crate::algorithm) use micro_rate::MicroRate;
 pub(in crate::algorithm) use script::MAX_EXACT;
-pub use script::ScriptSteps;
-pub(crate) use script::{MAX_LOCALS, Step, StepKind};
+pub use script::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 pub(crate) use text::split_members;
 pub use text::{StateReader, StateWriter};
 pub(in crate::algorithm) use text::{numbers_of, scale_of};
@@ -27,12 +26,15 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority),
 /// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. `Concurrency` is an
 /// exception because calls in progress end when their process ends, while a count on another machine would remain. In
-/// Redis, [`RedisPermits`](crate::store::redis::RedisPermits) counts them instead.
+/// Redis, [`RedisPermits`] counts them instead.
 ///
-/// Implement the trait for an algorithm of your own to use that algorithm with a
-/// [`RedisStore`](crate::store::redis::RedisStore). For such an algorithm, the store reads the state, decides the call,
-/// and then writes the new state if no other process has changed the state since it was read. This usually takes two
-/// trips, but the algorithm itself decides the call, with any arithmetic.
+/// Implement the trait for an algorithm of your own to use that algorithm with a [`RedisStore`] of the crate
+/// `tower-throttle-redis`. For such an algorithm, the store reads the state, decides the call, and then writes the new
+/// state if no other process has changed the state since it was read. This usually takes two trips, but the algorithm
+/// itself decides the call, with any arithmetic.
+///
+/// [`RedisPermits`]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html
+/// [`RedisStore`]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html
 ///
 /// [`write_state`](Self::write_state) and [`read_state`](Self::read_state) write and read the numbers of a state.
 /// [`unit`](Self::unit) and [`with_unit`](Self::with_unit) concern the *unit of a state*: the settings of the algorithm

@@ -3,28 +3,31 @@ pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 
 /// The maximum number of local variables of all steps and keys of a script together. The rest of the script, including
 /// the temporary variables within a step, needs fewer than 30 more. A function of Lua can have 200.
-pub(crate) const MAX_LOCALS: usize = 170;
+pub const MAX_LOCALS: usize = 170;
 
 /// The steps by which a script decides a check: one for each limit. See `StoredAlgorithm::script`.
 ///
 /// Only this crate creates `ScriptSteps`, for its own algorithms.
 #[derive(Clone, Debug)]
 pub struct ScriptSteps {
-    pub(crate) steps: Vec<Step>,
+    /// The steps, in the order of the limits.
+    pub steps: Vec<Step>,
     /// The largest cost that the script computes exactly.
-    pub(crate) max_cost: u64,
+    pub max_cost: u64,
 }
 
 /// One limit in a script.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
-    pub(crate) kind: StepKind,
-    pub(crate) arguments: [u64; 6],
+pub struct Step {
+    /// The kind of the limit.
+    pub kind: StepKind,
+    /// The arguments that the kind needs, and then zeros.
+    pub arguments: [u64; 6],
 }
 
 /// The kind of a limit in a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum StepKind {
+pub enum StepKind {
     /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that each unit of
     /// the cost adds, the capacity in grains, the grains that must be free for each unit of the cost (0 for a leaky
     /// bucket), the period in microseconds, and the maximum number of grains in a state.
@@ -40,7 +43,7 @@ pub(crate) enum StepKind {
 
 impl StepKind {
     /// Returns the number of arguments.
-    pub(crate) const fn argument_count(self) -> usize {
+    pub const fn argument_count(self) -> usize {
         match self {
             Self::Bucket => 6,
             Self::FixedWindow => 3,
@@ -51,7 +54,7 @@ impl StepKind {
 
     /// Returns the number of local variables, including arguments, that a step of this kind keeps until the script
     /// ends.
-    pub(crate) const fn local_count(self) -> usize {
+    pub const fn local_count(self) -> usize {
         let own = match self {
             Self::Bucket => 3,
             Self::FixedWindow => 4,

@@ -1,7 +1,6 @@
 //! The token bucket.
 
 mod decide;
-#[cfg(feature = "redis")]
 mod stored;
 
 use crate::algorithm::QueueConfig;

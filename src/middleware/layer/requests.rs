@@ -104,12 +104,15 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
     /// charged, callers cannot exceed the limit by many calls at once.
     ///
-    /// A store in [Redis](crate::store::redis) charges and refunds the same units as a store in memory, but later: it
+    /// A store in [Redis] charges and refunds the same units as a store in memory, but later: it
     /// sends the settlement to the server when the response is ready, and waits for no reply. Until the server has
     /// executed the settlement, the whole charge counts. If the server does not execute it within the store's
-    /// [deadline](crate::store::redis::RedisStoreBuilder::deadline), or if the process ends before, the settlement is
-    /// lost: the charge stays as it is, also if the call has cost more. A
-    /// [fallback](crate::store::redis::RedisStore::fallback) settles only the calls that it has decided.
+    /// [deadline], or if the process ends before, the settlement is lost: the charge stays as it is, also if the call
+    /// has cost more. A [fallback] settles only the calls that it has decided.
+    ///
+    /// [Redis]: https://docs.rs/tower-throttle-redis
+    /// [deadline]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStoreBuilder.html#method.deadline
+    /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html#method.fallback
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
     where

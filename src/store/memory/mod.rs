@@ -46,11 +46,8 @@ use crate::stats::{CallCounts, LimiterStats};
 
 pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
-#[cfg(feature = "redis")]
-pub(crate) use multi::AnyAlgorithm;
-pub(crate) use multi::{
-    AllDecisions, Decided, Few, JointOutcome, JointRequest, JointWait, decide, decide_at_once,
-};
+pub(crate) use multi::decide_at_once;
+pub use multi::{AllDecisions, AnyAlgorithm, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
 pub use on_full::OnFull;
 pub use wait::QueuedAcquire;
 
@@ -140,7 +137,6 @@ impl<A: Algorithm> MemoryStore<A> {
 
     /// Creates a [`JointRequest`] as [`part`](Self::part) does. The call is counted with the calls that are made
     /// without a layer.
-    #[cfg(feature = "redis")]
     pub(crate) fn direct_part<K: MemoryKey + ?Sized>(
         &self,
         key: &K,

@@ -7,7 +7,7 @@ use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
-use tower_throttle::store::redis::RedisStore;
+use tower_throttle_redis::RedisStore;
 
 use super::redis_server::RedisServer;
 use super::{DAILY, TokenServer, admitted, descriptor, request, status};

@@ -1,7 +1,6 @@
 //! Lockouts after too many denials.
 
 mod decide;
-#[cfg(feature = "redis")]
 mod stored;
 #[cfg(test)]
 mod tests;

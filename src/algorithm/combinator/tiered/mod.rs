@@ -1,7 +1,6 @@
 //! Tiers: each call can choose the limit that decides the call.
 
 mod decide;
-#[cfg(feature = "redis")]
 mod stored;
 
 use std::iter;
@@ -59,14 +58,17 @@ use crate::decision::Decision;
 ///
 /// # In Redis
 ///
-/// With a [`RedisStore`](crate::store::redis::RedisStore), the decisions are the same as in memory, with these
+/// With a `RedisStore` of the crate [`tower-throttle-redis`], the decisions are the same as in memory, with these
 /// exceptions:
 ///
 /// - Algorithms that differ only in settings without which their states can be read are one tier. These settings are
 ///   the queue, [`start_empty`](crate::algorithm::TokenBucket::start_empty) and
 ///   [`extend_on_retry`](crate::algorithm::Lockout::extend_on_retry). In memory, they are two tiers.
 /// - Calls that wait are queued in their process, and the processes are served in no particular order.
-/// - What is [not promised](crate::store::redis#what-is-not-promised) for any limit in Redis.
+/// - What is [not promised] for any limit in Redis.
+///
+/// [`tower-throttle-redis`]: https://docs.rs/tower-throttle-redis
+/// [not promised]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/index.html#what-is-not-promised
 ///
 /// # How it works
 ///

@@ -1,6 +1,5 @@
 //! Tuples: several limits on one key.
 
-#[cfg(feature = "redis")]
 mod stored;
 
 use crate::algorithm::clock_step::earliest_slot;

@@ -1,4 +1,4 @@
 use smallvec::SmallVec;
 
 /// A list with one entry for each policy of a layer. Up to four entries need no allocation.
-pub(crate) type Few<T> = SmallVec<[T; 4]>;
+pub type Few<T> = SmallVec<[T; 4]>;

@@ -28,7 +28,7 @@ use crate::store::memory::shard::Shard;
 use crate::sync::SpinGuard;
 
 /// The algorithm that a call chose, with its type erased.
-pub(crate) type AnyAlgorithm = Box<dyn Any + Send + Sync>;
+pub type AnyAlgorithm = Box<dyn Any + Send + Sync>;
 
 /// A call, as it is passed to the methods of an [`ErasedShard`].
 #[derive(Clone, Copy)]

@@ -32,9 +32,9 @@ use crate::store;
 use crate::sync::wake_all;
 
 pub(crate) use at_once::decide_at_once;
-pub(crate) use few::Few;
-pub(crate) use locked::AnyAlgorithm;
-pub(crate) use wait::{AllDecisions, Decided, JointWait};
+pub use few::Few;
+pub use locked::AnyAlgorithm;
+pub use wait::{AllDecisions, Decided, JointWait};
 
 /// One of several calls that are decided together.
 #[derive(Debug)]
@@ -57,7 +57,9 @@ pub struct JointRequest<'a> {
     reason = "the outcome is matched where it is returned, and a box would be an allocation"
 )]
 pub enum JointOutcome<W> {
+    /// All calls are decided.
     Ready(AllDecisions),
+    /// A call waits. This future has the decisions.
     Pending(W),
 }
 
@@ -174,7 +176,7 @@ impl<'a> LockedShards<'a> {
 
 /// Decides all calls, or returns the future of their decision if a call must wait. `None` stands for a call that is not
 /// limited.
-pub(crate) fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
+pub fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
     // `wait` is declared before the locks. So if an algorithm panics, `wait` is dropped after them. Its drop takes
     // locks to cancel waits, undo charges and release permits.
     let mut wait = JointWait::default();

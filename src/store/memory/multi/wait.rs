@@ -18,14 +18,16 @@ use crate::store::Reservation;
 /// The outcome of one of several calls.
 #[derive(Debug)]
 pub struct Decided {
-    pub(crate) decision: Decision,
-    pub(crate) algorithm: Option<AnyAlgorithm>,
+    /// The decision.
+    pub decision: Decision,
+    /// The algorithm that the call chose, if it chose one.
+    pub algorithm: Option<AnyAlgorithm>,
     /// The permit of the call, or the charge of a call that can be settled. Empty if there is neither.
-    pub(crate) reservation: Reservation,
+    pub reservation: Reservation,
     /// The units that the call has borrowed from the next window.
-    pub(crate) borrowed: u64,
+    pub borrowed: u64,
     /// `true` if the decision was made in shadow mode, so that it does not affect the other calls.
-    pub(crate) is_shadow: bool,
+    pub is_shadow: bool,
 }
 
 /// One of the calls that are decided together.
@@ -46,7 +48,7 @@ pub(super) struct Member {
 }
 
 /// The outcomes of several calls, with `None` for a call that is not limited.
-pub(crate) type AllDecisions = Few<Option<Decided>>;
+pub type AllDecisions = Few<Option<Decided>>;
 
 /// A joint call that waits in one queue, or in several queues at the same time.
 ///

@@ -1,0 +1,228 @@
+//! A server in this process, for simulations in virtual time.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::Arg;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::builder::RedisStoreBuilder;
+use super::connection::{Call, CallError, Command, Connection, Reply};
+use super::error::RedisError;
+use super::lease::reference::{Leased, execute};
+use super::packed::{Unpacked, bytes_of};
+use super::plan::{Plan, ScriptPart, VERSION};
+use super::scripts::TimeSource;
+use super::settings::Settings;
+use super::store::RedisStore;
+use super::turns::turn_of;
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{Algorithm, StoredAlgorithm, TokenBucket};
+use tower_throttle::clock::Nanos;
+
+/// A Redis server in this process, for simulations and tests in tokio's paused time.
+///
+/// The server executes the scripts of [leases](RedisStore::lease) and of token buckets. The states of other algorithms
+/// are read and written by scripts, so a call of these algorithms makes at least two trips if it is admitted. The
+/// server keeps all keys for ever, and its clock is tokio's. Processes that change one key take no turns. Layers that
+/// are [joined](tower_throttle::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail with an
+/// error that says so. [Permits](super::RedisPermits) are not supported either: their calls fail with
+/// [`RedisErrorKind::Foreign`](super::RedisErrorKind::Foreign).
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle_redis::test_util::RedisInProcess;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let server = RedisInProcess::new(Duration::from_millis(1));
+/// let bucket = TokenBucket::new(Quota::per_second(100));
+/// let machines = [(); 2].map(|()| server.machine().connect().lease(10));
+/// for machine in machines {
+///     let limiter = RateLimiter::builder(bucket.clone()).name("api").store(machine).build()?;
+///     assert!(limiter.check("user:42").await?.is_allowed());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedisInProcess {
+    server: Arc<Inner>,
+    /// `true` if the commands of this machine are lost.
+    is_cut_off: Arc<AtomicBool>,
+}
+
+struct Inner {
+    round_trip: Duration,
+    started: Instant,
+    keys: Mutex<Keys>,
+    is_running: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Keys {
+    texts: HashMap<String, String>,
+    leased: HashMap<String, Leased>,
+    trips: u64,
+}
+
+impl RedisInProcess {
+    /// Creates a server whose replies take `round_trip`.
+    #[must_use]
+    pub fn new(round_trip: Duration) -> Self {
+        let (is_running, _) = watch::channel(true);
+        let inner = Inner { round_trip, started: Instant::now(), keys: Mutex::default(), is_running };
+        Self { server: Arc::new(inner), is_cut_off: Arc::default() }
+    }
+
+    /// Returns another machine's access to the same server.
+    #[must_use]
+    pub fn machine(&self) -> Self {
+        Self { server: Arc::clone(&self.server), is_cut_off: Arc::default() }
+    }
+
+    /// Cuts this machine off: all further commands of its stores are lost, as if the machine had failed.
+    pub fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns a new store on this server. Each such store acts as the store of another process.
+    #[must_use]
+    pub fn connect(&self) -> RedisStore {
+        let deadline = Duration::from_millis(50);
+        RedisStoreBuilder::store(Box::new(self.clone()), deadline, TimeSource::Server, Settings::default())
+    }
+
+    /// Stops the server, or lets it run again. A stopped server receives commands, and executes them once it runs
+    /// again.
+    pub fn set_running(&self, is_running: bool) {
+        self.server.is_running.send_replace(is_running);
+    }
+
+    /// Returns the number of commands that the server has executed.
+    #[must_use]
+    pub fn trips(&self) -> u64 {
+        self.keys().trips
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.server.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
+        let error = |text: &str| Err(CallError::Failed(RedisError::from_reply(text)));
+        let [_, _, keys, key, arguments @ .., last] = command else { return error("ERR arguments") };
+        let arguments = match (keys.as_str(), arguments) {
+            ("1", _) => arguments,
+            // A change in turn. In this server, no process takes a turn, so the key and the two arguments of the turn
+            // are left out.
+            ("2", [turn, arguments @ .., _, _]) if *turn == turn_of(key) => arguments,
+            _ => return error("ERR joined calls are not supported by a server in this process"),
+        };
+        let elapsed = u64::try_from(self.server.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let now = elapsed.saturating_add(1_700_000_000_000_000);
+        let reply = |verdict: char, text: &str| {
+            let text = format!("{verdict}{} {} {text}", now / 1_000_000, now % 1_000_000);
+            Ok(Reply::Text(text.into_bytes()))
+        };
+        let mut keys = self.keys();
+        keys.trips += 1;
+        let last = bytes_of(last);
+        let mut last = Unpacked(&last);
+        let Some(deadline) = last.number() else { return error("ERR arguments") };
+        if now > deadline {
+            return reply('L', "");
+        }
+        let text = keys.texts.get(key).cloned().unwrap_or_default();
+        match arguments {
+            [] if last.0.is_empty() => reply('D', &text),
+            // Calls of token buckets are decided here. The verdict `O` makes the limiters of other algorithms write the
+            // state.
+            [] => match decide(last, &text, now) {
+                Some(after) => {
+                    keys.texts.insert(key.clone(), after);
+                    reply('D', &text)
+                }
+                None => reply('O', &text),
+            },
+            [before, _, _] if *before != text => reply('O', &text),
+            [_, after, _] if after.is_empty() => {
+                keys.texts.remove(key);
+                reply('D', "")
+            }
+            [_, after, _] => {
+                keys.texts.insert(key.clone(), after.clone());
+                reply('D', "")
+            }
+            _ => match execute(keys.leased.entry(key.clone()).or_default(), arguments, now) {
+                Some(found) => reply('D', &found),
+                None => reply('O', "another prefix"),
+            },
+        }
+    }
+}
+
+/// Decides calls as the script of a token bucket does, and returns the new state. Returns `None` if the prefix is not
+/// that of a token bucket, or if the state has another prefix.
+fn decide(mut packed: Unpacked<'_>, text: &str, now: u64) -> Option<String> {
+    let prefix = str::from_utf8(packed.string()?).ok()?;
+    let unit = prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
+    let bucket = TokenBucket::new(Quota::per_second(1)).with_unit(unit)?;
+    if !text.is_empty() && !text.starts_with(prefix) {
+        return None;
+    }
+    let arguments = ScriptPart::new(bucket.script()?).arguments;
+    debug_assert!(packed.0.starts_with(&arguments), "the arguments are those of the bucket {unit:?}");
+    packed.0 = packed.0.strip_prefix(&*arguments)?;
+    let plan = Plan::new(bucket, TimeSource::Server, false).ok()?;
+    let now = Nanos(now * 1_000);
+    let mut states = plan.decode(text, now).ok()?;
+    while let Some(cost) = packed.number() {
+        let _ = plan.algorithm.check(&mut states.own, now, cost);
+    }
+    Some(states.write(&plan, now).unwrap_or_default())
+}
+
+impl Connection for RedisInProcess {
+    fn call(&self, command: Command) -> Call {
+        let words = command.words.args_iter().filter_map(|word| match word {
+            // Each byte becomes a character, because the numbers of a script are not text.
+            Arg::Simple(word) => Some(word.iter().copied().map(char::from).collect::<String>()),
+            _ => None,
+        });
+        let (server, command) = (self.clone(), words.collect::<Vec<_>>());
+        Box::pin(async move {
+            sleep(server.server.round_trip / 2).await;
+            // The sender lives in `server`, so this does not fail.
+            let _ = server.server.is_running.subscribe().wait_for(|is_running| *is_running).await;
+            if server.is_cut_off.load(Ordering::SeqCst) {
+                std::future::pending::<()>().await;
+            }
+            let reply = server.execute(&command);
+            sleep(server.server.round_trip - server.server.round_trip / 2).await;
+            reply
+        })
+    }
+
+    fn problem(&self) -> Option<RedisError> {
+        None
+    }
+
+    fn number(&self) -> u64 {
+        0
+    }
+
+    fn renew(&self, _: u64) {}
+}
+
+impl fmt::Debug for RedisInProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisInProcess").field("round_trip", &self.server.round_trip).finish_non_exhaustive()
+    }
+}

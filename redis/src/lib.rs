@@ -1,0 +1,144 @@
+//! Limits that several machines share, in Redis or Valkey: a store for [`tower_throttle`].
+//!
+//! ```no_run
+//! use tower_throttle::algorithm::TokenBucket;
+//! use tower_throttle_redis::RedisStore;
+//! use tower_throttle::{Quota, RateLimiter};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let redis = RedisStore::connect("redis://127.0.0.1").await?;
+//! let logins = RateLimiter::builder(TokenBucket::new(Quota::per_minute(5))).name("login").store(redis).build()?;
+//! if logins.check("user:42").await?.is_allowed() {
+//!     // serve
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is exact
+//!
+//! All processes whose limiters have the same name and the same [prefix](RedisStoreBuilder::prefix), on one server or
+//! in one cluster, share one limit. Together they admit exactly the calls that one process would admit. The exceptions
+//! are [below](#what-is-not-promised). Times are those of the server's clock, in microseconds. For most algorithms, a
+//! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
+//! a second writes the new state. If another process has changed the state between these two round trips, the call is
+//! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
+//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn:`), which exists
+//! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
+//!
+//! | algorithm | round trips |
+//! |---|---|
+//! | `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, and tuples of them | 1 |
+//! | tuples with more than 13 sliding windows, 16 buckets, 18 sliding counters or 21 fixed windows | 2, and more while processes change the same key at once |
+//! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
+//! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
+//!
+//! [Joined layers](tower_throttle::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of
+//! round trips.
+//!
+//! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
+//! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
+//! remembers this, by default for at most one second. During this time, if the units of a call for the key cannot be
+//! available yet, the process denies the call without asking Redis.
+//!
+//! A limit of the calls in progress ([`Concurrency`](tower_throttle::algorithm::Concurrency)) is kept as
+//! [permits](RedisPermits).
+//!
+//! With [leases](RedisStore::lease), a process takes several units of a `TokenBucket` at once, and decides most calls
+//! without a trip.
+//!
+//! # What is not promised
+//!
+//! - A failover to a replica loses the charges that were not replicated. For each key, at most as many additional units
+//!   are admitted as were charged but not replicated.
+//! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
+//!   limits. With `noeviction`, calls that must write fail instead.
+//! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
+//!   calls, by default for up to one second.
+//! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. The settlement
+//!   is lost if the server does not execute it within the deadline, or if the process ends before. The charge of the
+//!   call then stays as it is.
+//! - If the server's clock is set back, the time of a key is the latest time at which its state was written. A peek, a
+//!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a key
+//!   is the latest reading of the clock by any of its calls.
+//! - If calls of several processes wait for a window or choose tiers, the processes are served in no particular order.
+//!   Other calls that wait for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted
+//!   in the order in which they were charged. If such a call is cancelled while it waits, its charge is given back only
+//!   if no later call was charged.
+//! - Calls that wait for a window or choose tiers are queued in their own process, once they were denied. The
+//!   `retry_after` of a call that is denied because calls are queued before it is `None`.
+//! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
+//!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
+//!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
+//!   several states, an admitted call takes at least two round trips.
+//! - Two limiters with the same name in one process make separate trips.
+//! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but at
+//!   most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX` units,
+//!   has the longest delay that can be kept. In memory, delays have no such maximum.
+//! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
+//!   A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
+//!   because a new key counts as idle since the Unix epoch.
+
+mod answer;
+mod asked;
+mod breaker;
+mod builder;
+mod calls;
+mod client;
+mod cluster;
+mod connected;
+mod connection;
+mod decide;
+mod decide_script;
+mod denials;
+mod error;
+mod fallback;
+mod flight;
+mod fragments;
+pub mod guide;
+#[cfg(any(test, feature = "test-util"))]
+mod in_process;
+mod joint;
+mod lease;
+mod limit;
+mod link;
+mod links;
+mod names;
+mod next_trip;
+mod node;
+mod operation;
+mod packed;
+mod permits;
+mod plan;
+mod replace;
+mod route;
+mod scripts;
+mod sentinel;
+mod server;
+mod server_time;
+mod settings;
+mod silence;
+mod slots;
+mod states;
+mod store;
+#[cfg(feature = "test-util")]
+pub mod test_util;
+#[cfg(test)]
+mod tests;
+mod turns;
+mod wait_queue;
+mod waiting;
+
+#[doc(hidden)]
+pub use self::{fallback::WithFallback, lease::WithLeases, limit::RedisKey, store::MakeKept};
+pub use builder::RedisStoreBuilder;
+pub use error::{RedisError, RedisErrorKind};
+pub use lease::LeasedLimit;
+pub use limit::RedisLimit;
+pub use permits::RedisPermits;
+pub use store::RedisStore;
+
+/// The code in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,57 @@
+//! The local limiter that decides while Redis fails.
+
+use std::time::Duration;
+
+use super::faults::swaps;
+use super::staged::{Mode, Staged};
+use crate::fallback::WithFallback;
+use crate::limit::RedisLimit;
+use tower_throttle::Quota;
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
+use tower_throttle::store::StoreSettings;
+
+fn with_fallback<A: StoredAlgorithm>(
+    server: &Staged,
+    algorithm: A,
+    local: RateLimiter<A>,
+) -> RateLimiter<A, RedisLimit<A>> {
+    let WithFallback { store, fallback } = swaps(server).fallback(local);
+    let mut settings = StoreSettings::new(algorithm);
+    settings.name = Some("test".to_owned());
+    RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_decides_what_redis_cannot() {
+    let server = Staged::new();
+    let local = RateLimiter::new(FixedWindow::new(Quota::per_hour(1)));
+    let limiter = with_fallback(&server, FixedWindow::new(Quota::per_hour(5)), local.clone());
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 4);
+    assert_eq!(local.len(), 0, "it is asked only if Redis fails");
+    server.set(Mode::Hang);
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 0);
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(!limiter.acquire_within("a", Duration::ZERO).await.unwrap().is_allowed());
+    assert_eq!(limiter.peek("b").await.unwrap().limit(), 1);
+    limiter.reset("a").await.unwrap();
+    assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback was reset");
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    limiter.refund("a", 1).await.unwrap();
+    assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback got the unit back");
+    server.set(Mode::Serve);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_by_the_fallback_does_not_wait() {
+    let server = Staged::new();
+    let bucket = || LeakyBucket::new(Quota::per_hour(1)).queue(5);
+    let limiter = with_fallback(&server, bucket(), RateLimiter::new(bucket()));
+    server.set(Mode::Hang);
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    let start = tokio::time::Instant::now();
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+}

@@ -1,0 +1,86 @@
+//! Calls that are queued in their own process, since the state does not show which calls wait.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, advance};
+
+use super::faults::swaps;
+use super::flights::settle;
+use super::limiter;
+use super::staged::Staged;
+use crate::limit::RedisLimit;
+use tower_throttle::Decision;
+use tower_throttle::Quota;
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm, Tiered};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn window(limit: u64) -> FixedWindow {
+    FixedWindow::new(Quota::per_hour(limit))
+}
+
+fn build<A: StoredAlgorithm>(algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
+    limiter(&swaps(&Staged::new()), algorithm)
+}
+
+/// Makes ten calls at once that wait for up to `max_wait`.
+async fn ten<A: StoredAlgorithm>(
+    limiter: &RateLimiter<A, RedisLimit<A>>,
+    max_wait: Duration,
+) -> Vec<Decision> {
+    let calls: Vec<_> = (0..10).map(|_| tokio::spawn(limiter.acquire_within("a", max_wait))).collect();
+    let mut decisions = Vec::new();
+    for call in calls {
+        decisions.push(call.await.unwrap().unwrap());
+    }
+    decisions
+}
+
+fn admitted(decisions: &[Decision]) -> usize {
+    decisions.iter().filter(|decision| decision.is_allowed() && decision.delay() == Duration::ZERO).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_at_once_are_not_queued_while_there_are_units() {
+    assert_eq!(admitted(&ten(&build(window(100).queue(1)), 1_000 * MS).await), 10);
+    assert_eq!(admitted(&ten(&build(window(100)), Duration::ZERO).await), 10);
+    let tiers = ten(&build(Tiered::new(window(3))), Duration::ZERO).await;
+    assert_eq!(admitted(&tiers), 3);
+    assert!(tiers[3..].iter().all(|denied| !denied.is_allowed() && !denied.is_queue_full()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_call_that_would_be_in_time_finds_the_queue_full() {
+    let limiter = build(window(1).queue(1));
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    let waiting = tokio::spawn(limiter.acquire("a"));
+    settle().await;
+    for (max_wait, is_full) in [(10 * MS, false), (Duration::MAX, true)] {
+        let denied = limiter.acquire_within("a", max_wait).await.unwrap();
+        assert_eq!((denied.is_allowed(), denied.is_queue_full()), (false, is_full), "{max_wait:?}");
+        assert_eq!(denied.retry_after(), None, "the wait behind the queue is unknown");
+        assert!(!denied.never_fits());
+    }
+    assert!(!waiting.is_finished());
+    assert_eq!(waiting.await.unwrap().unwrap().delay().as_secs(), 3_600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_does_not_overtake_those_that_wait() {
+    let limiter = build(window(2).queue(2));
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    let start = Instant::now();
+    let first = tokio::spawn(limiter.acquire_n("a", 2));
+    settle().await;
+    let second = tokio::spawn(limiter.acquire("a"));
+    settle().await;
+    let in_haste = limiter.acquire_within("a", Duration::ZERO).await.unwrap();
+    assert!(!in_haste.is_allowed(), "the unit that is left is not for a later call");
+    assert!(limiter.acquire("a").await.unwrap().is_queue_full());
+    advance(1_000 * MS).await;
+    assert!(!first.is_finished() && !second.is_finished());
+    let delays = [first.await, second.await].map(|call| call.unwrap().unwrap().delay().as_secs());
+    assert_eq!(delays, [3_600, 7_200]);
+    assert_eq!(start.elapsed().as_secs(), 7_200);
+}

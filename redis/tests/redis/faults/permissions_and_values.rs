@@ -1,0 +1,135 @@
+//! Missing permissions and values of other programs are named errors, and a clock that is ahead denies no longer.
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+use tower_throttle::{Quota, RateLimiter};
+use tower_throttle_redis::{RedisErrorKind, RedisStore};
+
+use super::{build, patient_limiter, used};
+use crate::support::redis_server::{RedisServer, Reply};
+use crate::{connect, patient};
+
+#[tokio::test]
+async fn a_user_who_lacks_a_permission_is_named() {
+    let server = RedisServer::start();
+    let url = format!("redis://limited:secret@{}", server.address());
+    for rules in [&["+@all", "-evalsha"], &["+@all", "-time"], &["+@all", "-get"]] {
+        let mut command = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "~*"];
+        command.extend(rules);
+        server.call(&command).ok();
+        let error = RedisStore::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Permission, "{rules:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn the_permissions_that_the_error_names_suffice() {
+    let server = RedisServer::start();
+    let allow = |commands: &[&str]| {
+        let mut command = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "~throttle:*"];
+        command.extend(commands);
+        server.call(&command).ok();
+    };
+    let mut commands = vec!["+evalsha", "+eval", "+time", "+get", "+psetex", "+del"];
+    allow(&commands);
+    let url = format!("redis://limited:secret@{}", server.address());
+    let store = || RedisStore::builder(&url).deadline(Duration::from_secs(10));
+    let bucket = || TokenBucket::new(Quota::per_day(100));
+    let scripts = build(store().connect().await.unwrap()).1;
+    assert!(scripts.check("a").await.unwrap().is_allowed());
+    let swaps = [(); 2].map(|()| store().without_scripts().prefix("throttle:swap"));
+    let mut calls = Vec::new();
+    for store in swaps {
+        let limiter = build(store.connect().await.unwrap()).1;
+        calls.extend((0..20).map(|_| tokio::spawn(limiter.check("a"))));
+    }
+    for call in calls {
+        assert!(call.await.unwrap().unwrap().is_allowed());
+    }
+    let leases = async || {
+        let store = store().prefix("throttle:lease").connect().await.unwrap().lease(10);
+        RateLimiter::builder(bucket()).name("test").store(store).build().unwrap()
+    };
+    let limiter = leases().await;
+    let error = limiter.check("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Permission);
+    commands.extend(["+exists", "+hmget", "+hgetall", "+hset", "+hdel", "+pexpire"]);
+    allow(&commands);
+    let named = error.to_string();
+    for command in &commands {
+        assert!(named.contains(&command[1..].to_uppercase()), "{command}: {named}");
+    }
+    let limiter = leases().await;
+    for _ in 0..4 {
+        assert!(limiter.check("a").await.unwrap().is_allowed());
+    }
+    // The value is now one whose lease may have expired, as the next trip finds.
+    let key = "throttle:lease:{a}:test";
+    let value = server.call(&["HGET", key, "s"]).text();
+    let (value, _) = value.rsplit_once(' ').unwrap();
+    server.call(&["HSET", key, "s", &format!("{value} 1")]);
+    leases().await.refund("a", 1).await.unwrap();
+    limiter.reset("a").await.unwrap();
+}
+
+#[tokio::test]
+async fn values_of_others_are_errors_and_stay_as_they_are() {
+    let server = RedisServer::start();
+    let limiter = patient_limiter(&server).await;
+    let swaps = build(patient(&server).without_scripts().connect().await.unwrap()).1;
+    let key = "throttle:{a}:test";
+    let own = "1 t:10/86400000000000/100000";
+    let values = [
+        String::new(),
+        "hello".to_owned(),
+        String::from("\u{0}\u{1}"),
+        format!("{own} 99999999999999999999999 1700000000000000"),
+        format!("{own} -5 1700000000000000"),
+        format!("{own} 5 99999999999999999999999"),
+        format!("{own} 5 1700000000000000 "),
+        format!("{own} 5"),
+        own.replacen('1', "2", 1) + " 5 1700000000000000",
+        "1 f:5/3600000000000 1700000000000000 0 1".to_owned(),
+    ];
+    for value in &values {
+        server.call(&["SET", key, value]).ok();
+        for _ in 0..3 {
+            for limiter in [&limiter, &swaps] {
+                assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
+                assert_eq!(limiter.reset("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
+            }
+        }
+        assert_eq!(server.call(&["GET", key]).text(), *value);
+        server.call(&["DEL", key]);
+    }
+    server.call(&["RPUSH", key, "x"]);
+    assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
+    assert_eq!(server.call(&["LLEN", key]), Reply::Integer(1));
+    server.call(&["DEL", key]);
+    // A value of this crate without an expiry gets one, and a time in the far future is corrected.
+    server.call(&["SET", key, &format!("{own} 0 8000000000000000")]).ok();
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    assert!(matches!(server.call(&["PTTL", key]), Reply::Integer(1..)));
+    assert_eq!(used(&limiter).await, 1);
+    let long = "k".repeat(1 << 20);
+    assert!(limiter.check(long.as_str()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_clock_ahead_by_more_than_a_period_denies_no_longer_than_that() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let window = FixedWindow::new(Quota::per_minute(1));
+    let limiter = RateLimiter::builder(window).name("test").store(store).build().unwrap();
+    // The window is full, and was written by a server whose clock was an hour ahead.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    let text = format!("1 f:1/60000000000 {} 0 1", now + 3_600_000_000);
+    server.call(&["SET", "throttle:{a}:test", &text]).ok();
+    let denial = limiter.check("a").await.unwrap();
+    assert!(denial.retry_after() <= Some(Duration::from_secs(60)), "{denial:?}");
+    let text = server.call(&["GET", "throttle:{a}:test"]).text();
+    let last: u128 = text.split(' ').nth(2).unwrap().parse().unwrap();
+    assert!(last < now + 60_000_000, "the denial was written: {text}");
+    assert!(matches!(server.call(&["PTTL", "throttle:{a}:test"]), Reply::Integer(1..=60_010)));
+}

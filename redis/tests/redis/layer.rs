@@ -1,0 +1,129 @@
+//! Tests of the layer with state in Redis.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
+use tower_throttle::key::{StoreKey, from_fn};
+use tower_throttle::middleware::OnStoreError;
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle_redis::{RedisErrorKind, RedisStore};
+
+use crate::support::redis_server::RedisServer;
+use crate::{connect, patient};
+
+type Http = Request<Full<Bytes>>;
+
+async fn hello(_: Http) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    Ok(Response::new(Full::from("hello")))
+}
+
+fn get(key: &str) -> Http {
+    Request::get("/").header("x-api-key", key).body(Full::default()).unwrap()
+}
+
+fn key_of(request: &Http) -> Option<String> {
+    Some(request.headers()["x-api-key"].to_str().unwrap().to_owned())
+}
+
+#[tokio::test]
+async fn two_apps_admit_100_of_400() {
+    let server = RedisServer::start();
+    let limits = || (TokenBucket::new(Quota::per_day(150)), SlidingWindow::new(Quota::per_day(100)));
+    let mut services = Vec::new();
+    for _ in 0..2 {
+        let limiter =
+            RateLimiter::builder(limits()).name("api").store(connect(&server).await).build().unwrap();
+        services.push(RateLimitLayer::with_limiter(from_fn(key_of), limiter).layer(service_fn(hello)));
+    }
+    let calls: Vec<_> =
+        (0..400).map(|call| tokio::spawn(services[call % 2].clone().oneshot(get("a")))).collect();
+    let (mut admitted, mut rejected) = (0, 0);
+    for call in calls {
+        match call.await.unwrap().unwrap().status().as_u16() {
+            200 => admitted += 1,
+            429 => rejected += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!((admitted, rejected), (100, 300));
+}
+
+#[tokio::test]
+async fn a_call_is_settled_by_its_response() {
+    let server = RedisServer::start();
+    let window = FixedWindow::new(Quota::per_day(10));
+    let limiter = RateLimiter::builder(window).name("api").store(connect(&server).await).build().unwrap();
+    for (estimate, actual, remaining) in [(5, 2, 8), (1, 4, 4)] {
+        let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone())
+            .cost(move |_: &Http| estimate)
+            .settle(move |_: &Response<Full<Bytes>>| Some(actual));
+        let response = layer.layer(service_fn(hello)).oneshot(get("a")).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let key = StoreKey::Key("a".to_owned());
+        let start = std::time::Instant::now();
+        // The layer sends the settlement to the server, and does not wait for the reply.
+        while limiter.peek(&key).await.unwrap().remaining() != remaining {
+            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", limiter.peek(&key).await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_503_or_no_limit() {
+    let mut server = RedisServer::start();
+    let store = patient(&server).deadline(Duration::from_millis(50)).connect().await.unwrap();
+    let window = FixedWindow::new(Quota::per_day(10));
+    let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter);
+    let allow = layer.clone().on_store_error(OnStoreError::Allow).layer(service_fn(hello));
+    let reject = layer.layer(service_fn(hello));
+    assert!(allow.clone().oneshot(get("a")).await.unwrap().headers().contains_key("ratelimit"));
+    server.kill();
+    for _ in 0..20 {
+        assert_eq!(reject.clone().oneshot(get("a")).await.unwrap().status(), 503);
+        let answer = allow.clone().oneshot(get("a")).await.unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers().contains_key("ratelimit")), (200, false));
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_connects_lazily_starts_without_redis_and_is_limited_when_redis_starts() {
+    let mut server = RedisServer::start();
+    server.kill();
+    let builder = || RedisStore::builder(&server.url());
+    assert_eq!(builder().connect().await.unwrap_err().kind(), RedisErrorKind::Unreachable);
+    let [allow, reject] = [OnStoreError::Allow, OnStoreError::Reject].map(|treatment| {
+        let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(2))).name("api");
+        let limiter = limiter.store(builder().connect_lazily().unwrap()).build().unwrap();
+        let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter).on_store_error(treatment);
+        layer.layer(service_fn(hello))
+    });
+    for _ in 0..20 {
+        assert_eq!(allow.clone().oneshot(get("a")).await.unwrap().status(), 200);
+        assert_eq!(reject.clone().oneshot(get("a")).await.unwrap().status(), 503);
+    }
+    server.restart();
+    let start = std::time::Instant::now();
+    while allow.clone().oneshot(get("a")).await.unwrap().status() != 429 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the service is still not limited");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_an_error_of_connect_and_is_no_limit_after_connecting_lazily() {
+    let server = RedisServer::with(&["--requirepass", "secret"]);
+    let builder = || RedisStore::builder(&server.url().replace("//", "//:wrong@"));
+    assert!(builder().connect().await.is_err());
+    let store = builder().connect_lazily().unwrap();
+    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(2))).name("api").store(store.clone());
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.build().unwrap());
+    let service = layer.on_store_error(OnStoreError::Allow).layer(service_fn(hello));
+    for _ in 0..20 {
+        assert_eq!(service.clone().oneshot(get("a")).await.unwrap().status(), 200);
+    }
+    assert!(store.stats().is_circuit_open);
+}

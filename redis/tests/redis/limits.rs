@@ -1,0 +1,172 @@
+//! Tests of a limiter's methods with state in Redis.
+
+use std::time::{Duration, Instant};
+
+use tower_throttle::algorithm::{
+    FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,
+    TokenBucket,
+};
+use tower_throttle::{Quota, RateLimiter};
+use tower_throttle_redis::{RedisError, RedisErrorKind, RedisLimit, RedisStore};
+
+use crate::support::redis_server::{RedisServer, Reply};
+use crate::{connect, patient};
+
+fn build<A: StoredAlgorithm>(store: &RedisStore, name: &str, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
+    RateLimiter::builder(algorithm).name(name).store(store.clone()).build().unwrap()
+}
+
+#[tokio::test]
+async fn check_peek_refund_and_reset_keep_their_meaning() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let limiter = build(&connect(&server).await, "login", FixedWindow::new(Quota::per_hour(5)));
+    assert_eq!(limiter.check("a").await?.remaining(), 4);
+    assert_eq!(limiter.check_n("a", 3).await?.remaining(), 1);
+    assert_eq!(limiter.peek("a").await?.remaining(), 1);
+    assert!(!limiter.peek_n("a", 2).await?.is_allowed());
+    let denied = limiter.check_n("a", 2).await?;
+    assert!(!denied.is_allowed() && denied.retry_after() > Some(Duration::from_secs(3_590)));
+    assert_eq!(limiter.check("b").await?.remaining(), 4);
+    limiter.refund("a", 2).await?;
+    assert_eq!(limiter.peek("a").await?.remaining(), 3);
+    limiter.reset("a").await?;
+    assert_eq!(limiter.clone().peek("a").await?.remaining(), 5);
+    assert_eq!(server.call(&["GET", "throttle:{a}:login"]), Reply::Nil, "a fresh key is deleted");
+    assert!(limiter.try_acquire_permit("a").await?.is_ok());
+    Ok(())
+}
+
+/// A new key counts as idle since the Unix epoch, so its bucket is full even if the bucket starts empty. A refund adds
+/// nothing to such a bucket, and neither does it after a denied call.
+#[tokio::test]
+async fn a_refund_of_a_key_that_was_never_charged_changes_nothing() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let bucket = TokenBucket::new(Quota::per_hour(100)).start_empty();
+    let limiter = build(&connect(&server).await, "login", bucket);
+    assert!(!limiter.check_n("denied", 101).await?.is_allowed());
+    for key in ["denied", "never used"] {
+        assert_eq!(limiter.peek(key).await?.remaining(), 100, "{key}");
+        limiter.refund(key, 49).await?;
+        assert_eq!(limiter.peek(key).await?.remaining(), 100, "{key}");
+    }
+    Ok(())
+}
+
+async fn admits<A: StoredAlgorithm>(server: &RedisServer, algorithm: A, expected: u64) {
+    for scripts in [true, false] {
+        let name = format!("{scripts}");
+        let stores = [patient(server), patient(server)].map(|builder| match scripts {
+            true => builder.connect_lazily().unwrap(),
+            false => builder.without_scripts().connect_lazily().unwrap(),
+        });
+        let limiters = stores.map(|store| build(&store, &name, algorithm.clone()));
+        let mut admitted = 0;
+        for call in 0..2 * expected {
+            let limiter = &limiters[call as usize % 2];
+            admitted += u64::from(limiter.check("a").await.unwrap().is_allowed());
+        }
+        assert_eq!(admitted, expected, "{algorithm:?}, scripts: {scripts}");
+        let ttl = server.call(&["PTTL", &format!("throttle:{{a}}:{name}")]);
+        assert!(matches!(ttl, Reply::Integer(1..)), "{algorithm:?}: {ttl:?}");
+        limiters[0].reset("a").await.unwrap();
+    }
+    server.call(&["FLUSHALL"]).ok();
+}
+
+#[tokio::test]
+async fn two_stores_share_one_limit_for_each_algorithm() {
+    let server = RedisServer::start();
+    let quota = Quota::per_hour(20);
+    admits(&server, TokenBucket::new(quota), 20).await;
+    admits(&server, LeakyBucket::new(quota), 1).await;
+    admits(&server, FixedWindow::new(quota), 20).await;
+    admits(&server, SlidingWindow::new(quota), 20).await;
+    admits(&server, SlidingCounter::new(quota), 20).await;
+    admits(&server, SlidingLog::new(quota), 20).await;
+    admits(&server, Smooth::warming_up(quota, Duration::from_secs(1)), 1).await;
+    admits(&server, (TokenBucket::new(quota), FixedWindow::new(Quota::per_day(15))), 15).await;
+    admits(&server, FixedWindow::new(quota).block_for(Duration::from_secs(7_200)).after(3), 20).await;
+    // The period is no whole number of microseconds, so no script decides this limit.
+    admits(&server, FixedWindow::new(Quota::per(20, Duration::new(3_600, 1)).unwrap()), 20).await;
+}
+
+#[tokio::test]
+async fn tiers_share_what_was_used() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let (free, paid) = (FixedWindow::new(Quota::per_hour(2)), FixedWindow::new(Quota::per_hour(10)));
+    let tiers = build(&connect(&server).await, "api", Tiered::new(free));
+    assert_eq!(tiers.check_n("a", 2).await?.remaining(), 0);
+    assert!(!tiers.check("a").await?.is_allowed());
+    assert_eq!(tiers.tier(&paid).check("a").await?.remaining(), 7);
+    assert_eq!(tiers.tier(&paid).peek("a").await?.remaining(), 7);
+    assert!(!tiers.check("a").await?.is_allowed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_replaced_quota_keeps_what_was_used_also_for_another_process() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let large = TokenBucket::new(Quota::per_day(1_000).burst(100));
+    let small = TokenBucket::new(Quota::per_day(1).burst(100));
+    let (one, two) =
+        (build(&connect(&server).await, "x", large), build(&connect(&server).await, "x", small.clone()));
+    assert!(one.check_n("a", 98).await?.is_allowed());
+    assert_eq!(two.peek("a").await?.remaining(), 2);
+    assert_eq!(two.check("a").await?.remaining(), 1);
+    one.replace(small);
+    assert_eq!(one.check("a").await?.remaining(), 0);
+    assert!(!two.check("a").await?.is_allowed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_of_two_stores_are_paced_by_one_bucket() {
+    let server = RedisServer::start();
+    let bucket = LeakyBucket::new(Quota::per_second(50)).queue(20);
+    let limiters =
+        [build(&connect(&server).await, "x", bucket.clone()), build(&connect(&server).await, "x", bucket)];
+    let start = Instant::now();
+    let calls: Vec<_> = (0..11).map(|call| tokio::spawn(limiters[call % 2].acquire("a"))).collect();
+    let mut delays = Vec::new();
+    for call in calls {
+        delays.push(call.await.unwrap().unwrap().delay());
+    }
+    assert!(start.elapsed() >= Duration::from_millis(200), "{delays:?}");
+    delays.sort();
+    // Each call waits 20 ms longer than the call before it, less the time between their arrivals.
+    assert!(delays.windows(2).all(|pair| pair[1] - pair[0] <= Duration::from_millis(20)), "{delays:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_address_or_password_is_a_named_error() {
+    let server = RedisServer::with(&["--requirepass", "secret"]);
+    let connected = |url: String| async move { RedisStore::connect(&url).await.unwrap_err() };
+    let port = server.address().port();
+    assert_eq!(connected(format!("redis://127.0.0.1:{port}")).await.kind(), RedisErrorKind::Auth);
+    assert_eq!(connected(format!("redis://:wrong@127.0.0.1:{port}")).await.kind(), RedisErrorKind::Auth);
+    assert_eq!(connected("redis://127.0.0.1:1".to_owned()).await.kind(), RedisErrorKind::Unreachable);
+    assert_eq!(connected("redis://name.invalid".to_owned()).await.kind(), RedisErrorKind::Unreachable);
+    assert_eq!(connected("not a url".to_owned()).await.kind(), RedisErrorKind::Config);
+    assert!(RedisStore::connect(&format!("redis://:secret@127.0.0.1:{port}/3")).await.is_ok());
+    let error = connected(format!("redis://:secret@127.0.0.1:{port}/99")).await;
+    assert_eq!(error.kind(), RedisErrorKind::Server, "{error}");
+}
+
+#[tokio::test]
+async fn a_tuple_of_many_limits_is_decided() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let window = |limit| FixedWindow::new(Quota::per_hour(limit));
+    let five = || (window(9), window(8), window(7), window(6), window(5));
+    let fifteen = || (five(), five(), five());
+    let one_script = build(&store, "fifteen", fifteen());
+    let many = build(&store, "thirty", (fifteen(), fifteen()));
+    let before = server.calls_of("evalsha");
+    assert!(one_script.check("a").await.unwrap().is_allowed());
+    assert_eq!(server.calls_of("evalsha") - before, 1, "one trip reads and writes");
+    let mut admitted = 0;
+    for _ in 0..8 {
+        admitted += u64::from(many.check("a").await.unwrap().is_allowed());
+    }
+    assert_eq!(admitted, 5);
+}

@@ -1,0 +1,42 @@
+//! The store in Redis, with real servers. Every test starts a server of its own.
+
+mod cluster;
+#[cfg(feature = "test-util")]
+mod contract;
+mod denial_reasons;
+mod failover;
+mod faults;
+mod idle;
+mod joined;
+mod layer;
+mod leases;
+mod limits;
+mod metrics;
+mod network;
+mod outages;
+mod permit_faults;
+mod permit_processes;
+mod permits;
+mod permits_queue;
+mod processes;
+mod proxy;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod trips;
+
+use std::time::Duration;
+
+use tower_throttle_redis::{RedisStore, RedisStoreBuilder};
+
+use support::redis_server::RedisServer;
+
+/// Returns a builder of a store whose deadline is so long that a busy machine keeps it.
+fn patient(server: &RedisServer) -> RedisStoreBuilder {
+    RedisStore::builder(&server.url()).deadline(Duration::from_secs(10))
+}
+
+async fn connect(server: &RedisServer) -> RedisStore {
+    patient(server).connect().await.unwrap()
+}

@@ -1,0 +1,74 @@
+//! The metrics of policies in memory and in Redis.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Empty;
+use metrics_exporter_prometheus::PrometheusBuilder;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
+use tower_throttle::key::Global;
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle_redis::RedisStore;
+
+fn at_once(n: u64) -> TokenBucket {
+    TokenBucket::new(Quota::per_minute(n))
+}
+
+/// Calls to a server can fail, so only policies with their state on a server have counts of such calls.
+#[tokio::test(start_paused = true)]
+async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_a_server() {
+    const OF_A_SERVER: [&str; 6] = [
+        "tower_throttle_circuit_open",
+        "tower_throttle_circuit_openings_total",
+        "tower_throttle_fallbacks_total",
+        "tower_throttle_late_total",
+        "tower_throttle_store_errors_total",
+        "tower_throttle_trips_total",
+    ];
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let queued = RateLimitLayer::new(Global, LeakyBucket::new(Quota::per_second(10))).name("queued");
+    for _ in 0..2 {
+        let response = queued
+            .layer(service_fn(async |_| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))))
+            .oneshot(Request::new(Empty::<Bytes>::new()))
+            .await
+            .unwrap();
+        assert_eq!(response.status(), 200);
+    }
+    queued.record_metrics();
+    let plain = |name| RateLimitLayer::new(Global, at_once(1)).name(name);
+    plain("first").and(plain("second")).record_metrics();
+    let redis = RedisStore::builder("redis://127.0.0.1:1").connect_lazily().unwrap();
+    let in_redis = |name: &'static str| {
+        let limiter = RateLimiter::builder(at_once(1)).name(name).store(redis.clone()).build().unwrap();
+        RateLimitLayer::with_limiter(Global, limiter).name(name)
+    };
+    in_redis("alone").record_metrics();
+    in_redis("third").and(in_redis("fourth")).record_metrics();
+
+    let page = recorder.handle().render();
+    let metrics = |policy: &str| -> BTreeSet<_> {
+        let label = format!("policy=\"{policy}\"");
+        let lines = page.lines().filter(|line| !line.starts_with('#') && line.contains(&label));
+        lines.filter_map(|line| line.split('{').next()).collect()
+    };
+    let in_memory = metrics("first");
+    assert!(in_memory.contains("tower_throttle_calls_total") && in_memory.len() >= 8, "{page}");
+    assert_eq!(in_memory, metrics("second"));
+    assert!(metrics("queued").is_superset(&in_memory), "{page}");
+    for policy in ["alone", "third", "fourth"] {
+        let more: Vec<_> = metrics(policy).difference(&in_memory).copied().collect();
+        assert_eq!(more, OF_A_SERVER, "{policy}: {page}");
+    }
+    let names = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let names: Vec<_> = names.collect();
+    assert!(names.len() > OF_A_SERVER.len() && names.contains(&"tower_throttle_wait_seconds"), "{page}");
+    for name in names {
+        let help = page.lines().find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
+        assert!(help.is_some_and(|help| help.len() > 10), "{name}: {page}");
+    }
+}

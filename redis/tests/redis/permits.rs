@@ -1,0 +1,195 @@
+//! Permits of several processes. Each process has a connection of its own.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{Concurrency, QueueOverflow};
+use tower_throttle::key::Global;
+use tower_throttle::store::Permit;
+use tower_throttle::{RateLimitLayer, RateLimiter};
+use tower_throttle_redis::{RedisErrorKind, RedisPermits, RedisStore, RedisStoreBuilder};
+
+use crate::support::redis_server::{Connection, RedisServer, Reply};
+
+pub(crate) type Limiter = RateLimiter<Concurrency, RedisPermits>;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+/// Returns a builder of a store whose permits expire after `lease`.
+pub(crate) fn leasing(url: &str, lease: Duration) -> RedisStoreBuilder {
+    RedisStore::builder(url).deadline(lease / 4).permit_lease(lease)
+}
+
+pub(crate) fn limiter(store: RedisStore, rule: Concurrency) -> Limiter {
+    RateLimiter::builder(rule).name("exports").store(store).build().unwrap()
+}
+
+/// Returns limiters of two processes.
+pub(crate) async fn two(server: &RedisServer, lease: Duration, rule: Concurrency) -> [Limiter; 2] {
+    let mut limiters = Vec::new();
+    for _ in 0..2 {
+        limiters.push(limiter(leasing(&server.url(), lease).connect().await.unwrap(), rule.clone()));
+    }
+    limiters.try_into().unwrap()
+}
+
+/// Returns the number of calls that are queued.
+pub(crate) fn waiting(server: &mut Connection) -> u64 {
+    let numbers = match server.call(&["HGET", "throttle:{a}:exports", "s"]) {
+        Reply::Text(text) => String::from_utf8(text).unwrap(),
+        _ => return 0,
+    };
+    numbers.split(' ').nth(3).unwrap().parse().unwrap()
+}
+
+pub(crate) async fn acquire(limiter: &Limiter) -> Permit {
+    timeout(Duration::from_secs(20), limiter.acquire_permit("a")).await.expect("in time").unwrap().unwrap()
+}
+
+/// Starts a call that waits for a permit. Returns when the call is in the queue.
+pub(crate) async fn begin_to_wait(limiter: &Limiter, server: &RedisServer) -> JoinHandle<Permit> {
+    let (limiter, mut side) = (limiter.clone(), server.connect());
+    let call = tokio::spawn(async move { acquire(&limiter).await });
+    while waiting(&mut side) == 0 {
+        sleep(MS).await;
+    }
+    call
+}
+
+/// Waits until `limiter` has `left` free permits.
+pub(crate) async fn until_left(limiter: &Limiter, left: u64) {
+    let start = Instant::now();
+    while limiter.peek("a").await.unwrap().remaining() != left {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", limiter.peek("a").await);
+        sleep(2 * MS).await;
+    }
+}
+
+#[tokio::test]
+async fn processes_share_permits_and_hand_them_over() {
+    let server = RedisServer::start();
+    let [one, other] = two(&server, Duration::from_secs(20), Concurrency::per_key(2)).await;
+    let first = one.try_acquire_permit("a").await.unwrap().unwrap();
+    let second = acquire(&other).await;
+    assert!(first.fencing_token() < second.fencing_token());
+    let denied = one.try_acquire_permit("a").await.unwrap().unwrap_err();
+    assert_eq!((denied.decision().limit(), denied.decision().remaining()), (2, 0));
+    assert!(denied.decision().retry_after().is_none() && !denied.decision().never_fits());
+    assert!(other.check_n("a", 3).await.unwrap().never_fits());
+    assert!(other.check_n("a", 0).await.unwrap().is_allowed(), "a call without units needs no permit");
+    let next = begin_to_wait(&other, &server).await;
+    assert_eq!(one.peek("a").await.unwrap().remaining(), 0);
+    let released = Instant::now();
+    drop(first);
+    let third = next.await.unwrap();
+    assert!(released.elapsed() < Duration::from_secs(5), "{:?}", released.elapsed());
+    assert!(second.fencing_token() < third.fencing_token());
+    drop((second, third));
+    until_left(&one, 2).await;
+    assert!(matches!(server.call(&["PTTL", "throttle:{a}:exports"]), Reply::Integer(1..=20_001)));
+}
+
+#[tokio::test]
+async fn a_permit_is_renewed_while_it_is_held() {
+    let server = RedisServer::start();
+    let [one, other] = two(&server, Duration::from_millis(600), Concurrency::per_key(1)).await;
+    let permit = acquire(&one).await;
+    assert!(timeout(Duration::from_millis(1_500), permit.lost()).await.is_err());
+    assert!(other.try_acquire_permit("a").await.unwrap().is_err());
+    drop(permit);
+    until_left(&other, 1).await;
+}
+
+#[tokio::test]
+async fn dropped_waiters_leave_the_queue_and_the_queue_is_bounded() {
+    let server = RedisServer::start();
+    let rule = Concurrency::per_key(1).queue(2);
+    let [one, other] = two(&server, Duration::from_secs(20), rule).await;
+    let permit = acquire(&one).await;
+    let mut waiters: Vec<_> = [&one, &other]
+        .map(|limiter| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { acquire(&limiter).await })
+        })
+        .into();
+    let mut side = server.connect();
+    while waiting(&mut side) < 2 {
+        sleep(MS).await;
+    }
+    let full = other.acquire_permit("a").await.unwrap().unwrap_err();
+    assert_eq!(full.decision().remaining(), 0);
+    let first = waiters.remove(0);
+    first.abort();
+    let _ = first.await;
+    let late = one.acquire_permit_within("a", 50 * MS).await.unwrap().unwrap_err();
+    assert!(!late.decision().never_fits());
+    drop(permit);
+    let second = waiters.remove(0).await.unwrap();
+    drop(second);
+    until_left(&one, 1).await;
+    assert_eq!(server.call(&["HLEN", "throttle:{a}:exports"]), Reply::Integer(1), "no records are left");
+}
+
+#[tokio::test]
+async fn checks_hold_units_until_they_are_released() {
+    let server = RedisServer::start();
+    let [one, other] = two(&server, Duration::from_millis(600), Concurrency::per_key(5)).await;
+    assert!(one.check_n("a", 3).await.unwrap().is_allowed());
+    acquire(&one).await.forget();
+    sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(other.peek("a").await.unwrap().remaining(), 1);
+    one.release("a", 2).await.unwrap();
+    assert_eq!(one.peek("a").await.unwrap().remaining(), 3);
+    one.release("a", 2).await.unwrap();
+    assert_eq!(one.peek("a").await.unwrap().remaining(), 5);
+    // When a limiter is dropped, the units of its calls are given back, because no one can release these calls any
+    // more.
+    assert!(one.check_n("a", 4).await.unwrap().is_allowed());
+    drop(one);
+    until_left(&other, 5).await;
+}
+
+#[tokio::test]
+async fn a_layer_holds_its_permit_until_the_end_of_the_body() {
+    let server = RedisServer::start();
+    let [one, other] = two(&server, Duration::from_secs(20), Concurrency::per_key(1)).await;
+    let hello =
+        async |_: Request<Full<Bytes>>| Ok::<_, std::io::Error>(Response::new(Full::<Bytes>::from("hello")));
+    let call = async |limiter: &Limiter| {
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
+        layer.layer(service_fn(hello)).oneshot(Request::new(Full::default())).await.unwrap()
+    };
+    let response = call(&one).await;
+    assert_eq!(response.status(), 200);
+    let rejected = call(&other).await;
+    assert_eq!((rejected.status().as_u16(), rejected.headers()["retry-after"].to_str().unwrap()), (429, "1"));
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+    let start = Instant::now();
+    while call(&other).await.status() != 200 {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        sleep(2 * MS).await;
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_that_cannot_work_is_not_built() {
+    let server = RedisServer::start();
+    let store = leasing(&server.url(), Duration::from_secs(1)).connect().await.unwrap();
+    let build = |rule| RateLimiter::builder(rule).name("exports").store(store.clone()).build();
+    let total = build(Concurrency::per_key(1).total(5)).unwrap_err();
+    assert_eq!(total.kind(), RedisErrorKind::Algorithm);
+    assert!(total.to_string().contains("`total`"), "{total}");
+    let oldest = build(Concurrency::per_key(1).overflow(QueueOverflow::DropOldest)).unwrap_err();
+    assert!(oldest.to_string().contains("`overflow`"), "{oldest}");
+    let _one = build(Concurrency::per_key(1)).unwrap();
+    assert_eq!(build(Concurrency::per_key(2)).unwrap_err().kind(), RedisErrorKind::Name);
+    assert!(build(Concurrency::per_key(1)).is_ok());
+    let slow = RedisStore::builder(&server.url()).deadline(Duration::from_secs(3)).connect().await.unwrap();
+    let slow = RateLimiter::builder(Concurrency::per_key(1)).name("exports").store(slow).build().unwrap_err();
+    assert!(slow.to_string().contains("`permit_lease`"), "{slow}");
+}

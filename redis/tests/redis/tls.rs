@@ -1,0 +1,70 @@
+//! Encrypted connections. The server has a certificate that no system trusts.
+
+use std::time::Duration;
+
+use redis::{Client, TlsCertificates};
+use tower_throttle::algorithm::{FixedWindow, SlidingLog};
+use tower_throttle::{Quota, RateLimiter};
+use tower_throttle_redis::{RedisErrorKind, RedisStoreBuilder};
+
+use crate::support::redis_server::{RedisServer, free_port};
+
+const CERTIFICATE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/services/certificates/localhost.pem");
+const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/services/certificates/localhost.key");
+
+pub(crate) fn server() -> (RedisServer, String) {
+    let port = free_port();
+    let server = RedisServer::with(&[
+        "--tls-port",
+        &port.to_string(),
+        "--tls-cert-file",
+        CERTIFICATE,
+        "--tls-key-file",
+        KEY,
+        "--tls-auth-clients",
+        "no",
+    ]);
+    (server, format!("rediss://localhost:{port}"))
+}
+
+pub(crate) fn trusting(url: &str) -> RedisStoreBuilder {
+    let root_cert = Some(std::fs::read(CERTIFICATE).unwrap());
+    let client = Client::build_with_tls(url, TlsCertificates { client_tls: None, root_cert }).unwrap();
+    RedisStoreBuilder::from_client(client).deadline(Duration::from_secs(20))
+}
+
+#[tokio::test]
+async fn calls_are_decided_over_an_encrypted_connection() {
+    let (server, url) = server();
+    let store = trusting(&url).connect().await.unwrap();
+    let window =
+        RateLimiter::builder(FixedWindow::new(Quota::per_day(5))).name("window").store(store.clone());
+    let log = RateLimiter::builder(SlidingLog::new(Quota::per_day(5))).name("log").store(store);
+    let (window, log) = (window.build().unwrap(), log.build().unwrap());
+    let mut admitted = [0, 0];
+    for _ in 0..8 {
+        admitted[0] += u64::from(window.check("a").await.unwrap().is_allowed());
+        admitted[1] += u64::from(log.check("a").await.unwrap().is_allowed());
+    }
+    assert_eq!(admitted, [5, 5]);
+    // The connection is closed, and the new connection is encrypted, too.
+    server.call(&["CLIENT", "KILL", "TYPE", "normal"]);
+    let start = std::time::Instant::now();
+    while window.peek("a").await.is_err() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(window.peek("a").await.unwrap().remaining(), 0);
+}
+
+#[tokio::test]
+async fn an_untrusted_certificate_and_a_server_without_encryption_are_named_errors() {
+    let (server, url) = server();
+    let untrusted = tower_throttle_redis::RedisStore::builder(&url).deadline(Duration::from_secs(20));
+    let error = untrusted.connect().await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
+    let plain = format!("rediss://localhost:{}", server.port());
+    let error = trusting(&plain).deadline(Duration::from_secs(5)).connect().await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Unreachable, "{error}");
+}
