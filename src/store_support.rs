@@ -6,9 +6,11 @@ use crate::decision::Decision;
 use crate::limiter::RateLimiter;
 use crate::store::{Attempt, MemoryKey, Reservation};
 
+/// Returns whether an algorithm queues the requests of a layer.
 pub use crate::algorithm::holds_requests;
 /// The steps of a script, which decides a call on a server.
 pub use crate::algorithm::{MAX_LOCALS, ScriptSteps, Step, StepKind};
+/// Returns a random number that a caller cannot predict.
 pub use crate::random::random_u64;
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::{CallCounts, CallOutcome};

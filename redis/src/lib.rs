@@ -79,6 +79,8 @@
 //!   A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
 //!   because a new key counts as idle since the Unix epoch.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod answer;
 mod asked;
 mod breaker;

@@ -92,7 +92,7 @@ impl<A: StoredAlgorithm> Plan<A> {
 
 impl ScriptPart {
     pub(super) fn new(steps: ScriptSteps) -> Self {
-        let ScriptSteps { steps, max_cost } = steps;
+        let ScriptSteps { steps, max_cost, .. } = steps;
         let arguments = |step: &Step| step.arguments[..step.kind.argument_count()].to_vec();
         Self {
             kinds: steps.iter().map(|step| step.kind).collect(),

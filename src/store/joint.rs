@@ -11,7 +11,7 @@ use crate::decision::Decision;
 use crate::stats::CallCounts;
 
 /// A store whose limiters can decide a call together with the limiters of other stores of the same kind. Only the
-/// stores of this crate implement the trait.
+/// stores of this project implement the trait.
 #[diagnostic::on_unimplemented(
     message = "the calls of a limiter with the store `{Self}` cannot be decided together with those of other limiters",
     note = "layers can be joined if all of them have their state in memory, or all of them in one `RedisStore`"

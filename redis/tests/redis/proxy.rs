@@ -144,7 +144,8 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
             let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
                 (client.into_split(), server.into_split());
             let requests = async {
-                let mut bytes = Vec::new();
+                // A vector without capacity would be read into in small pieces.
+                let mut bytes = Vec::with_capacity(4_096);
                 loop {
                     tokio::select! {
                         read = from_client.read_buf(&mut bytes) => match read {
@@ -165,7 +166,8 @@ async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) 
                 }
             };
             let replies = async {
-                let mut bytes = Vec::new();
+                // A vector without capacity would be read into in small pieces.
+                let mut bytes = Vec::with_capacity(4_096);
                 while let Ok(1..) = from_server.read_buf(&mut bytes).await {
                     let length = bytes.len();
                     let mut passed = length;

@@ -9,6 +9,7 @@ pub const MAX_LOCALS: usize = 170;
 ///
 /// Only this crate creates `ScriptSteps`, for its own algorithms.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ScriptSteps {
     /// The steps, in the order of the limits.
     pub steps: Vec<Step>,
@@ -18,6 +19,7 @@ pub struct ScriptSteps {
 
 /// One limit in a script.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Step {
     /// The kind of the limit.
     pub kind: StepKind,
