@@ -66,7 +66,7 @@ pub fn is_barred(decision: &Decision) -> bool {
     decision.is_barred()
 }
 
-/// What is kept of a key on another machine: a state or permits.
+/// The kind of value that is kept for a key on another machine: a state or permits.
 pub trait KeptAs: Algorithm {
     /// [`AsState`] or [`AsPermits`].
     type Kept;

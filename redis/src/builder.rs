@@ -119,17 +119,17 @@ impl RedisStoreBuilder {
 
     /// Keeps all keys in one slot of a cluster: the slot of `tag`. Then one node does all the work.
     ///
-    /// Only [joined layers](tower_throttle::RateLimitLayer::and) that have different keys for one request need this, such as one
-    /// limit for each caller and one for all callers. Without this setting, the requests to such layers fail with a
-    /// [`RedisErrorKind::Config`].
+    /// Only [joined layers](tower_throttle::RateLimitLayer::and) that have different keys for one request need this,
+    /// such as one limit for each caller and one for all callers. Without this setting, the requests to such layers
+    /// fail with a [`RedisErrorKind::Config`].
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.settings.slot = Some(tag.to_owned());
         self
     }
 
     /// Sets the secret for long keys. A key whose [text](tower_throttle::store::SharedKey) has more than [100
-    /// bytes](tower_throttle::store::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the same
-    /// secret. Without a secret, keys of any length are stored in full.
+    /// bytes](tower_throttle::store::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the
+    /// same secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
         self
@@ -140,8 +140,8 @@ impl RedisStoreBuilder {
     ///
     /// During this time, if the units of a call for the key cannot be available yet, the process denies the call
     /// without asking Redis. A reset or refund by another process has no effect on such denials. With a
-    /// [lockout](tower_throttle::algorithm::Lockout), each call is sent. Calls that may be settled, and calls that may wait for
-    /// a `TokenBucket` or a `LeakyBucket`, are always sent.
+    /// [lockout](tower_throttle::algorithm::Lockout), each call is sent. Calls that may be settled, and calls that may
+    /// wait for a `TokenBucket` or a `LeakyBucket`, are always sent.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
         self
@@ -202,8 +202,8 @@ impl RedisStoreBuilder {
     /// be reached.
     ///
     /// Nothing is verified here. If the host or the password is wrong, each call fails, and each request is treated as
-    /// [`OnStoreError`](tower_throttle::middleware::OnStoreError) says. With `OnStoreError::Allow`, requests are then never
-    /// limited. The log and [`stats`](RedisStore::stats) show such a failure.
+    /// [`OnStoreError`](tower_throttle::middleware::OnStoreError) says. With `OnStoreError::Allow`, requests are then
+    /// never limited. The log and [`stats`](RedisStore::stats) show such a failure.
     ///
     /// # Errors
     ///

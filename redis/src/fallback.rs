@@ -14,15 +14,16 @@ pub struct WithFallback<A: StoredAlgorithm> {
 }
 
 impl RedisStore {
-    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) that passes a call to `limiter` if Redis
-    /// cannot decide the call.
+    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) that passes a call to `limiter`
+    /// if Redis cannot decide the call.
     ///
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
     ///
-    /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`, `acquire`,
-    /// `peek`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage is made only in
-    /// `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is limited in Redis again as soon as
-    /// Redis works. Reset the key once more then, or use a store without a fallback if you have to know.
+    /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
+    /// `acquire`, `peek`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage
+    /// is made only in `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is limited in Redis
+    /// again as soon as Redis works. Reset the key once more then, or use a store without a fallback if you have to
+    /// know.
     ///
     /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
     /// [`KeyText`](tower_throttle::store::KeyText), with the settings of the store:

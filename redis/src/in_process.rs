@@ -29,8 +29,8 @@ use tower_throttle::clock::Nanos;
 /// The server executes the scripts of [leases](RedisStore::lease) and of token buckets. The states of other algorithms
 /// are read and written by scripts, so a call of these algorithms makes at least two trips if it is admitted. The
 /// server keeps all keys for ever, and its clock is tokio's. Processes that change one key take no turns. Layers that
-/// are [joined](tower_throttle::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail with an
-/// error that says so. [Permits](super::RedisPermits) are not supported either: their calls fail with
+/// are [joined](tower_throttle::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail
+/// with an error that says so. [Permits](super::RedisPermits) are not supported either: their calls fail with
 /// [`RedisErrorKind::Foreign`](super::RedisErrorKind::Foreign).
 ///
 /// ```

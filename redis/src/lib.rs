@@ -23,8 +23,8 @@
 //! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
 //! a second writes the new state. If another process has changed the state between these two round trips, the call is
 //! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
-//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn:`), which exists
-//! for at most 100 ms and keeps other processes from writing. This table lists the round trips:
+//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn:`), which
+//! exists for at most 100 ms and keeps other processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -33,8 +33,8 @@
 //! | algorithms of the first row whose script would need numbers above 2^53 (such as a token bucket with `Quota::per_day(104_251)`, or a sliding counter with `Quota::per_day(1_000_000)`) | as above |
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
-//! [Joined layers](tower_throttle::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same number of
-//! round trips.
+//! [Joined layers](tower_throttle::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same
+//! number of round trips.
 //!
 //! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
 //! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
@@ -55,12 +55,12 @@
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
 //!   calls, by default for up to one second.
-//! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. The settlement
-//!   is lost if the server does not execute it within the deadline, or if the process ends before. The charge of the
-//!   call then stays as it is.
+//! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. The
+//!   settlement is lost if the server does not execute it within the deadline, or if the process ends before. The
+//!   charge of the call then stays as it is.
 //! - If the server's clock is set back, the time of a key is the latest time at which its state was written. A peek, a
-//!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a key
-//!   is the latest reading of the clock by any of its calls.
+//!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a
+//!   key is the latest reading of the clock by any of its calls.
 //! - If calls of several processes wait for a window or choose tiers, the processes are served in no particular order.
 //!   Other calls that wait for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted
 //!   in the order in which they were charged. If such a call is cancelled while it waits, its charge is given back only
@@ -72,12 +72,12 @@
 //!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
 //!   several states, an admitted call takes at least two round trips.
 //! - Two limiters with the same name in one process make separate trips.
-//! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but at
-//!   most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX` units,
-//!   has the longest delay that can be kept. In memory, delays have no such maximum.
+//! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but
+//!   at most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX`
+//!   units, has the longest delay that can be kept. In memory, delays have no such maximum.
 //! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
-//!   A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key in Redis,
-//!   because a new key counts as idle since the Unix epoch.
+//!   A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key
+//!   in Redis, because a new key counts as idle since the Unix epoch.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -27,8 +27,8 @@ use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, SettleSt
 use tower_throttle::store::{KeyText, SharedKey};
 use tower_throttle::store_support::holds_requests;
 
-/// The store of one limiter in a [`RedisStore`](super::RedisStore). [`Builder::store`](tower_throttle::limiter::Builder::store)
-/// creates this store.
+/// The store of one limiter in a [`RedisStore`](super::RedisStore).
+/// [`Builder::store`](tower_throttle::limiter::Builder::store) creates this store.
 pub struct RedisLimit<A: StoredAlgorithm> {
     pub(super) shared: Arc<Shared<A>>,
 }

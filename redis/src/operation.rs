@@ -94,8 +94,8 @@ impl<A> Operation<A> {
 
 impl<A: StoredAlgorithm> Operation<A> {
     /// Returns the algorithm that decides the operation: the tier of the call, or the limiter's own algorithm. It also
-    /// replaces each tier in `state` that has the same [`unit`](StoredAlgorithm::unit). The states of the replaced tiers
-    /// are kept.
+    /// replaces each tier in `state` that has the same [`unit`](StoredAlgorithm::unit). The states of the replaced
+    /// tiers are kept.
     pub(super) fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
         let algorithm = self.tier.as_ref().unwrap_or(limiter);
         algorithm.adopt(state);

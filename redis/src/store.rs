@@ -22,8 +22,8 @@ use tower_throttle::store_support::{AsState, KeptAs};
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
 /// Pass the store to [`Builder::store`](tower_throttle::limiter::Builder::store), which creates a [`RedisLimit`], or
-/// [`RedisPermits`](super::RedisPermits) for a [`Concurrency`](tower_throttle::algorithm::Concurrency). Each limiter needs a
-/// [name](tower_throttle::limiter::Builder::name).
+/// [`RedisPermits`](super::RedisPermits) for a [`Concurrency`](tower_throttle::algorithm::Concurrency). Each limiter
+/// needs a [name](tower_throttle::limiter::Builder::name).
 ///
 /// # Guarantees
 ///
@@ -34,10 +34,10 @@ use tower_throttle::store_support::{AsState, KeptAs};
 /// knows the server's time, and if the server's clock is not set back.
 ///
 /// A server may close idle connections, or restart. A call that was not sent before its connection ended is sent on a
-/// new connection, within its deadline. If it may have been sent, it fails with [`RedisErrorKind::Unreachable`](super::RedisErrorKind::Unreachable), and is
-/// not sent again. (An encrypted connection does not tell what it has sent before it ended. So calls may have been sent
-/// as soon as they are passed to it.) If a firewall has forgotten a connection, the first late reply after a second
-/// without replies ends the connection.
+/// new connection, within its deadline. If it may have been sent, it fails with
+/// [`RedisErrorKind::Unreachable`](super::RedisErrorKind::Unreachable), and is not sent again. (An encrypted connection
+/// does not tell what it has sent before it ended. So calls may have been sent as soon as they are passed to it.) If a
+/// firewall has forgotten a connection, the first late reply after a second without replies ends the connection.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. The end of a
 /// connection is one failure, however many trips it fails. A reply that says that the server cannot decide any call
@@ -162,12 +162,15 @@ where
     type Store = <Self as MakeKept<A, A::Kept>>::Store;
     type Error = RedisError;
 
-    /// Creates the store of a limiter.
+    /// Creates the store of a limiter: [`RedisPermits`](super::RedisPermits) for a `Concurrency`, and a [`RedisLimit`]
+    /// for any other algorithm.
     ///
     /// # Errors
     ///
     /// Returns an error if the limiter has no name, if another limiter of this store has the same name and another
-    /// algorithm or quota, or if the algorithm cannot be kept in Redis.
+    /// algorithm or quota, or if the states of the algorithm cannot be kept in Redis. For a `Concurrency`, also returns
+    /// an error if it has a total or drops the oldest waiter, or if the deadline of calls is longer than a quarter of
+    /// the lease of permits.
     fn make_store(self, settings: StoreSettings<A>) -> Result<Self::Store, RedisError> {
         self.make(settings)
     }

@@ -13,8 +13,8 @@ use tower_throttle::clock::Nanos;
 /// process can write until the turn expires.
 const MAX_TURN: u64 = 100;
 
-/// Returns the key that says whose turn it is to change `key`. The text of a limiter's key ends with the limiter's name,
-/// which has no colon. So it is not a turn.
+/// Returns the key that says whose turn it is to change `key`. The text of a limiter's key ends with the limiter's
+/// name, which has no colon. So it is not a turn.
 pub(super) fn turn_of(key: &str) -> String {
     format!("{key}:turn:")
 }

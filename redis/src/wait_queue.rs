@@ -51,9 +51,9 @@ impl Waiting<'_> {
     /// Decides the call by `check`, which charges it, and which is called again when units may be available. `peek`
     /// decides the call without charging it.
     ///
-    /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls that
-    /// only await their trips are not queued, and share their trips. A call that arrives while others are queued is
-    /// queued at once, so that it does not overtake them.
+    /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
+    /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
+    /// is queued at once, so that it does not overtake them.
     pub(super) async fn decide<T, C, P>(
         &self,
         check: impl Fn() -> C,

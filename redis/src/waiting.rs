@@ -3,8 +3,8 @@
 //! The state of a bucket determines when the units of a call will be available. So the call is charged at once for that
 //! time, and sleeps in this process until that time. The calls of all processes are released in the order of these
 //! times. The state of a window does not show which other calls wait. So calls that wait for a window are queued in
-//! their own process once they were denied, and the first call of each queue asks the server again when its units may be
-//! available.
+//! their own process once they were denied, and the first call of each queue asks the server again when its units may
+//! be available.
 
 use std::sync::Arc;
 

@@ -42,8 +42,8 @@ pub struct WithLeases {
     units: u64,
 }
 
-/// The store of one limiter that leases units. [`Builder::store`](tower_throttle::limiter::Builder::store) creates this store
-/// from the result of [`RedisStore::lease`].
+/// The store of one limiter that leases units. [`Builder::store`](tower_throttle::limiter::Builder::store) creates this
+/// store from the result of [`RedisStore::lease`].
 #[derive(Clone)]
 pub struct LeasedLimit {
     owner: Arc<Owner>,
@@ -53,8 +53,8 @@ pub struct LeasedLimit {
 struct Owner(Arc<Shared>);
 
 impl RedisStore {
-    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) whose limiters take up to `units` units of
-    /// a key at once. These units are a *lease*: the limiter spends them without further trips.
+    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) whose limiters take up to
+    /// `units` units of a key at once. These units are a *lease*: the limiter spends them without further trips.
     ///
     /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
     /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice

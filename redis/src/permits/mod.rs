@@ -123,8 +123,8 @@ struct Owner(Arc<Shared>);
 impl MakeKept<Concurrency, AsPermits> for RedisStore {
     type Store = RedisPermits;
 
-    /// Creates the store of a limiter. Returns an error also if the algorithm has a total or drops the oldest waiter, or
-    /// if the deadline of calls is longer than a quarter of the lease of permits.
+    /// Creates the store of a limiter. Returns an error also if the algorithm has a total or drops the oldest waiter,
+    /// or if the deadline of calls is longer than a quarter of the lease of permits.
     fn make(self, settings: StoreSettings<Concurrency>) -> Result<RedisPermits, RedisError> {
         let StoreSettings { algorithm, name, .. } = settings;
         let error = |detail: &str| RedisError::new(RedisErrorKind::Algorithm, detail);
