@@ -122,7 +122,7 @@ mod concurrency;
 mod definition;
 mod fixed_window;
 mod leaky_bucket;
-mod queue_config;
+pub(crate) mod queue_config;
 mod quota_policy;
 mod rate;
 mod semaphore;
@@ -131,7 +131,7 @@ mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
-mod stored;
+pub(crate) mod stored;
 mod token_bucket;
 mod usage;
 
@@ -146,8 +146,7 @@ pub use concurrency::{Concurrency, ConcurrencyState};
 pub use definition::Algorithm;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
-#[doc(hidden)]
-pub use queue_config::holds_requests;
+pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
 pub(crate) use quota_policy::QuotaUnit;
@@ -163,7 +162,7 @@ pub use usage::Usage;
 
 // These items occur in the signatures of algorithms.
 #[doc(hidden)]
-pub use self::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
+pub use self::stored::ScriptSteps;
 #[doc(hidden)]
 pub use self::{combinator::lockout::LockoutBuilder, combinator::priority::Window, semaphore::Semaphore};
 

@@ -14,7 +14,7 @@
 
 mod calls;
 mod counts;
-mod outcome;
+pub(crate) mod outcome;
 mod policy;
 mod ring;
 mod slice;
@@ -26,8 +26,7 @@ pub use self::calls::{CallStats, StoreStats};
 #[doc(hidden)]
 pub use self::counts::CallCounts;
 pub(crate) use self::counts::CallRegistry;
-#[doc(hidden)]
-pub use self::outcome::CallOutcome;
+pub(crate) use self::outcome::CallOutcome;
 pub use self::policy::{KeyStats, PolicyStats};
 pub(crate) use self::slice::Event;
 pub use self::slice::Slice;
