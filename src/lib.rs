@@ -138,8 +138,7 @@ mod metrics;
 mod observe;
 mod queue;
 mod quota;
-mod random;
-mod sync;
+mod sys;
 #[cfg(feature = "tonic")]
 mod tonic;
 

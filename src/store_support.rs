@@ -10,8 +10,6 @@ use crate::store::{Attempt, MemoryKey, Reservation};
 pub use crate::algorithm::queue_config::holds_requests;
 /// The steps of a script, which decides a call on a server.
 pub use crate::algorithm::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
-/// Returns a random number that a caller cannot predict.
-pub use crate::random::random_u64;
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::CallCounts;
 pub use crate::stats::outcome::CallOutcome;
@@ -24,6 +22,8 @@ pub use crate::store::memory::{
 };
 /// A charge of a store, as a trait instead of a function.
 pub use crate::store::reservation::{Charge, Lost};
+/// Returns a random number that a caller cannot predict.
+pub use crate::sys::random::random_u64;
 
 /// Returns the reservation of a call with this charge.
 pub fn reservation_of(charge: impl Charge + 'static) -> Reservation {

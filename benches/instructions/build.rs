@@ -1,4 +1,4 @@
-//! Sets what `src/random.rs` looks for: the hash seeds are the same in each run.
+//! Sets what `src/sys/random.rs` looks for: the hash seeds are the same in each run.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sys::lock::atomic::{AtomicU64, Ordering};
 
 /// A bound for all keys together: on the number of queued calls, or on the units of the calls that are in progress or
 /// wait.

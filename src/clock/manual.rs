@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::{Clock, Nanos};
-use crate::sync::{Mutex, MutexGuard, PoisonError, wake_all};
+use crate::sys::lock::{Mutex, MutexGuard, PoisonError};
+use crate::sys::wakers::wake_all;
 
 /// A clock that moves only when it is set or advanced. All clones show the same time.
 ///

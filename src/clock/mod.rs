@@ -30,8 +30,7 @@
 //!
 //! | clock | time | deviation |
 //! |---|---|---|
-//! | tokio's clock, read directly (the default on Linux, unless a crate in the build enables tokio's `test-util`) | 17 ns | none |
-//! | tokio's clock, read through tokio (the default in all other cases) | 18 ns | none |
+//! | tokio's clock (the default) | 18 ns | none |
 //! | the time stamp counter (`TscClock`, with the feature `tsc`) | 9 ns | up to 0.1 % |
 //! | the coarse clock of Linux, which this crate does not offer | 3 ns | up to 4 ms late |
 //!
@@ -42,26 +41,22 @@
 //! fits between two ticks only at the second tick.
 
 mod manual;
-mod monotonic;
 #[cfg(feature = "tsc")]
 mod tsc;
-mod wall;
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pin_project_lite::pin_project;
-
-use self::monotonic::Monotonic;
+use tokio::time::Instant;
 
 pub use manual::ManualClock;
 #[cfg(feature = "tsc")]
 pub use tsc::TscClock;
-pub(crate) use wall::since_epoch;
 
 /// A reading of a [`Clock`]: the nanoseconds since that clock's own zero.
 ///
@@ -215,5 +210,66 @@ impl Future for Sleep {
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sleep").finish_non_exhaustive()
+    }
+}
+
+/// The monotonic clock of tokio. Its zero is the Unix epoch, according to the wall clock at the time when this clock
+/// was created. A later step of the wall clock does not change that zero.
+#[derive(Clone, Debug)]
+struct Monotonic {
+    started: Instant,
+    unix: u64,
+}
+
+impl Monotonic {
+    fn new() -> Self {
+        Self { started: Instant::now(), unix: Nanos::from(since_epoch()).0 }
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        const SECOND: u64 = 1_000_000_000;
+        let elapsed = Instant::now().saturating_duration_since(self.started);
+        // `as_nanos` is not used, because it computes in 128 bits. 64 bits suffice for 584 years.
+        let nanos = elapsed.as_secs().saturating_mul(SECOND) + u64::from(elapsed.subsec_nanos());
+        Nanos(self.unix.saturating_add(nanos))
+    }
+
+    fn instant(&self, deadline: Nanos) -> Instant {
+        // This is the time that tokio takes for deadlines that are too late for an `Instant`.
+        const FAR_FUTURE: Duration = Duration::from_secs(86_400 * 365 * 30);
+        let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
+        self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR_FUTURE)
+    }
+}
+
+/// Returns the Unix time of this machine. This time is used in values that are reported to callers, and for the zero of
+/// the default clock and of a `TscClock`.
+pub(crate) fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_default_clock_follows_tokios_paused_time() {
+        let clock = AnyClock::default();
+        let before = clock.now();
+        tokio::time::advance(Duration::from_millis(1_500)).await;
+        assert_eq!(clock.now().saturating_since(before), 1_500_000_000);
+        clock.sleep_until(before.saturating_add(4_000_000_000)).await;
+        assert_eq!(clock.now().saturating_since(before), 4_000_000_000);
+    }
+
+    #[test]
+    fn it_advances_and_starts_at_the_date() {
+        let clock = Monotonic::new();
+        let first = clock.now();
+        while clock.now() == first {}
+        assert!(clock.now() > first);
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        assert!(Nanos::from(wall).0.abs_diff(clock.now().0) < 60_000_000_000);
     }
 }

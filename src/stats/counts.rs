@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::calls::CallStats;
 use super::outcome::{CallOutcome, OUTCOMES};
-use super::thread_number::{THREADS, thread_number};
 use crate::decision::Decision;
+use crate::sys::thread_number::{THREADS, thread_number};
 
 /// Counters that share no cache line with other counters.
 #[derive(Debug, Default)]
@@ -142,7 +142,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::stats::thread_number::TAKING_ALL;
+    use crate::sys::thread_number::TAKING_ALL;
 
     #[test]
     fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {

@@ -18,7 +18,6 @@ pub(crate) mod outcome;
 mod policy;
 mod ring;
 mod slice;
-mod thread_number;
 mod timeline;
 mod top_keys;
 

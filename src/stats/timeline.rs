@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::ring::{FIRST, Ring, Size};
 use super::slice::{Event, Slice};
-use super::thread_number::{THREADS, thread_number};
 use crate::clock::{AnyClock, Nanos};
+use crate::sys::thread_number::{THREADS, thread_number};
 
 /// The recent counts of a policy: by default, one [`Slice`] for each of the last 60 seconds.
 ///

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::random::RandomState;
+use crate::sys::random::RandomState;
 
 /// The keys that are denied most often.
 ///

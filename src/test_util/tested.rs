@@ -11,11 +11,11 @@ use crate::clock::AnyClock;
 use crate::decision::Decision;
 use crate::key::StoreKey;
 use crate::limiter::RateLimiter;
-use crate::random::random_u64;
 use crate::store::{
     Acquired, Attempt, BoxError, CheckStore, KeyedStore, MakeStore, ReplaceAlgorithm, Reservation,
     SettleStore, StoreSettings,
 };
+use crate::sys::random::random_u64;
 
 /// A store whose replies can be awaited, whether the store answers immediately or later.
 pub trait TestedStore<A: Algorithm>:

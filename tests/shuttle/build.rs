@@ -1,4 +1,4 @@
-//! Sets what `src/sync.rs` and `src/random.rs` look for: the locks and atomics are those of shuttle, and the hash seeds
+//! Sets what `src/sys` looks for: the locks and atomics are those of shuttle, and the hash seeds
 //! are the same in each run.
 
 fn main() {

@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 
 use siphasher::sip128::SipHasher13;
 
-use crate::random::random_u64;
 use crate::store::{KeySecret, KeyedHash};
+use crate::sys::random::random_u64;
 
 /// A 128-bit hash of a token or a session, keyed with a random number that stays the same until the process ends. The
 /// token or session cannot be recovered from the hash.

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::sync::{PoisonError, RwLock};
+use crate::sys::lock::{PoisonError, RwLock};
 
 /// A value that all clones share, and that can be replaced while it is in use.
 #[derive(Clone)]

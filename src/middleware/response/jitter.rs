@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use crate::random::random_u64;
+use crate::sys::random::random_u64;
 
 thread_local! {
     static STATE: Cell<u64> = Cell::new(random_u64() | 1);

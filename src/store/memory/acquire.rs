@@ -13,7 +13,7 @@ use crate::clock::Nanos;
 use crate::queue::{Arrival, Enqueued, Fate, QueueView};
 use crate::stats::{CallCounts, CallOutcome, StoreStats};
 use crate::store::{Acquired, Attempt, Reservation, Store};
-use crate::sync::SpinGuard;
+use crate::sys::lock::SpinGuard;
 
 impl<A: Algorithm> Store<A> for MemoryStore<A> {
     type Key = KeyId;

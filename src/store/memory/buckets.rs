@@ -8,7 +8,7 @@ use super::shard::{Shard, ShardConfig};
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
-use crate::sync::atomic::Ordering;
+use crate::sys::lock::atomic::Ordering;
 
 /// The number of shared buckets that are examined for each new key.
 const SWEEP_PER_INSERT: usize = 2;

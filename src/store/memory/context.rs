@@ -10,8 +10,8 @@ use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::PollTurn;
 use crate::store::Attempt;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{PoisonError, RwLock, SpinGuard};
+use crate::sys::lock::atomic::{AtomicBool, Ordering};
+use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 
 /// The data that the clones of a store share.
 #[derive(Debug)]

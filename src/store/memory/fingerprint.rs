@@ -1,6 +1,6 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
-//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](super::siphash), as in std's `HashMap`) with a
+//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](crate::sys::hash), as in std's `HashMap`) with a
 //! random seed for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an IP
 //! address. One bit of the fingerprint is set for every key. This bit is not set in the fingerprint of a missing key,
 //! which all requests without a key share. The other 63 bits are the hash of the key. So the probability that two of
@@ -10,8 +10,8 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroU64;
 
-use super::siphash::SipHasher;
-use crate::random::random_u64;
+use crate::sys::hash::SipHasher;
+use crate::sys::random::random_u64;
 
 /// The identity of a key within one limiter. It is not 0, so that an optional slot takes no more memory than a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]

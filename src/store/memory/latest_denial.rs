@@ -13,7 +13,7 @@
 use super::fingerprint::Fingerprint;
 use crate::clock::Nanos;
 use crate::decision::{Decision, StandingDenial};
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
+use crate::sys::lock::atomic::{AtomicU64, Ordering, fence};
 
 /// The age from which a denial is no longer read without the lock, in nanoseconds. The next call of the key then locks
 /// the shard, and records that the key is in use. So a key with frequent calls is not the first to be evicted.

@@ -10,9 +10,9 @@ use super::on_full::{OnFull, one_unit};
 use super::room::retention;
 use super::shard::{Shard, ShardConfig};
 use super::table::Table;
-use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
-use crate::sync::atomic::Ordering;
+use crate::sys::lock::atomic::Ordering;
+use crate::sys::wakers::Wakers;
 
 impl<A: Algorithm> Table<A> {
     /// Ends a call that holds a permit. `location` is the location of the key when the call was admitted.

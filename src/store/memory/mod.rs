@@ -17,13 +17,11 @@ mod preview;
 mod repeated_denial;
 mod room;
 mod shard;
-mod siphash;
 mod slots;
 mod stats;
 mod table;
 mod turnover;
 mod wait;
-mod wakers;
 
 use std::convert::Infallible;
 use std::fmt;

@@ -7,7 +7,7 @@ use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::store::Attempt;
-use crate::sync::SpinGuard;
+use crate::sys::lock::SpinGuard;
 
 impl<A: Algorithm> Table<A> {
     /// Returns the decision on a call if the latest denial of the shard denies it, and counts the call, unless a layer

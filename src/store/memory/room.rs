@@ -11,7 +11,7 @@ use super::shard::Shard;
 use super::table::Table;
 use crate::algorithm::{Algorithm, QuotaUnit, Usage};
 use crate::clock::Nanos;
-use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sys::lock::atomic::{AtomicUsize, Ordering};
 
 /// The number of slots that are examined for each new key. While there is room, the slots for several new keys are
 /// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots

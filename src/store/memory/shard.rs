@@ -14,7 +14,7 @@ use super::on_full::one_unit;
 use super::slots::Slots;
 use crate::algorithm::{Algorithm, Usage};
 use crate::queue::Queue;
-use crate::sync::{SpinGuard, SpinLock};
+use crate::sys::lock::{SpinGuard, SpinLock};
 
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;

@@ -3,7 +3,7 @@
 use crate::decision::Decision;
 use crate::stats::{CallOutcome, CallRegistry, StoreStats};
 use crate::store::Attempt;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {

@@ -21,12 +21,12 @@ use super::room::retention;
 use super::shard::{Queues, Shard, ShardConfig, Shards, shard_count};
 use super::stats::Counters;
 use super::turnover::Turnover;
-use super::wakers::Wakers;
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
 use crate::store::Attempt;
-use crate::sync::SpinGuard;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sys::lock::SpinGuard;
+use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sys::wakers::Wakers;
 
 const SHARED_SHARDS: usize = 16;
 

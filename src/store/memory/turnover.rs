@@ -1,7 +1,7 @@
 //! The time in which the keys of a full table are replaced by new ones.
 
 use crate::clock::Nanos;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sys::lock::atomic::{AtomicU64, Ordering};
 
 /// The number of readings that are kept. They cover more than a quarter of the table.
 const READINGS: usize = 32;

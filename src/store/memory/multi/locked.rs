@@ -25,7 +25,7 @@ use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
 use crate::store::memory::preview::Preview;
 use crate::store::memory::shard::Shard;
-use crate::sync::SpinGuard;
+use crate::sys::lock::SpinGuard;
 
 /// The algorithm that a call chose, with its type erased.
 pub type AnyAlgorithm = Box<dyn Any + Send + Sync>;

@@ -29,7 +29,7 @@ use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::store;
-use crate::sync::wake_all;
+use crate::sys::wakers::wake_all;
 
 pub(crate) use at_once::decide_at_once;
 pub use few::Few;

@@ -14,7 +14,7 @@ const WIDE: u64 = 0xff;
 
 /// A hasher with a secret key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SipHasher {
+pub(crate) struct SipHasher {
     state: [u64; 4],
     /// The bytes that do not fill a block yet. The first of them is the lowest byte.
     tail: u64,
@@ -27,12 +27,12 @@ pub(super) struct SipHasher {
 impl SipHasher {
     /// Creates a hasher from a state that [`seeded`](SipHasher::seeded) has returned.
     #[inline(always)]
-    pub(super) fn new(state: [u64; 4]) -> Self {
+    pub(crate) fn new(state: [u64; 4]) -> Self {
         Self { state, tail: 0, tail_len: 0, len: 0 }
     }
 
     /// Returns the initial state of hashers with this key.
-    pub(super) fn seeded([low, high]: [u64; 2]) -> [u64; 4] {
+    pub(crate) fn seeded([low, high]: [u64; 2]) -> [u64; 4] {
         [
             low ^ 0x736f_6d65_7073_6575,
             high ^ 0x646f_7261_6e64_6f6d,

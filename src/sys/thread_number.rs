@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
-use crate::sync::thread_local;
+use crate::sys::lock::thread_local;
 
 /// The number of threads that can have a number at the same time.
-pub(super) const THREADS: usize = u128::BITS as usize;
+pub(crate) const THREADS: usize = u128::BITS as usize;
 
 /// The numbers that threads have, as bits. A thread returns its number under this lock, and another thread takes the
 /// number under this lock. So the second thread sees everything that the first thread has counted.
@@ -46,12 +46,12 @@ impl Drop for ThreadNumber {
 
 /// Locked by tests in which threads take all numbers. Such a test would fail if another one had the numbers.
 #[cfg(test)]
-pub(super) static TAKING_ALL: Mutex<()> = Mutex::new(());
+pub(crate) static TAKING_ALL: Mutex<()> = Mutex::new(());
 
 /// Returns a number below [`THREADS`] that no other thread has. Returns `None` if [`THREADS`] threads had numbers when
 /// this thread first asked for one, or if this thread is ending.
 #[inline]
-pub(super) fn thread_number() -> Option<usize> {
+pub(crate) fn thread_number() -> Option<usize> {
     let number = NUMBER.try_with(Cell::get).unwrap_or(NONE);
     if number < THREADS { Some(number) } else { ask(number) }
 }

@@ -1,5 +1,4 @@
-//! Locks and atomics, and a function that wakes several wakers. The atomics, and all locks except [`SpinLock`], are
-//! those of std. In the tests in `tests/shuttle/main.rs`, all locks and atomics are those of a scheduler that tries
+//! Locks and atomics. The atomics, and all locks except [`SpinLock`], are those of std. In the tests in `tests/shuttle/main.rs`, all locks and atomics are those of a scheduler that tries
 //! many interleavings of threads. A [`SpinLock`] is a lock that is held only for short work, usually for less than a
 //! microsecond.
 
@@ -100,30 +99,12 @@ mod real {
     }
 }
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::task::Waker;
-use std::thread;
-
 pub(crate) use real::*;
-
-/// Wakes all `wakers`, even if one of them panics. The first panic is resumed afterwards, unless the thread is already
-/// panicking.
-pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    let mut first = None;
-    for waker in wakers {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
-            first.get_or_insert(panic);
-        }
-    }
-    if let Some(panic) = first
-        && !thread::panicking()
-    {
-        resume_unwind(panic);
-    }
-}
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// Some threads lose the processor while they have the lock, so that other threads block, and the first of those
