@@ -25,28 +25,67 @@
 //!
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
 //! algorithm of the limiter, which is passed as `base`.
+//!
+//! A queue, its waiters and the view that an arriving call has of them are one file, because all of them read and
+//! change the same waiters and the same projection.
 
-mod arrival;
-mod cancel;
-mod counted;
-mod enqueue;
-mod release;
-mod retry;
 #[cfg(test)]
 mod tests;
-mod view;
-mod waiter;
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
+use std::task::Waker;
 
-use self::waiter::{LastRelease, Projection, Released, Waiter};
-use crate::algorithm::{Algorithm, QueueConfig, Semaphore};
+use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, QueueSlot, Semaphore, SharedPermit};
 use crate::clock::Nanos;
+use crate::decision::Decision;
 
-pub(crate) use arrival::{Arrival, Fate};
-pub(crate) use view::QueueView;
-pub(crate) use waiter::{Enqueued, PollTurn};
+/// The maximum number of iterations of the fixed-point search in `retry_by_displacement`.
+const MAX_ITERATIONS: usize = 8;
+
+/// A call that arrives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) now: Nanos,
+    pub(crate) cost: u64,
+    pub(crate) priority: bool,
+    /// `true` if the call may be queued.
+    pub(crate) may_wait: bool,
+    /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
+    pub(crate) max_wait: u64,
+    /// `true` for a waiter that a newer call has displaced. The `retry_after` of the waiter's denial is the time until
+    /// a place is free, not the time until the call could displace another waiter.
+    pub(crate) dropped: bool,
+}
+
+/// The outcome of a call.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// The call is allowed or denied immediately.
+    Decided(Decision),
+    Waits,
+    /// The call would wait if there were a free place.
+    Full,
+}
+
+/// The outcome of a call that arrives at the queue.
+#[derive(Debug)]
+pub(crate) enum Enqueued {
+    /// The call is allowed or denied immediately.
+    Decided(Decision),
+    /// The call waits under this ticket.
+    Queued(u64),
+}
+
+/// The result of polling a waiter.
+#[derive(Debug)]
+pub(crate) enum PollTurn {
+    /// The decision, and the time at which an admitted call was charged.
+    Ready(Decision, Nanos),
+    /// The call is not ready. Poll it again at this time, or when it is woken.
+    NotBefore(Nanos),
+}
 
 /// The waiters of one key, and the calls that were released or denied and whose futures have not been polled since.
 #[derive(Debug)]
@@ -76,6 +115,132 @@ pub(crate) struct Queue<A: Algorithm> {
     checked_at: Option<Nanos>,
     /// The key's time at the last access.
     seen: Nanos,
+}
+
+/// A queue as seen by a call that arrives now.
+#[derive(Debug)]
+pub(crate) struct QueueView<'a, A: Algorithm> {
+    /// The algorithm of waiters that chose no tier.
+    base: &'a A,
+    /// The algorithm of the call.
+    algorithm: &'a A,
+    config: QueueConfig,
+    state: &'a mut A::State,
+    /// The waiters ahead. `None` if no waiter is ahead.
+    before: Option<Ahead<'a, A>>,
+    /// The count of the waiters of all keys, and its maximum.
+    total: &'a Semaphore,
+}
+
+/// The waiters ahead of a call.
+#[derive(Debug)]
+struct Ahead<'a, A: Algorithm> {
+    waiters: &'a VecDeque<Waiter<A>>,
+    /// The time of the latest reset of the schedule.
+    since: Nanos,
+    /// The state after all waiters have been admitted. `None` if it is unknown when they will be admitted.
+    projection: Option<&'a mut Projection<A::State>>,
+    /// The number of waiters at the front that are treated as released.
+    gone: usize,
+    waiting: usize,
+    /// The total cost of the waiters that are not treated as released.
+    ahead: u128,
+}
+
+/// The way in which a call that cannot pass now is handled.
+enum Course {
+    Waits,
+    Full,
+    /// The queues of all keys together are full.
+    TotalFull,
+    Denied,
+}
+
+/// A call in the queue.
+#[derive(Debug)]
+struct Waiter<A> {
+    ticket: u64,
+    cost: u64,
+    /// The algorithm that the call chose for itself: its tier.
+    tier: Option<Box<A>>,
+    arrived: Nanos,
+    /// The time at which the waiter is denied, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
+    deadline: Nanos,
+    wake_at: Nanos,
+    waker: Option<Waker>,
+    /// The call in the count of the waiters of all keys. Dropping this value lowers the count.
+    _counted: QueueSlot,
+    /// The units of the call in the totals of its algorithm. Dropping this permit subtracts them.
+    permit: SharedPermit,
+}
+
+/// A waiter that was removed from the queue before its release. The count of the waiters of all keys, and the totals of
+/// the algorithm, no longer include this waiter.
+#[derive(Debug)]
+struct Displaced<A> {
+    ticket: u64,
+    cost: u64,
+    tier: Option<Box<A>>,
+    arrived: Nanos,
+    waker: Option<Waker>,
+}
+
+/// A queued call that was released or denied, and whose future has not been polled since.
+#[derive(Debug)]
+struct Released<A> {
+    ticket: u64,
+    cost: u64,
+    tier: Option<Box<A>>,
+    decision: Decision,
+    /// The time at which the call was charged, if it was admitted.
+    charged_at: Nanos,
+    permit: SharedPermit,
+}
+
+/// The latest release, with the data that is needed to undo it.
+#[derive(Debug)]
+struct LastRelease<S> {
+    ticket: u64,
+    cost: u64,
+    at: Nanos,
+    /// The state before the release, if it was copied.
+    before: Option<S>,
+}
+
+/// The state after every waiter has been admitted at its scheduled time.
+#[derive(Clone, Debug)]
+struct Projection<S> {
+    state: S,
+    /// The clock reading to pass to the algorithm as `now` together with this state.
+    at: Nanos,
+}
+
+impl Arrival {
+    /// Creates a call without priority that waits as long as the queue allows.
+    pub(crate) fn new(now: Nanos, cost: u64) -> Self {
+        Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
+    }
+
+    /// Returns the call's maximum wait in a queue with the configuration `queue`, in nanoseconds.
+    fn max_wait(&self, queue: QueueConfig) -> u64 {
+        self.max_wait.min(queue.max_wait())
+    }
+
+    /// Returns whether the call would be released within its maximum wait, or `true` if the wait is unknown. All calls
+    /// ahead have been charged to `state`. `at` is the clock reading to pass to the algorithm as `now` together with
+    /// `state`.
+    fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
+        let config = queue_config(algorithm);
+        let max_wait = self.max_wait(config);
+        if max_wait == u64::MAX || !config.is_timed() {
+            return true;
+        }
+        if config.is_counted() {
+            return capacity(algorithm, state, at, self.now, max_wait) > 0;
+        }
+        let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
+        algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+    }
 }
 
 impl<A: Algorithm> Queue<A> {
@@ -195,10 +360,941 @@ impl<A: Algorithm> Queue<A> {
     }
 }
 
+/// Calls that arrive at the queue.
+impl<A: Algorithm> Queue<A> {
+    /// Decides a new call, or queues it. The call uses the algorithm `tier` if it chose one, and `base` otherwise. Due
+    /// waiters must have been [released](Queue::release) before.
+    pub(crate) fn try_enqueue(
+        &mut self,
+        base: &A,
+        tier: Option<&A>,
+        state: &mut A::State,
+        arrival: Arrival,
+        wake: &mut Vec<Waker>,
+    ) -> Enqueued {
+        let algorithm = tier.unwrap_or(base);
+        let Arrival { now, cost, .. } = arrival;
+        let config = queue_config(algorithm);
+        let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
+        let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
+        match waits && !config.is_exclusive() {
+            // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
+            true => self.ensure_approximate_projection(base, state, now, 0),
+            false => self.ensure_exact_projection(base, state, now, 0),
+        }
+        let mut view = QueueView::behind(base, algorithm, state, self, 0);
+        match view.decide(arrival) {
+            Fate::Decided(decision) => {
+                if decision.is_allowed() && cost > 0 {
+                    self.commit_release();
+                }
+                Enqueued::Decided(decision)
+            }
+            Fate::Full if view.drops_oldest() => self.displace_and_enqueue(base, tier, state, arrival, wake),
+            Fate::Full => Enqueued::Decided(view.reject(arrival).with_queue_full()),
+            Fate::Waits => self.join(base, tier, state, arrival),
+        }
+    }
+
+    /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
+    /// that waiter, denies the new call instead. If calls of other keys use up the total of all keys while the oldest
+    /// waiter is out of the queue, both calls may be denied.
+    fn displace_and_enqueue(
+        &mut self,
+        base: &A,
+        tier: Option<&A>,
+        state: &mut A::State,
+        arrival: Arrival,
+        wake: &mut Vec<Waker>,
+    ) -> Enqueued {
+        let (now, algorithm) = (arrival.now, tier.unwrap_or(base));
+        let Some(oldest) = self.pop_oldest_if(base, algorithm, state, arrival) else {
+            let denial = self.view(base, algorithm, state, now).reject(arrival);
+            return Enqueued::Decided(denial.with_queue_full());
+        };
+        let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
+        let oldest = Displaced::from(oldest);
+        let enqueued = self.join(base, tier, state, arrival);
+        let Enqueued::Queued(_) = enqueued else {
+            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
+            // the total allows this.
+            let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
+            if let Some((slot, permit)) = self.total.try_acquire_one().zip(permit) {
+                let Displaced { ticket, cost, tier, arrived, waker } = oldest;
+                let waiter =
+                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _counted: slot, permit };
+                self.ahead += u128::from(cost);
+                self.waiting.push_front(waiter);
+                self.projection = None;
+                return enqueued;
+            }
+            wake.extend(self.reject_displaced(base, state, oldest, now));
+            return enqueued;
+        };
+        wake.extend(self.reject_displaced(base, state, oldest, now));
+        wake.extend(self.head_waker(base, state, now));
+        enqueued
+    }
+
+    /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
+    fn reject_displaced(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        displaced: Displaced<A>,
+        now: Nanos,
+    ) -> Option<Waker> {
+        let arrival = Arrival { dropped: true, ..Arrival::new(now, displaced.cost) };
+        let algorithm = displaced.tier.as_deref().unwrap_or(base);
+        let refusal = self.view(base, algorithm, state, now).reject(arrival).with_queue_full();
+        self.reject(displaced, refusal, now)
+    }
+
+    /// Queues a call. Denies the call if `max_queued` calls are queued already, or if a total of the algorithm has too
+    /// few units.
+    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
+        let Arrival { now, cost, .. } = arrival;
+        let algorithm = tier.unwrap_or(base);
+        let Some((slot, permit)) =
+            self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
+        else {
+            // It is unknown when another queue will release a waiter. So the call is denied like a call that may not
+            // wait.
+            let arrival = Arrival { may_wait: false, ..arrival };
+            let denial = self.view(base, algorithm, state, now).reject(arrival);
+            return Enqueued::Decided(denial.with_queue_full());
+        };
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        let ready_at = match &mut self.projection {
+            Some(projection) => {
+                if tier.is_some() {
+                    // If the tier is new to the key, this call adds the tier to the state.
+                    let _ = algorithm.ready_at(state, now, cost);
+                }
+                let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
+                projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
+                ready_at
+            }
+            // The call is the first waiter, or it is unknown when calls will be admitted.
+            None => algorithm.ready_at(state, now, cost),
+        };
+        if self.waiting.is_empty() {
+            self.set_ready_at(ready_at, now);
+            self.seen = algorithm.last_update(state);
+        }
+        let config = queue_config(algorithm);
+        let deadline = match config.is_timed() {
+            true => Nanos::MAX,
+            false => now.saturating_add(arrival.max_wait(config)),
+        };
+        let (tier, wake_at) = (tier.cloned().map(Box::new), ready_at.unwrap_or(Nanos::MAX).min(deadline));
+        self.ahead += u128::from(cost);
+        self.waiting.push_back(Waiter {
+            ticket,
+            cost,
+            tier,
+            arrived: now,
+            deadline,
+            wake_at,
+            waker: None,
+            _counted: slot,
+            permit,
+        });
+        Enqueued::Queued(ticket)
+    }
+
+    /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
+    /// is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
+    /// call.
+    fn pop_oldest_if(
+        &mut self,
+        base: &A,
+        algorithm: &A,
+        state: &A::State,
+        arrival: Arrival,
+    ) -> Option<Waiter<A>> {
+        let now = arrival.now;
+        let oldest = self.waiting.front()?;
+        if queue_config(algorithm).is_timed() {
+            let mut projection = self.projection.clone().filter(|_| !self.is_stale);
+            let remove = |projection: &mut Projection<A::State>| {
+                projection.remove(oldest.algorithm(base), now, oldest.cost)
+            };
+            let mut projection = match projection.take_if(remove) {
+                Some(projection) => projection,
+                None => self.after(base, state, now, 1..self.waiting.len()),
+            };
+            if !arrival.is_in_time(algorithm, &mut projection.state, projection.at) {
+                return None;
+            }
+            self.projection = Some(projection);
+        }
+        (self.ready_at, self.ahead) = (None, self.ahead - u128::from(oldest.cost));
+        self.waiting.pop_front()
+    }
+}
+
+/// The release of due waiters.
+impl<A: Algorithm> Queue<A> {
+    /// Releases all due waiters.
+    pub(crate) fn release(&mut self, base: &A, state: &mut A::State, now: Nanos, wake: &mut Vec<Waker>) {
+        if self.is_known_to_wait(base, state, now) {
+            return;
+        }
+        // The key may have observed the clock since the last access to the queue. Only a reading before the key's
+        // latest reading means that the clock was set back.
+        self.seen = self.seen.max(base.last_update(state));
+        let known = self.released.len();
+        let mut remaining = Vec::new();
+        while let Some(first) = self.waiting.front() {
+            let cost = first.cost;
+            let before = A::UNDO_BY_COPY.then(|| state.clone());
+            let arrived = first.arrived.max(self.since);
+            let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
+            self.observe_time(base.last_update(state));
+            let Some(at) = admitted else { break };
+            // If the first of the released waiters was released on time, the other waiters were as well.
+            if remaining.is_empty() {
+                self.record_departure(base, at);
+            }
+            let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = self.waiting.pop_front() else {
+                break;
+            };
+            self.ahead -= u128::from(cost);
+            self.undo = Some(LastRelease { ticket, cost, at: self.seen, before });
+            remaining.push((self.waiting.len(), self.ahead));
+            let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
+            // A bucket may admit a call without advancing its state to `now`.
+            let charged_at = now.max(self.seen);
+            self.released.push_back(Released { ticket, cost, tier, decision, charged_at, permit });
+            wake.extend(waker);
+        }
+        wake.extend(self.head_waker(base, state, now));
+        if !remaining.is_empty() {
+            self.decide_released(base, state, now, known, &remaining);
+        }
+    }
+
+    /// Returns whether an earlier access has computed that no waiter is due at `now`.
+    ///
+    /// If the result is `true`, only the queue records the reading `now`, and the state is not advanced to `now`. If
+    /// the clock is later set back to before this reading, the state is advanced to this reading before it observes the
+    /// earlier one.
+    #[inline]
+    fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
+        let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
+        self.observe_checked(base, state, now);
+        let is_known = checked_at <= now && now < ready_at;
+        self.checked_at = is_known.then_some(now);
+        is_known
+    }
+
+    /// Advances the state to the latest reading that only the queue has recorded, if the clock was set back since.
+    fn observe_checked(&self, base: &A, state: &mut A::State, now: Nanos) {
+        if let Some(checked_at) = self.checked_at.filter(|checked_at| now < *checked_at) {
+            let _ = base.peek(state, checked_at, 0);
+        }
+    }
+
+    /// Records the time at which the first waiter is released, as computed at `now`. Returns that time. If the time is
+    /// unknown, returns [`Nanos::MAX`], and each access computes the time again.
+    fn set_ready_at(&mut self, ready_at: Option<Nanos>, now: Nanos) -> Nanos {
+        self.checked_at = ready_at.map(|_| now);
+        *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
+    }
+
+    /// Records that the first waiter was released at `at`. If `at` is later than the computed time, the waiters behind
+    /// the released waiter are delayed, and the projection is only approximate. If no time was computed, the projection
+    /// also counts as approximate.
+    fn record_departure(&mut self, base: &A, at: Nanos) {
+        if self.ready_at.is_none_or(|ready_at| at > ready_at) {
+            self.is_stale = true;
+            // The schedule of a bucket has moved, which is rare. The decisions of the released calls must be computed
+            // from the new schedule.
+            if A::ADDS_UP || queue_config(base).is_counted() {
+                self.projection = None;
+            }
+        }
+    }
+
+    /// Simulates the release of all due waiters on `state`, which is a copy of the key's state. Returns the number of
+    /// due waiters.
+    pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
+        let mut released = 0;
+        self.observe_checked(base, state, now);
+        let seen = self.seen.max(base.last_update(state));
+        for waiter in &self.waiting {
+            let arrived = waiter.arrived.max(self.since);
+            let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);
+            let Some(at) = admitted else { break };
+            self.is_stale |= released == 0 && self.ready_at.is_none_or(|ready_at| at > ready_at);
+            released += 1;
+        }
+        if base.last_update(state) < seen {
+            self.projection = None;
+        }
+        released
+    }
+
+    /// Computes the time at which the first waiter is released. Returns the waker of this waiter if the release is
+    /// before the time of the waiter's timer.
+    fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
+        let first = self.waiting.front()?;
+        let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
+        let ready_at = self.set_ready_at(ready_at, now);
+        self.observe_time(base.last_update(state));
+        let first = self.waiting.front()?;
+        first.waker.clone().filter(|_| first.wake_at > ready_at)
+    }
+
+    /// Updates the key's time to `seen`. If the clock was set back, moves the times of the waiters back as well.
+    fn observe_time(&mut self, seen: Nanos) {
+        if seen < self.seen {
+            let back = self.seen.saturating_since(seen);
+            for waiter in &mut self.waiting {
+                waiter.arrived = waiter.arrived.min(seen);
+                waiter.deadline = earlier(waiter.deadline, back);
+                waiter.wake_at = earlier(waiter.wake_at, back);
+            }
+            self.since = self.since.min(seen);
+            self.projection = None;
+        }
+        self.seen = seen;
+    }
+
+    /// Computes the decisions of the calls that were just released. Each decision describes the queue as it was right
+    /// after the release. The `reset_after` of a decision may come from an approximate projection, because the exact
+    /// projection is not recomputed for each released call.
+    fn decide_released(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        known: usize,
+        remaining: &[(usize, u128)],
+    ) {
+        self.ensure_approximate_projection(base, state, now, 0);
+        for (at, (waiting, ahead)) in (known..).zip(remaining) {
+            let tier = self.released[at].tier.take();
+            let algorithm = tier.as_deref().unwrap_or(base);
+            let mut view = QueueView::behind(base, algorithm, state, self, 0).with(*waiting, *ahead);
+            let decision = view.admission(now, false);
+            // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
+            let decision = algorithm.report(state, now, 0, false, decision);
+            let released = &mut self.released[at];
+            let delay = released.decision.delay();
+            released.decision = decision.with_delay(Nanos::from(delay).0);
+            released.tier = tier;
+        }
+    }
+
+    /// Polls a waiter. Due waiters must have been [released](Queue::release).
+    ///
+    /// Also returns a waker that is no longer needed. This waker must be dropped while no lock is held, because
+    /// dropping a waker may run any code.
+    pub(crate) fn ask(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        ticket: u64,
+        waker: &Waker,
+    ) -> (PollTurn, Option<Waker>) {
+        if let Some(released) = self.take_released(ticket) {
+            self.undo.take_if(|undo| undo.ticket == ticket);
+            if released.decision.is_allowed() {
+                released.permit.forget();
+            }
+            return (PollTurn::Ready(released.decision, released.charged_at), None);
+        }
+        let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
+        // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
+        if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
+            return self.time_out(base, state, now, at);
+        }
+        // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
+        // was replaced.
+        if at == 0 || self.waiting[at].wake_at <= self.seen.max(now) {
+            let ready_at = match at {
+                0 => self.ready_at,
+                _ if !queue_config(base).is_timed() => None,
+                _ => {
+                    let mut ahead = self.after(base, state, now, 0..at);
+                    let waiter = &self.waiting[at];
+                    let ready_at = waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
+                    ready_at.map(|ready_at| ready_at.max(ahead.at))
+                }
+            };
+            self.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(self.waiting[at].deadline);
+        }
+        let waiter = &mut self.waiting[at];
+        let spare = match &waiter.waker {
+            Some(known) if known.will_wake(waker) => None,
+            _ => waiter.waker.replace(waker.clone()),
+        };
+        (PollTurn::NotBefore(waiter.wake_at), spare)
+    }
+
+    /// Denies a waiter that has reached its `max_wait`.
+    fn time_out(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        at: usize,
+    ) -> (PollTurn, Option<Waker>) {
+        let Some(waiter) = self.remove(base, now, at) else { unreachable!("it was found") };
+        let arrival = Arrival { may_wait: false, ..Arrival::new(now, waiter.cost) };
+        let decision = self.view(base, waiter.algorithm(base), state, now).reject(arrival);
+        let decision = decision.with_delay(now.saturating_since(waiter.arrived));
+        (PollTurn::Ready(decision, now), waiter.waker)
+    }
+
+    fn take_released(&mut self, ticket: u64) -> Option<Released<A>> {
+        let at = self.released.binary_search_by_key(&ticket, |released| released.ticket).ok()?;
+        self.released.remove(at)
+    }
+}
+
+/// Waiters that leave the queue before their release, and releases that are undone.
+impl<A: Algorithm> Queue<A> {
+    /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
+    /// call is undone, unless another call was admitted since the release, or the state was changed in another way,
+    /// such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units of an
+    /// admitted call are released in any case.
+    ///
+    /// Returns the waker of the call, which must be dropped while no lock is held.
+    pub(crate) fn cancel(
+        &mut self,
+        base: &A,
+        state: &mut A::State,
+        now: Nanos,
+        ticket: u64,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Waker> {
+        if let Ok(at) = self.find(ticket) {
+            let waiter = self.remove(base, now, at)?;
+            if let Some(behind) = self.waiting.get_mut(at) {
+                // The time is recomputed at the next poll.
+                behind.wake_at = Nanos::ZERO;
+                wake.extend(behind.waker.clone());
+            }
+            return waiter.waker;
+        }
+        let released = self.take_released(ticket)?;
+        let algorithm = released.tier.as_deref().unwrap_or(base);
+        if let Some(undo) = self.undo.take_if(|undo| undo.ticket == ticket) {
+            match undo.before {
+                Some(before) => algorithm.restore(state, before),
+                None => algorithm.undo(state, algorithm.last_update(state), undo.cost, undo.at),
+            }
+            (self.is_stale, self.checked_at) = (true, None);
+        }
+        if released.decision.is_allowed() {
+            // The units of the call are subtracted from the totals when `released.permit` is dropped.
+            algorithm.release(state, algorithm.last_update(state), released.cost);
+            self.checked_at = None;
+        }
+        None
+    }
+
+    /// Removes the waiter at the index `at`.
+    fn remove(&mut self, base: &A, now: Nanos, at: usize) -> Option<Waiter<A>> {
+        let waiter = self.waiting.remove(at)?;
+        self.ahead -= u128::from(waiter.cost);
+        if at == 0 {
+            self.ready_at = None;
+        }
+        let algorithm = waiter.algorithm(base);
+        self.projection.take_if(|projection| !projection.remove(algorithm, now, waiter.cost));
+        Some(waiter)
+    }
+
+    /// Records the denial of a waiter, which the next poll of the waiter returns. Returns the waker of the waiter.
+    fn reject(&mut self, displaced: Displaced<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
+        let Displaced { ticket, cost, tier, arrived, waker } = displaced;
+        let decision = refusal.with_delay(now.saturating_since(arrived));
+        let permit = SharedPermit::default();
+        self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, permit });
+        waker
+    }
+
+    /// Denies all waiters. Calls that were released before stay admitted.
+    pub(crate) fn close(&mut self, now: Nanos, refusal: Decision, wake: &mut Vec<Waker>) {
+        for waiter in mem::take(&mut self.waiting) {
+            wake.extend(self.reject(waiter.into(), refusal, now));
+        }
+        self.ahead = 0;
+        self.projection = None;
+    }
+}
+
+impl<'a, A: Algorithm> QueueView<'a, A> {
+    /// Creates the view of an empty queue.
+    #[inline]
+    pub(crate) fn empty(
+        algorithm: &'a A,
+        config: QueueConfig,
+        state: &'a mut A::State,
+        total: &'a Semaphore,
+    ) -> Self {
+        Self { base: algorithm, algorithm, config, state, before: None, total }
+    }
+
+    /// Creates the view of a call that arrives behind all waiters, and that `algorithm` decides. The first `gone`
+    /// waiters are treated as released. The projection must have been computed before.
+    fn behind(
+        base: &'a A,
+        algorithm: &'a A,
+        state: &'a mut A::State,
+        queue: &'a mut Queue<A>,
+        gone: usize,
+    ) -> Self {
+        let Queue { waiting: waiters, ahead, projection, since, total, .. } = queue;
+        let left = waiters.iter().take(gone).map(|waiter| u128::from(waiter.cost)).sum::<u128>();
+        let (waiting, since, ahead) = (waiters.len() - gone, *since, *ahead - left);
+        let before = Ahead { waiters, since, projection: projection.as_mut(), gone, waiting, ahead };
+        let before = Some(before).filter(|before| before.waiting > 0);
+        Self { base, algorithm, config: queue_config(algorithm), state, before, total }
+    }
+
+    /// Sets the number and the total cost of the waiters ahead, to describe the queue as it was right after an earlier
+    /// release.
+    fn with(mut self, waiting: usize, ahead: u128) -> Self {
+        if let Some(before) = &mut self.before {
+            (before.waiting, before.ahead) = (waiting, ahead);
+        }
+        self
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.before.is_none()
+    }
+
+    /// Returns the state after all waiters ahead have been released, and the clock reading to pass to the algorithm as
+    /// `now` together with that state.
+    fn tail(&mut self, now: Nanos) -> (&mut A::State, Nanos) {
+        match &mut self.before {
+            Some(Ahead { projection: Some(projection), .. }) => {
+                (&mut projection.state, projection.at.max(now))
+            }
+            _ => (self.state, now),
+        }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.before.as_ref().map_or(0, |before| before.waiting as u64)
+    }
+
+    fn ahead(&self) -> u128 {
+        self.before.as_ref().map_or(0, |before| before.ahead)
+    }
+
+    /// Decides a call, and charges its units if it is allowed.
+    #[inline]
+    pub(crate) fn decide(&mut self, arrival: Arrival) -> Fate {
+        let Arrival { now, cost, .. } = arrival;
+        let algorithm = self.algorithm;
+        let may_pass = cost == 0 || self.is_empty();
+        // A check may count a denial even if the call can then be queued. So an algorithm with an exclusive queue
+        // decides by `peek` first.
+        let decision = match may_pass && !self.config.is_exclusive() {
+            true => algorithm.check(self.state, now, cost),
+            false => match algorithm.peek(self.state, now, cost) {
+                peeked if may_pass && peeked.is_allowed() => algorithm.check(self.state, now, cost),
+                peeked => peeked,
+            },
+        };
+        if may_pass && decision.is_allowed() {
+            return Fate::Decided(self.admitted(decision, arrival));
+        }
+        self.fate(decision, arrival, true)
+    }
+
+    /// Returns the outcome that a call would have, without charging anything.
+    pub(crate) fn preview(&mut self, arrival: Arrival) -> Fate {
+        let Arrival { now, cost, .. } = arrival;
+        let decision = self.algorithm.peek(self.state, now, cost);
+        if decision.is_allowed() && (cost == 0 || self.is_empty()) {
+            return Fate::Decided(self.admitted(decision, arrival));
+        }
+        self.fate(decision, arrival, false)
+    }
+
+    /// Returns the outcome of a call that cannot pass now. `decision` is what the algorithm decided without regard to
+    /// the queue. `counts` is false for a preview.
+    fn fate(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Fate {
+        match self.course(decision, arrival) {
+            Course::Waits => Fate::Waits,
+            Course::Full => Fate::Full,
+            Course::Denied => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
+            Course::TotalFull => {
+                Fate::Decided(self.reported_rejection(decision, arrival, counts).with_queue_full())
+            }
+        }
+    }
+
+    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is denied for
+    /// another reason. `decision` is what the algorithm decided without regard to the queue.
+    fn course(&mut self, decision: Decision, arrival: Arrival) -> Course {
+        let config = self.config;
+        if decision.is_barred() || decision.never_fits() || !arrival.may_wait {
+            return Course::Denied;
+        }
+        if arrival.max_wait(config) == 0 && !config.is_timed() {
+            // The wait is unknown and `max_wait` is zero.
+            return Course::Denied;
+        }
+        let is_full = config.places() > 0 && self.waiting() >= config.places();
+        if is_full && self.drops_oldest() {
+            // Whether the call can then be released in time is checked later.
+            return Course::Full;
+        }
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(arrival.now);
+        if !arrival.is_in_time(algorithm, tail, at) {
+            return Course::Denied;
+        }
+        let course = match config.priority_units() {
+            None if self.waiting() < config.places() => Course::Waits,
+            None if config.places() > 0 => Course::Full,
+            Some(units)
+                if arrival.priority && self.ahead() + u128::from(arrival.cost) <= u128::from(units) =>
+            {
+                Course::Waits
+            }
+            _ => Course::Denied,
+        };
+        match course {
+            Course::Waits | Course::Full if self.total.available() == 0 => Course::TotalFull,
+            course => course,
+        }
+    }
+
+    /// Returns whether a new call displaces the oldest waiter if the queue is full.
+    pub(crate) fn drops_oldest(&self) -> bool {
+        self.config.overflow() == QueueOverflow::DropOldest
+    }
+
+    /// Returns the decision for a call that would be denied, without counting the denial.
+    pub(crate) fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
+        let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
+        self.reported_rejection(decision, arrival, false)
+    }
+
+    /// Returns the decision for a call that is denied, and counts the denial.
+    pub(crate) fn reject(&mut self, arrival: Arrival) -> Decision {
+        let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
+        self.reported_rejection(decision, arrival, true)
+    }
+
+    /// Returns the denial of a call as the algorithm reports it. `counts` is false for a preview.
+    fn reported_rejection(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Decision {
+        let rejection = self.rejection(decision, arrival);
+        self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
+    }
+
+    /// Returns the denial of a call that may not wait, and must not overtake the waiters.
+    pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
+        let Arrival { now, cost, .. } = arrival;
+        let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
+        let retry = (fits && self.config.is_timed()).then(|| self.turn(now, cost));
+        self.deny_behind_others(arrival, fits, retry)
+    }
+
+    fn deny_behind_others(&mut self, arrival: Arrival, fits: bool, retry: Option<u64>) -> Decision {
+        let Arrival { now, cost, .. } = arrival;
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(now);
+        let last = algorithm.peek(tail, at, cost);
+        Decision::deny(last.limit(), 0, retry, reset_of(last, at, now))
+            .with_unknown_wait(fits)
+            .with_index(last.limit_index())
+    }
+
+    /// Returns the decision on a call of cost 1 that has just been admitted, at `now`.
+    pub(crate) fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
+        let arrival = Arrival { priority, ..Arrival::new(now, 1) };
+        let decision = self.algorithm.peek(self.state, now, 0);
+        self.admitted(decision, arrival)
+    }
+
+    /// Returns the decision on an admitted call, adapted to the queue. `decision` is what the algorithm decided without
+    /// regard to the queue. If `remaining` includes the places of the queue, it counts calls with the same priority and
+    /// maximum wait.
+    #[inline]
+    fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let Arrival { now, cost, .. } = arrival;
+        match self.counts_places(arrival) {
+            true => {
+                let counted = self.counted_admission(decision, arrival);
+                self.algorithm.report(self.state, now, cost, false, counted)
+            }
+            false if self.is_empty() => decision,
+            false => decision.with_remaining_zero().with_min_reset(self.reset(now)),
+        }
+    }
+
+    /// Returns the decision on a denied call, adapted to the queue. `decision` is what the algorithm decided without
+    /// regard to the queue.
+    fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
+        let retry = (fits && is_timed).then(|| self.retry(arrival));
+        if self.counts_places(arrival) {
+            return self.counted_denial(decision, arrival, retry).with_unknown_wait(fits);
+        }
+        match (self.is_empty(), is_timed) {
+            (false, _) => self.deny_behind_others(arrival, fits, retry),
+            (true, true) => decision.with_retry_after(retry),
+            // The decision may have a `retry_after`: in a tuple, the limit whose waits are unknown may have room, so
+            // that the decision reports the wait of another limit.
+            (true, false) => decision,
+        }
+    }
+}
+
+/// Decisions whose `limit` and `remaining` include the places of the queue.
+impl<A: Algorithm> QueueView<'_, A> {
+    /// Returns whether `limit` and `remaining` of calls like `arrival` include the places of the queue. They do if the
+    /// queue is [counted](crate::algorithm::QueueConfig::counted), or if only calls with priority wait and `arrival`
+    /// has priority.
+    #[inline]
+    fn counts_places(&self, arrival: Arrival) -> bool {
+        self.config.is_counted() || self.borrowable_units(arrival).is_some()
+    }
+
+    /// Returns the decision on an admitted call. `decision` is what the algorithm decided without regard to the queue.
+    fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
+        let Arrival { now, cost, priority, max_wait, .. } = arrival;
+        let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
+        let reset = self.reset(now);
+        let remaining = self.remaining(decision, arrival);
+        let decision = Decision::allow(self.limit(decision, arrival), remaining, reset);
+        match remaining {
+            // A call of cost 0 must not give the key a new tier, as the search for the next call would.
+            0 if cost == 0 && self.is_empty() => {
+                let mut copy = self.state.clone();
+                let mut view = QueueView::empty(self.algorithm, self.config, &mut copy, self.total);
+                decision.with_next(view.retry(arrival))
+            }
+            0 => decision.with_next(self.retry(arrival)),
+            _ => decision,
+        }
+    }
+
+    /// Returns the decision on a denied call. `decision` is what the algorithm decided without regard to the queue.
+    fn counted_denial(&mut self, decision: Decision, arrival: Arrival, retry: Option<u64>) -> Decision {
+        let reset = self.reset(arrival.now);
+        let remaining = self.remaining(decision, arrival);
+        Decision::deny(self.limit(decision, arrival), remaining, retry, reset)
+    }
+
+    /// Returns the limit to report. For a call with priority, this is the algorithm's limit plus the units that may be
+    /// borrowed. For any other call, this is the quota of the algorithm's policy, which includes the places of the
+    /// queue. The result is at most the algorithm's limit plus the maximum number of waiters of all keys.
+    fn limit(&self, decision: Decision, arrival: Arrival) -> u64 {
+        let max = decision.limit().saturating_add(self.total.limit());
+        let limit = match self.borrowable_units(arrival) {
+            Some(units) => decision.limit().saturating_add(units),
+            None => self.algorithm.policy().quota,
+        };
+        limit.min(max)
+    }
+
+    /// Returns the number of calls of cost 1 that would pass or wait now, one after another. The calls have the
+    /// priority and the maximum wait of `arrival`.
+    fn remaining(&mut self, decision: Decision, arrival: Arrival) -> u64 {
+        let (algorithm, config) = (self.algorithm, self.config);
+        let at_once = if self.is_empty() { decision.remaining() } else { 0 };
+        let places = match self.borrowable_units(arrival) {
+            Some(units) => units.saturating_sub(u64::try_from(self.ahead()).unwrap_or(u64::MAX)),
+            None => config.places().saturating_sub(self.waiting()),
+        };
+        let places = places.min(self.total.available()).saturating_add(at_once);
+        let (tail, at) = self.tail(arrival.now);
+        let in_time = capacity(algorithm, tail, at, arrival.now, arrival.max_wait(config));
+        // A call that is admitted immediately does not wait, however far the clock is behind.
+        places.min(in_time.max(at_once))
+    }
+
+    /// Returns the maximum total cost of waiters, if only calls with priority wait and the call has priority.
+    #[inline]
+    fn borrowable_units(&self, arrival: Arrival) -> Option<u64> {
+        self.config.priority_units().filter(|_| arrival.priority)
+    }
+}
+
+/// The times that a queue reports: the time until the key is fresh, and the time until a denied call could be admitted
+/// or queued.
+impl<A: Algorithm> QueueView<'_, A> {
+    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds.
+    fn turn(&mut self, now: Nanos, cost: u64) -> u64 {
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(now);
+        algorithm.ready_at(tail, at, cost).unwrap_or(Nanos::MAX).saturating_since(now)
+    }
+
+    /// Returns the time until the key is fresh, in nanoseconds.
+    fn reset(&mut self, now: Nanos) -> u64 {
+        let algorithm = self.algorithm;
+        let (tail, at) = self.tail(now);
+        reset_of(algorithm.peek(tail, at, 0), at, now)
+    }
+
+    /// Returns the time until a new call could be admitted or queued, in nanoseconds.
+    fn retry(&mut self, arrival: Arrival) -> u64 {
+        let Arrival { now, cost, .. } = arrival;
+        let config = self.config;
+        let turn = self.turn(now, cost);
+        // It is unknown when calls of other keys are released, so the places of these calls count as taken.
+        let others = self.total.len().saturating_sub(self.waiting());
+        let limit = self.total.limit();
+        if !arrival.may_wait || others >= limit {
+            return turn;
+        }
+        let has_room = |waiting: u64| others.saturating_add(waiting) < limit;
+        let early_enough = turn.saturating_sub(arrival.max_wait(config));
+        match config.priority_units() {
+            // The call can be queued once enough waiters have been released.
+            Some(units) if arrival.priority && cost <= units => {
+                let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
+                let free = self.time_until_place(now, |waiting, ahead| fits(ahead) && has_room(waiting));
+                free.max(early_enough)
+            }
+            Some(_) => turn,
+            // The queue has no places, so the call must be admitted at once.
+            None if config.places() == 0 => turn,
+            None => {
+                let is_place = |waiting, _| waiting < config.places() && has_room(waiting);
+                let free = self.time_until_place(now, is_place);
+                self.retry_by_displacement(arrival, free).unwrap_or(early_enough.max(free))
+            }
+        }
+    }
+
+    /// Returns the time until the call could displace the oldest waiter and then wait no longer than the call's
+    /// maximum. `free` is the time until a place of the queue becomes free, in nanoseconds. Returns `None` if a place
+    /// becomes free before the call could displace the oldest waiter, if the call can displace no waiter, or if no time
+    /// was found.
+    ///
+    /// Waiters behind the oldest waiter may be released as soon as that waiter is displaced. So the wait depends on the
+    /// time of the displacement, which is found by iteration.
+    fn retry_by_displacement(&self, arrival: Arrival, free: u64) -> Option<u64> {
+        let Arrival { now, cost, .. } = arrival;
+        let is_full = self.waiting() >= self.config.places();
+        let drops = is_full && self.drops_oldest() && !arrival.dropped && free > 0;
+        let before = self.before.as_ref().filter(|_| drops)?;
+        let mut at = 0;
+        for _ in 0..MAX_ITERATIONS {
+            let mut tail = Projection { state: self.state.clone(), at: now.saturating_add(at) };
+            let _ = self.base.peek(&mut tail.state, tail.at, 0);
+            let seen = self.base.last_update(&tail.state);
+            for waiter in before.waiters.range(before.gone + 1..) {
+                let arrived = waiter.eligible_since(before.since, seen);
+                tail.add(waiter.algorithm(self.base), arrived, waiter.cost);
+            }
+            let turn = self.algorithm.ready_at(&mut tail.state, tail.at, cost).unwrap_or(Nanos::MAX);
+            let early_enough = turn.saturating_since(now).saturating_sub(arrival.max_wait(self.config));
+            match early_enough {
+                _ if early_enough <= at => return Some(at),
+                _ if early_enough >= free => return None,
+                _ => at = early_enough,
+            }
+        }
+        None
+    }
+
+    /// Returns the time until enough waiters have been released for `is_place` to return true, in nanoseconds. The
+    /// arguments of `is_place` are the number and the total cost of the remaining waiters.
+    fn time_until_place(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
+        let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
+        let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };
+        let mut tail = Projection { state: self.state.clone(), at: now };
+        let seen = self.base.last_update(self.state);
+        for waiter in before.waiters.range(before.gone..) {
+            let algorithm = waiter.algorithm(self.base);
+            let turn = algorithm.ready_at(&mut tail.state, tail.at, waiter.cost).unwrap_or(Nanos::MAX);
+            (waiting, ahead) = (waiting - 1, ahead - u128::from(waiter.cost));
+            if is_place(waiting, ahead) {
+                return turn.saturating_since(now);
+            }
+            tail.add(algorithm, waiter.eligible_since(before.since, seen), waiter.cost);
+        }
+        0
+    }
+}
+
+impl<A> Waiter<A> {
+    /// Returns the algorithm that releases the waiter: its tier, or otherwise the algorithm of the limiter.
+    fn algorithm<'a>(&'a self, base: &'a A) -> &'a A {
+        self.tier.as_deref().unwrap_or(base)
+    }
+
+    /// Returns the earliest time at which the waiter can be charged: its arrival or, if that is later, `since`, the
+    /// time of the latest reset of the schedule. The result is at most `seen`, the key's time, because the clock may
+    /// have been set back.
+    fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
+        self.arrived.max(since).min(seen)
+    }
+}
+
+impl<A> From<Waiter<A>> for Displaced<A> {
+    fn from(Waiter { ticket, cost, tier, arrived, waker, .. }: Waiter<A>) -> Self {
+        Self { ticket, cost, tier, arrived, waker }
+    }
+}
+
+impl<S> Projection<S> {
+    /// Adds a waiter behind all others.
+    fn add<A: Algorithm<State = S>>(&mut self, algorithm: &A, arrived: Nanos, cost: u64) {
+        self.at = algorithm.project(&mut self.state, self.at, arrived, cost).max(self.at);
+    }
+
+    /// Removes a waiter if possible, and returns whether the waiter was removed. A waiter can be removed only if the
+    /// charges of the algorithm [add up](Algorithm::ADDS_UP) and the projection is not ahead of the clock.
+    fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
+        let is_possible = A::ADDS_UP && self.at <= now;
+        if is_possible {
+            algorithm.refund(&mut self.state, self.at, cost);
+        }
+        is_possible
+    }
+}
+
 /// Returns the queue configuration of `algorithm`, which must have one.
 fn queue_config<A: Algorithm>(algorithm: &A) -> QueueConfig {
     match algorithm.queue_config() {
         Some(config) => config,
         None => unreachable!("whether an algorithm queues does not change"),
+    }
+}
+
+/// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead
+/// have been charged to `state`. `at` is the clock reading that the algorithm must receive together with `state`. It
+/// may be later than the arrival of the calls.
+fn capacity<A: Algorithm>(algorithm: &A, state: &mut A::State, at: Nanos, now: Nanos, max_wait: u64) -> u64 {
+    if max_wait == u64::MAX {
+        return algorithm.queue_capacity(state, at, max_wait);
+    }
+    let latest = now.saturating_add(max_wait);
+    match latest < at {
+        true => 0,
+        false => algorithm.queue_capacity(state, at, latest.saturating_since(at)),
+    }
+}
+
+/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` was made on the key's state at the clock
+/// reading `at`.
+fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
+    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
+}
+
+/// Moves an instant back by `back`, the time by which the clock was set back. `Nanos::MAX` means never, and is returned
+/// unchanged.
+fn earlier(instant: Nanos, back: u64) -> Nanos {
+    match instant {
+        Nanos::MAX => Nanos::MAX,
+        Nanos(instant) => Nanos(instant.saturating_sub(back)),
     }
 }
