@@ -47,16 +47,16 @@ const MAX_ITERATIONS: usize = 8;
 /// A call that arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
-    pub(crate) now: Nanos,
-    pub(crate) cost: u64,
-    pub(crate) priority: bool,
+    now: Nanos,
+    cost: u64,
+    priority: bool,
     /// `true` if the call may be queued.
-    pub(crate) may_wait: bool,
+    may_wait: bool,
     /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
-    pub(crate) max_wait: u64,
+    max_wait: u64,
     /// `true` for a waiter that a newer call has displaced. The `retry_after` of the waiter's denial is the time until
     /// a place is free, not the time until the call could displace another waiter.
-    pub(crate) dropped: bool,
+    dropped: bool,
 }
 
 /// The outcome of a call.
@@ -67,6 +67,15 @@ pub(crate) enum Fate {
     Waits,
     /// The call would wait if there were a free place.
     Full,
+}
+
+/// The outcome that a call would have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Preview {
+    Admit(Decision),
+    /// The call would be queued.
+    Queue(Decision),
+    Deny(Decision),
 }
 
 /// The outcome of a call that arrives at the queue.
@@ -221,6 +230,28 @@ impl Arrival {
         Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
     }
 
+    /// Sets whether the call has priority, whether it may be queued, and its maximum wait in nanoseconds.
+    #[inline]
+    pub(crate) fn with_options(self, priority: bool, may_wait: bool, max_wait: u64) -> Self {
+        Self { priority, may_wait, max_wait, ..self }
+    }
+
+    /// Returns the same call, but one that may not be queued.
+    #[inline]
+    pub(crate) fn without_wait(self) -> Self {
+        Self { may_wait: false, ..self }
+    }
+
+    #[inline]
+    pub(crate) fn now(self) -> Nanos {
+        self.now
+    }
+
+    #[inline]
+    pub(crate) fn cost(self) -> u64 {
+        self.cost
+    }
+
     /// Returns the call's maximum wait in a queue with the configuration `queue`, in nanoseconds.
     fn max_wait(&self, queue: QueueConfig) -> u64 {
         self.max_wait.min(queue.max_wait())
@@ -240,6 +271,21 @@ impl Arrival {
         }
         let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
         algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+    }
+}
+
+impl Preview {
+    /// Returns the outcome of a call that would be decided at once, by this decision.
+    pub(crate) fn of(decision: Decision) -> Self {
+        match decision.is_allowed() {
+            true => Self::Admit(decision),
+            false => Self::Deny(decision),
+        }
+    }
+
+    pub(crate) fn decision(self) -> Decision {
+        let (Self::Admit(decision) | Self::Queue(decision) | Self::Deny(decision)) = self;
+        decision
     }
 }
 
@@ -267,13 +313,8 @@ impl<A: Algorithm> Queue<A> {
         self.waiting.len() + self.released.len()
     }
 
-    pub(crate) fn has_waiters(&self) -> bool {
+    fn has_waiters(&self) -> bool {
         !self.waiting.is_empty()
-    }
-
-    /// Returns the number of waiters, including those that are due.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
     }
 
     /// Makes the latest release final, because the state was changed other than by a release: for example, by a refund,
@@ -297,7 +338,7 @@ impl<A: Algorithm> Queue<A> {
 
     /// Returns the queue as seen by a call that arrives now, and that `algorithm` decides. Due waiters must have been
     /// [released](Queue::release) before.
-    pub(crate) fn view<'a>(
+    fn view<'a>(
         &'a mut self,
         base: &'a A,
         algorithm: &'a A,
@@ -309,7 +350,7 @@ impl<A: Algorithm> Queue<A> {
 
     /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. The cost of
     /// these waiters has been charged to `state` already.
-    pub(crate) fn view_after<'a>(
+    fn view_after<'a>(
         &'a mut self,
         base: &'a A,
         algorithm: &'a A,
@@ -362,6 +403,64 @@ impl<A: Algorithm> Queue<A> {
 
 /// Calls that arrive at the queue.
 impl<A: Algorithm> Queue<A> {
+    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call. Due waiters must
+    /// have been [released](Queue::release) before.
+    pub(crate) fn check(
+        &mut self,
+        base: &A,
+        algorithm: &A,
+        state: &mut A::State,
+        now: Nanos,
+        cost: u64,
+    ) -> Decision {
+        if self.has_waiters() && cost > 0 {
+            let arrival = Arrival::new(now, cost).without_wait();
+            let mut view = self.view(base, algorithm, state, now);
+            let blocked = view.deny_behind_queue(arrival);
+            return algorithm.report(state, now, cost, true, blocked);
+        }
+        let decision = algorithm.check(state, now, cost);
+        if cost > 0 && decision.is_allowed() {
+            self.commit_release();
+        }
+        if self.has_waiters() { decision.with_remaining_zero() } else { decision }
+    }
+
+    /// Returns a decision that tells whether [`check`](Queue::check) would admit a call, after due waiters were
+    /// released. Releases no waiter. `state` is a copy of the key's state.
+    pub(crate) fn peek(
+        &mut self,
+        base: &A,
+        algorithm: &A,
+        mut state: A::State,
+        now: Nanos,
+        cost: u64,
+    ) -> Decision {
+        let gone = self.simulate_due(base, &mut state, now);
+        match (gone < self.waiting.len(), cost) {
+            (false, _) => algorithm.peek(&mut state, now, cost),
+            (true, 0) => algorithm.peek(&mut state, now, 0).with_remaining_zero(),
+            (true, _) => {
+                let arrival = Arrival::new(now, cost).without_wait();
+                let mut view = self.view_after(base, algorithm, &mut state, now, gone);
+                let blocked = view.deny_behind_queue(arrival);
+                algorithm.report(&mut state, now, cost, false, blocked)
+            }
+        }
+    }
+
+    /// Returns the outcome that a call would have, without charging anything. Due waiters must have been
+    /// [released](Queue::release) before.
+    pub(crate) fn preview(
+        &mut self,
+        base: &A,
+        algorithm: &A,
+        state: &mut A::State,
+        arrival: Arrival,
+    ) -> Preview {
+        self.view(base, algorithm, state, arrival.now).preview(arrival)
+    }
+
     /// Decides a new call, or queues it. The call uses the algorithm `tier` if it chose one, and `base` otherwise. Due
     /// waiters must have been [released](Queue::release) before.
     pub(crate) fn try_enqueue(
@@ -383,7 +482,7 @@ impl<A: Algorithm> Queue<A> {
             false => self.ensure_exact_projection(base, state, now, 0),
         }
         let mut view = QueueView::behind(base, algorithm, state, self, 0);
-        match view.decide(arrival) {
+        match view.try_admit(arrival) {
             Fate::Decided(decision) => {
                 if decision.is_allowed() && cost > 0 {
                     self.commit_release();
@@ -460,7 +559,7 @@ impl<A: Algorithm> Queue<A> {
         else {
             // It is unknown when another queue will release a waiter. So the call is denied like a call that may not
             // wait.
-            let arrival = Arrival { may_wait: false, ..arrival };
+            let arrival = arrival.without_wait();
             let denial = self.view(base, algorithm, state, now).reject(arrival);
             return Enqueued::Decided(denial.with_queue_full());
         };
@@ -620,7 +719,7 @@ impl<A: Algorithm> Queue<A> {
 
     /// Simulates the release of all due waiters on `state`, which is a copy of the key's state. Returns the number of
     /// due waiters.
-    pub(crate) fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
+    fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
         let mut released = 0;
         self.observe_checked(base, state, now);
         let seen = self.seen.max(base.last_update(state));
@@ -745,7 +844,7 @@ impl<A: Algorithm> Queue<A> {
         at: usize,
     ) -> (PollTurn, Option<Waker>) {
         let Some(waiter) = self.remove(base, now, at) else { unreachable!("it was found") };
-        let arrival = Arrival { may_wait: false, ..Arrival::new(now, waiter.cost) };
+        let arrival = Arrival::new(now, waiter.cost).without_wait();
         let decision = self.view(base, waiter.algorithm(base), state, now).reject(arrival);
         let decision = decision.with_delay(now.saturating_since(waiter.arrived));
         (PollTurn::Ready(decision, now), waiter.waker)
@@ -868,7 +967,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.before.is_none()
     }
 
@@ -891,9 +990,9 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.before.as_ref().map_or(0, |before| before.ahead)
     }
 
-    /// Decides a call, and charges its units if it is allowed.
+    /// Admits a call and charges its units, if the call may pass now. Otherwise returns what happens to the call.
     #[inline]
-    pub(crate) fn decide(&mut self, arrival: Arrival) -> Fate {
+    pub(crate) fn try_admit(&mut self, arrival: Arrival) -> Fate {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = self.algorithm;
         let may_pass = cost == 0 || self.is_empty();
@@ -913,7 +1012,18 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     }
 
     /// Returns the outcome that a call would have, without charging anything.
-    pub(crate) fn preview(&mut self, arrival: Arrival) -> Fate {
+    pub(crate) fn preview(&mut self, arrival: Arrival) -> Preview {
+        let Arrival { now, priority, .. } = arrival;
+        match self.preview_fate(arrival) {
+            Fate::Decided(decision) => Preview::of(decision),
+            Fate::Waits => Preview::Queue(self.admission(now, priority)),
+            // The call would be queued, and the oldest waiter would be dropped from the queue.
+            Fate::Full if self.drops_oldest() => Preview::Queue(self.admission(now, priority)),
+            Fate::Full => Preview::of(self.preview_rejection(arrival).with_queue_full()),
+        }
+    }
+
+    fn preview_fate(&mut self, arrival: Arrival) -> Fate {
         let Arrival { now, cost, .. } = arrival;
         let decision = self.algorithm.peek(self.state, now, cost);
         if decision.is_allowed() && (cost == 0 || self.is_empty()) {
@@ -973,18 +1083,18 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     }
 
     /// Returns whether a new call displaces the oldest waiter if the queue is full.
-    pub(crate) fn drops_oldest(&self) -> bool {
+    fn drops_oldest(&self) -> bool {
         self.config.overflow() == QueueOverflow::DropOldest
     }
 
     /// Returns the decision for a call that would be denied, without counting the denial.
-    pub(crate) fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
+    fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
         let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
         self.reported_rejection(decision, arrival, false)
     }
 
     /// Returns the decision for a call that is denied, and counts the denial.
-    pub(crate) fn reject(&mut self, arrival: Arrival) -> Decision {
+    fn reject(&mut self, arrival: Arrival) -> Decision {
         let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
         self.reported_rejection(decision, arrival, true)
     }
@@ -996,7 +1106,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     }
 
     /// Returns the denial of a call that may not wait, and must not overtake the waiters.
-    pub(crate) fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
+    fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
         let Arrival { now, cost, .. } = arrival;
         let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
         let retry = (fits && self.config.is_timed()).then(|| self.turn(now, cost));
@@ -1014,7 +1124,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     }
 
     /// Returns the decision on a call of cost 1 that has just been admitted, at `now`.
-    pub(crate) fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
+    fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
         let arrival = Arrival { priority, ..Arrival::new(now, 1) };
         let decision = self.algorithm.peek(self.state, now, 0);
         self.admitted(decision, arrival)

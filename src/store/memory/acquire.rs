@@ -57,7 +57,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
             None => algorithm.check(state, now, call.cost),
             Some(queue) => {
                 let mut view = QueueView::empty(algorithm, queue, state, &table.config.waiting);
-                match view.decide(call.arrival(now, may_wait)) {
+                match view.try_admit(call.arrival(now, may_wait)) {
                     Fate::Decided(decision) => decision,
                     Fate::Waits | Fate::Full => {
                         shard.denial.remove();
@@ -128,6 +128,6 @@ impl<A: Algorithm> MemoryStore<A> {
 impl<A> Attempt<'_, A> {
     fn arrival(&self, now: Nanos, may_wait: bool) -> Arrival {
         let Self { cost, priority, max_wait, .. } = *self;
-        Arrival { priority, may_wait, max_wait, ..Arrival::new(now, cost) }
+        Arrival::new(now, cost).with_options(priority, may_wait, max_wait)
     }
 }

@@ -56,7 +56,7 @@ impl<A: Algorithm> MemoryCharge<A> {
                 entry.charge_saturating(now, actual - cost);
             }
             let may_wait = entry.holds_requests();
-            entry.preview(Arrival { priority: *priority, may_wait, ..Arrival::new(now, 0) }).decision()
+            entry.preview(Arrival::new(now, 0).with_options(*priority, may_wait, u64::MAX)).decision()
         };
         let table = &context.table;
         match actual > *cost {

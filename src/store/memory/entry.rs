@@ -9,7 +9,7 @@ use super::shard::Queues;
 use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Queue, QueueView};
+use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Preview, Queue, QueueView};
 
 pub(super) struct KeyEntry<'a, A: Algorithm> {
     pub(super) key: Fingerprint,
@@ -65,19 +65,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     #[cold]
     fn check_queued(&mut self, now: Nanos, cost: u64) -> Decision {
         let algorithm = self.algorithm();
-        self.with_queue(now, |queued| {
-            if queued.queue.has_waiters() && cost > 0 {
-                let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
-                let mut view = queued.queue.view(queued.base, algorithm, queued.state, now);
-                let blocked = view.deny_behind_queue(arrival);
-                return algorithm.report(queued.state, now, cost, true, blocked);
-            }
-            let decision = algorithm.check(queued.state, now, cost);
-            if cost > 0 && decision.is_allowed() {
-                queued.queue.commit_release();
-            }
-            if queued.queue.has_waiters() { decision.with_remaining_zero() } else { decision }
-        })
+        self.with_queue(now, |queued| queued.queue.check(queued.base, algorithm, queued.state, now, cost))
     }
 
     /// Returns a decision that tells whether [`check`](KeyEntry::check) would admit a call now. Charges nothing, and
@@ -90,24 +78,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         let Some(queue) = self.queues.and_then(|queues| queues.get_mut(&self.key)) else {
             return algorithm.peek(self.state, now, cost);
         };
-        let mut state = self.state.clone();
-        let gone = queue.simulate_due(base, &mut state, now);
-        match (gone < queue.waiting(), cost) {
-            (false, _) => algorithm.peek(&mut state, now, cost),
-            (true, 0) => algorithm.peek(&mut state, now, 0).with_remaining_zero(),
-            (true, _) => {
-                let arrival = Arrival { may_wait: false, ..Arrival::new(now, cost) };
-                let mut view = queue.view_after(base, algorithm, &mut state, now, gone);
-                let blocked = view.deny_behind_queue(arrival);
-                algorithm.report(&mut state, now, cost, false, blocked)
-            }
-        }
+        queue.peek(base, algorithm, self.state.clone(), now, cost)
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
     /// decides.
     pub(super) fn acquire(&mut self, arrival: Arrival) -> Enqueued {
-        let Arrival { now, cost, .. } = arrival;
+        let (now, cost) = (arrival.now(), arrival.cost());
         if let Some(decision) = self.closed_decision(now, cost) {
             return Enqueued::Decided(decision);
         }
@@ -119,8 +96,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             let waiting = &entry.config.waiting;
             let Some(queues) = &mut entry.queues else {
                 // Calls are not queued in a shared bucket, because the calls of its keys have no common order.
-                let arrival = Arrival { may_wait: false, ..arrival };
-                return match QueueView::empty(algorithm, config, entry.state, waiting).decide(arrival) {
+                let arrival = arrival.without_wait();
+                return match QueueView::empty(algorithm, config, entry.state, waiting).try_admit(arrival) {
                     Fate::Decided(decision) => Enqueued::Decided(decision),
                     Fate::Waits | Fate::Full => unreachable!("it does not wait"),
                 };
@@ -128,11 +105,33 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             if let Some(queue) = queues.get_mut(&entry.key) {
                 return queue.try_enqueue(base, tier, entry.state, arrival, entry.wake);
             }
-            match QueueView::empty(algorithm, config, entry.state, waiting).decide(arrival) {
+            match QueueView::empty(algorithm, config, entry.state, waiting).try_admit(arrival) {
                 Fate::Decided(decision) => Enqueued::Decided(decision),
                 Fate::Waits | Fate::Full => {
                     let queue = queues.entry(entry.key).or_insert_with(|| Queue::new(waiting.clone()));
                     queue.try_enqueue(base, tier, entry.state, arrival, entry.wake)
+                }
+            }
+        })
+    }
+
+    /// Returns the outcome that [`acquire`](KeyEntry::acquire) would have. Charges nothing. Releases due waiters, as
+    /// `acquire` does.
+    pub(super) fn preview(&mut self, arrival: Arrival) -> Preview {
+        let (now, cost) = (arrival.now(), arrival.cost());
+        if let Some(decision) = self.closed_decision(now, cost) {
+            return Preview::of(decision);
+        }
+        let (base, algorithm) = (self.base, self.algorithm());
+        let Some(config) = algorithm.queue_config() else {
+            return Preview::of(algorithm.peek(self.state, now, cost));
+        };
+        self.between_releases(now, |entry| {
+            let arrival = if entry.queues.is_some() { arrival } else { arrival.without_wait() };
+            match entry.queues.as_mut().and_then(|queues| queues.get_mut(&entry.key)) {
+                Some(queue) => queue.preview(base, algorithm, entry.state, arrival),
+                None => {
+                    QueueView::empty(algorithm, config, entry.state, &entry.config.waiting).preview(arrival)
                 }
             }
         })

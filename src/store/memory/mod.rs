@@ -13,7 +13,6 @@ mod maintenance;
 mod multi;
 mod on_full;
 mod placement;
-mod preview;
 mod repeated_denial;
 mod room;
 mod shard;

@@ -5,9 +5,8 @@ use super::wait::JointWait;
 use super::{JointRequest, LockedShards, Participant};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::Enqueued;
+use crate::queue::{Enqueued, Preview};
 use crate::store::Reservation;
-use crate::store::memory::preview::Preview;
 
 /// The second phase of a joint decision: charges the calls, or counts their denials.
 pub(super) struct Commit<'c, 'p, 'a> {

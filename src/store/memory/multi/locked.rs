@@ -14,7 +14,7 @@ use super::at_once::decide_with;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued};
+use crate::queue::{Arrival, Enqueued, Preview};
 use crate::store::Reservation;
 use crate::store::memory::QueuedAcquire;
 use crate::store::memory::charge::{Held, MemoryCharge, permit_for};
@@ -23,7 +23,6 @@ use crate::store::memory::entry::KeyEntry;
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::location::Location;
 use crate::store::memory::placement::Settled;
-use crate::store::memory::preview::Preview;
 use crate::store::memory::shard::Shard;
 use crate::sys::lock::SpinGuard;
 
@@ -134,7 +133,7 @@ impl<A: Algorithm> ShardGuard<'_, A> {
         let entry = self.context.table.entry(key, config, algorithm, state, queues, &mut self.wake);
         let Ask { cost, priority, max_wait, .. } = ask;
         let may_wait = entry.holds_requests();
-        let arrival = Arrival { priority, may_wait, max_wait, ..Arrival::new(self.now, cost) };
+        let arrival = Arrival::new(self.now, cost).with_options(priority, may_wait, max_wait);
         change(entry, arrival)
     }
 }
