@@ -14,12 +14,11 @@ pub use crate::algorithm::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 pub use crate::stats::CallCounts;
 pub use crate::stats::outcome::CallOutcome;
 /// The parts of joint calls, and the decisions on them.
-pub use crate::store::joint::{JointKind, JointStore};
-/// Joint calls in memory, by which a fallback decides.
-pub use crate::store::memory::{
-    AllDecisions, AnyAlgorithm, Decided, Few, JointOutcome, JointRequest, JointWait,
-    decide as decide_in_memory,
+pub use crate::store::joint::{
+    AllDecisions, AnyAlgorithm, Decided, Few, JointKind, JointOutcome, JointStore,
 };
+/// Joint calls in memory, by which a fallback decides.
+pub use crate::store::memory::{JointRequest, JointWait, decide_in_memory};
 /// A charge of a store, as a trait instead of a function.
 pub use crate::store::reservation::{Charge, Lost};
 /// Returns a random number that a caller cannot predict.

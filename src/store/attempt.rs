@@ -2,18 +2,19 @@ use std::time::Duration;
 
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
+use crate::queue::Arrival;
 
 /// A call as it is passed to a store: the cost of the call, its algorithm and its options, such as the maximum wait.
 #[derive(Debug)]
 pub struct Attempt<'a, A> {
-    pub(super) cost: u64,
-    pub(super) algorithm: Option<&'a A>,
-    pub(super) priority: bool,
-    pub(super) may_wait: bool,
-    pub(super) max_wait: u64,
-    pub(super) reserves: bool,
+    cost: u64,
+    algorithm: Option<&'a A>,
+    priority: bool,
+    may_wait: bool,
+    max_wait: u64,
+    reserves: bool,
     /// `true` if a layer counts the call, in counters that belong to the store.
-    pub(super) is_counted: bool,
+    is_counted: bool,
     /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
     in_shadow: bool,
 }
@@ -43,6 +44,22 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     #[inline]
     pub(crate) fn of_layer(self, is_counted: bool, in_shadow: bool) -> Self {
         Self { is_counted, in_shadow, ..self }
+    }
+
+    /// Returns whether a layer counts the call, in counters that belong to the store.
+    #[inline]
+    pub(super) fn is_counted(&self) -> bool {
+        self.is_counted
+    }
+
+    /// Returns the call as it arrives at a queue at `now`, where it may wait if `may_wait`.
+    pub(super) fn arrival(&self, now: Nanos, may_wait: bool) -> Arrival {
+        Arrival::new(now, self.cost).with_options(self.priority, may_wait, self.max_wait)
+    }
+
+    /// Returns the maximum time that the call waits, in nanoseconds, or `u64::MAX` if the call sets no maximum.
+    pub(super) fn max_wait_nanos(&self) -> u64 {
+        self.max_wait
     }
 
     /// Lets the call wait in a queue, even if the algorithm is not configured to queue the requests of a layer.
@@ -89,6 +106,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     }
 
     /// Returns the number of units that the call costs.
+    #[inline]
     #[must_use]
     pub fn cost(&self) -> u64 {
         self.cost
@@ -96,6 +114,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
 
     /// Returns whether the call has priority. Some algorithms queue a call with priority when they would deny any other
     /// call.
+    #[inline]
     #[must_use]
     pub fn has_priority(&self) -> bool {
         self.priority
@@ -103,6 +122,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
 
     /// Returns whether the call may wait in a queue even if the algorithm is not configured to queue the requests of a
     /// layer.
+    #[inline]
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.may_wait
@@ -116,12 +136,14 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     }
 
     /// Returns whether the call asks for a [`Reservation`](super::Reservation).
+    #[inline]
     #[must_use]
     pub fn wants_reservation(&self) -> bool {
         self.reserves
     }
 
     /// Returns the call's own algorithm, or `None` if the limiter's algorithm decides the call.
+    #[inline]
     #[must_use]
     pub fn algorithm(&self) -> Option<&'a A> {
         self.algorithm

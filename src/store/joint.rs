@@ -1,11 +1,12 @@
 //! Calls of several limiters that are decided together: all of them are admitted, or none is.
 
-use std::convert::Infallible;
+use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 
-use super::memory::{JointRequest, JointWait, decide, decide_at_once};
-use super::{AllDecisions, Attempt, BoxError, Few, JointOutcome, KeyedStore, MemoryKey, MemoryStore};
+use smallvec::SmallVec;
+
+use super::{Attempt, BoxError, KeyedStore, Reservation};
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
 use crate::stats::CallCounts;
@@ -59,41 +60,39 @@ pub trait JointKind {
     fn decide(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
 }
 
-/// The kind of [`MemoryStore`].
+/// The outcome of a joint decision. In [`AllDecisions`], `None` stands for a call that is not limited.
 #[derive(Debug)]
-pub struct InMemory;
-
-impl JointKind for InMemory {
-    type Part<'a> = JointRequest<'a>;
-    type Error = Infallible;
-    type Wait = Box<JointWait>;
-
-    const DECIDES_SHADOWS: bool = false;
-
-    #[inline]
-    fn decide_at_once(
-        parts: &[Option<JointRequest<'_>>],
-        report: &mut dyn FnMut(usize, Decision),
-    ) -> Option<bool> {
-        decide_at_once(parts, report)
-    }
-
-    #[inline]
-    fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
-        decide(parts)
-    }
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the outcome is matched where it is returned, and a box would be an allocation"
+)]
+pub enum JointOutcome<W> {
+    /// All calls are decided.
+    Ready(AllDecisions),
+    /// A call waits. This future has the decisions.
+    Pending(W),
 }
 
-impl<A: Algorithm, K: MemoryKey + ?Sized> JointStore<A, K> for MemoryStore<A> {
-    type Kind = InMemory;
-
-    #[inline]
-    fn joint_part<'a>(
-        &'a self,
-        key: &K,
-        attempt: Attempt<'_, A>,
-        counts: &'a Arc<CallCounts>,
-    ) -> JointRequest<'a> {
-        self.part(key, attempt, counts)
-    }
+/// The outcome of one of several calls.
+#[derive(Debug)]
+pub struct Decided {
+    /// The decision.
+    pub decision: Decision,
+    /// The algorithm that the call chose, if it chose one.
+    pub algorithm: Option<AnyAlgorithm>,
+    /// The permit of the call, or the charge of a call that can be settled. Empty if there is neither.
+    pub reservation: Reservation,
+    /// The units that the call has borrowed from the next window.
+    pub borrowed: u64,
+    /// `true` if the decision was made in shadow mode, so that it does not affect the other calls.
+    pub is_shadow: bool,
 }
+
+/// The outcomes of several calls, with `None` for a call that is not limited.
+pub type AllDecisions = Few<Option<Decided>>;
+
+/// The algorithm that a call chose, with its type erased.
+pub type AnyAlgorithm = Box<dyn Any + Send + Sync>;
+
+/// A list with one entry for each policy of a layer. Up to four entries need no allocation.
+pub type Few<T> = SmallVec<[T; 4]>;

@@ -50,8 +50,8 @@ use crate::stats::{CallCounts, StoreStats};
 
 pub(crate) use crate::error::BoxError;
 pub use attempt::Attempt;
-pub(crate) use joint::{JointKind, JointStore};
-pub(crate) use memory::{AllDecisions, Decided, Few, JointOutcome, OnClose};
+pub(crate) use joint::{AllDecisions, Decided, Few, JointKind, JointOutcome, JointStore};
+pub(crate) use memory::OnClose;
 pub use memory::{MemoryStore, OnFull};
 pub use permit::{Denied, Permit};
 pub use reservation::Reservation;

@@ -4,41 +4,35 @@ use std::sync::Arc;
 
 use super::context::MemoryContext;
 use super::entry::KeyEntry;
-use super::fingerprint::Fingerprint;
-use super::location::Location;
+use super::fingerprint::{Fingerprint, Location};
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::Arrival;
-use crate::store::{Attempt, Reservation};
+use crate::store::Reservation;
 
 /// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
-    pub(super) context: Arc<MemoryContext<A>>,
-    pub(super) key: Fingerprint,
-    pub(super) algorithm: Option<A>,
-    pub(super) cost: u64,
-    pub(super) priority: bool,
+    context: Arc<MemoryContext<A>>,
+    key: Fingerprint,
+    algorithm: Option<A>,
+    cost: u64,
+    priority: bool,
     /// The clock reading at which the algorithm charged the call.
-    pub(super) charged_at: Nanos,
+    charged_at: Nanos,
 }
 
 impl<A: Algorithm> MemoryCharge<A> {
+    /// Creates the charge of a call of `cost` units that was charged at `charged_at`. `algorithm` is the algorithm that
+    /// the call chose.
     pub(super) fn new(
-        context: &Arc<MemoryContext<A>>,
+        context: Arc<MemoryContext<A>>,
         key: Fingerprint,
-        call: &Attempt<'_, A>,
+        algorithm: Option<A>,
+        cost: u64,
+        priority: bool,
         charged_at: Nanos,
     ) -> Self {
-        let Attempt { cost, priority, .. } = *call;
-        Self {
-            context: Arc::clone(context),
-            key,
-            algorithm: call.algorithm.cloned(),
-            cost,
-            priority,
-            charged_at,
-        }
+        Self { context, key, algorithm, cost, priority, charged_at }
     }
 
     /// Settles the call. Returns a decision that describes the key right after the settlement. The key is locked until
@@ -49,19 +43,11 @@ impl<A: Algorithm> MemoryCharge<A> {
     /// room for the key. With shared buckets, the result is never `None`.
     fn settle(&self, actual: u64) -> Option<Decision> {
         let Self { context, key, algorithm, cost, priority, charged_at } = self;
-        let settle = |mut entry: KeyEntry<'_, A>, now| {
-            if actual < *cost {
-                entry.undo(now, cost - actual, *charged_at);
-            } else if actual > *cost {
-                entry.charge_saturating(now, actual - cost);
-            }
-            let may_wait = entry.holds_requests();
-            entry.preview(Arrival::new(now, 0).with_options(*priority, may_wait, u64::MAX)).decision()
-        };
-        let table = &context.table;
+        let settle =
+            |mut entry: KeyEntry<'_, A>, now| entry.settle(now, *cost, *charged_at, actual, *priority);
         match actual > *cost {
-            true => table.with_entry(*key, algorithm.as_ref(), settle),
-            false => table.with_used(*key, algorithm.as_ref(), settle),
+            true => context.table().with_entry(*key, algorithm.as_ref(), settle),
+            false => context.table().with_used(*key, algorithm.as_ref(), settle),
         }
     }
 }
@@ -73,17 +59,26 @@ impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
 }
 
 /// The data from which the reservation of a call is made when the call is admitted.
-pub(super) enum Held<A: Algorithm> {
+pub(super) enum Reservable<A: Algorithm> {
     Permit { location: Location, algorithm: A, cost: u64 },
     Charge(MemoryCharge<A>),
 }
 
-impl<A: Algorithm> Held<A> {
+impl<A: Algorithm> Reservable<A> {
     /// Returns the reservation of the call. The call must have been admitted.
     pub(super) fn reserve(self, context: &Arc<MemoryContext<A>>) -> Reservation {
         match self {
             Self::Permit { location, algorithm, cost } => permit_for(context, location, algorithm, cost),
             Self::Charge(charge) => charge.into(),
+        }
+    }
+
+    /// Returns the reservation of a call that waited. The call must have been admitted, and was charged at
+    /// `charged_at`.
+    pub(super) fn reserve_at(self, context: &Arc<MemoryContext<A>>, charged_at: Nanos) -> Reservation {
+        match self {
+            Self::Charge(charge) => MemoryCharge { charged_at, ..charge }.into(),
+            permit => permit.reserve(context),
         }
     }
 }
@@ -98,12 +93,6 @@ pub(super) fn permit_for<A: Algorithm>(
     let context = Arc::clone(context);
     Reservation::on_release(move || {
         drop(SharedPermit::of_admitted(&algorithm, cost));
-        context.table.end(location, &algorithm, cost);
+        context.table().end(location, &algorithm, cost);
     })
-}
-
-impl<A: Algorithm> MemoryContext<A> {
-    pub(super) fn undo(&self, key: Fingerprint, algorithm: Option<&A>, cost: u64, charged_at: Nanos) {
-        let _ = self.table.with_used(key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
-    }
 }

@@ -1,31 +1,33 @@
 //! A locked key, and all operations on the key.
 
+use std::collections::HashMap;
 use std::task::Waker;
 
-use super::config::{OnClose, StoreConfig};
-use super::fingerprint::Fingerprint;
-use super::location::Location;
-use super::shard::Queues;
+use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
+use super::options::{OnClose, StoreConfig};
 use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Preview, Queue, QueueView};
 
+/// The queues of the keys that have waiters.
+pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
+
 pub(super) struct KeyEntry<'a, A: Algorithm> {
-    pub(super) key: Fingerprint,
+    key: Fingerprint,
     /// The algorithm of the limiter.
-    pub(super) base: &'a A,
+    base: &'a A,
     /// The algorithm that the call chose. `None` if the call uses the limiter's algorithm.
-    pub(super) tier: Option<&'a A>,
+    tier: Option<&'a A>,
+    closed: bool,
+    state: &'a mut A::State,
     /// The settings that apply to all keys.
-    pub(super) config: &'a StoreConfig,
-    pub(super) closed: bool,
-    pub(super) state: &'a mut A::State,
+    config: &'a StoreConfig,
     /// The queues of the shard. `None` if the key has no place of its own, for example because it shares a bucket.
     /// Calls are then not queued.
-    pub(super) queues: Option<&'a mut Queues<A>>,
+    queues: Option<&'a mut Queues<A>>,
     /// The wakers to wake once no lock is held, because a waker may run any code.
-    pub(super) wake: &'a mut Vec<Waker>,
+    wake: &'a mut Vec<Waker>,
 }
 
 /// A queue that is not empty, and the state of its key.
@@ -43,8 +45,29 @@ impl<A: Algorithm> QueuedEntry<'_, A> {
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
+    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, and `tier` the one
+    /// that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
+    #[inline]
+    pub(super) fn new(
+        key: Fingerprint,
+        base: &'a A,
+        tier: Option<&'a A>,
+        closed: bool,
+        state: &'a mut A::State,
+        config: &'a StoreConfig,
+        wake: &'a mut Vec<Waker>,
+    ) -> Self {
+        Self { key, base, tier, closed, state, config, queues: None, wake }
+    }
+
+    /// Gives the key a place of its own, in a shard with these queues.
+    #[inline]
+    pub(super) fn with_queues(self, queues: &'a mut Queues<A>) -> Self {
+        Self { queues: Some(queues), ..self }
+    }
+
     /// Returns the algorithm of the call.
-    pub(super) fn algorithm(&self) -> &'a A {
+    fn algorithm(&self) -> &'a A {
         self.tier.unwrap_or(self.base)
     }
 
@@ -93,7 +116,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             return Enqueued::Decided(algorithm.check(self.state, now, cost));
         };
         self.between_releases(now, |entry| {
-            let waiting = &entry.config.waiting;
+            let waiting = entry.config.waiting();
             let Some(queues) = &mut entry.queues else {
                 // Calls are not queued in a shared bucket, because the calls of its keys have no common order.
                 let arrival = arrival.without_wait();
@@ -131,7 +154,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             match entry.queues.as_mut().and_then(|queues| queues.get_mut(&entry.key)) {
                 Some(queue) => queue.preview(base, algorithm, entry.state, arrival),
                 None => {
-                    QueueView::empty(algorithm, config, entry.state, &entry.config.waiting).preview(arrival)
+                    QueueView::empty(algorithm, config, entry.state, entry.config.waiting()).preview(arrival)
                 }
             }
         })
@@ -158,8 +181,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Returns the decision on a call if the limiter is closed and `cost` is above 0. Otherwise returns `None`.
-    pub(super) fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
-        match self.config.on_close {
+    fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
+        match self.config.on_close() {
             _ if !self.closed || cost == 0 => None,
             OnClose::Reject => Some(Decision::closed(self.algorithm().policy().quota)),
             OnClose::Allow => Some(self.algorithm().peek(self.state, now, 0)),
@@ -167,7 +190,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Releases due waiters, runs `ask`, and releases due waiters again.
-    pub(super) fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
+    fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
         self.release(now);
         let result = ask(self);
         self.release(now);
@@ -198,7 +221,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Charges `cost` units, or all available units if these are fewer. Charges nothing if the key has a queue.
-    pub(super) fn charge_saturating(&mut self, now: Nanos, cost: u64) {
+    fn charge_saturating(&mut self, now: Nanos, cost: u64) {
         if !self.has_queue() {
             let room = self.algorithm().peek(self.state, now, 0).remaining();
             let _ = self.check(now, cost.min(room));
@@ -215,15 +238,54 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         });
     }
 
-    /// Releases the `cost` units of a call that has ended, and then releases due waiters.
+    /// Returns whether a call that was just admitted can be settled. A call that needs a release gives back its units
+    /// when it ends, and a closed limiter charges nothing. So neither kind of call is settled.
+    pub(super) fn settles(&self) -> bool {
+        !A::NEEDS_RELEASE && !self.closed
+    }
+
+    /// Returns the latest clock reading that the key has observed. Just after a call was admitted, this is the reading
+    /// at which the call was charged.
+    pub(super) fn last_update(&self) -> Nanos {
+        self.algorithm().last_update(self.state)
+    }
+
+    /// Settles a call of `cost` units that was charged at `charged_at`, at its actual cost. Returns a decision that
+    /// describes the key right after the settlement.
+    pub(super) fn settle(
+        &mut self,
+        now: Nanos,
+        cost: u64,
+        charged_at: Nanos,
+        actual: u64,
+        priority: bool,
+    ) -> Decision {
+        if actual < cost {
+            self.undo(now, cost - actual, charged_at);
+        } else if actual > cost {
+            self.charge_saturating(now, actual - cost);
+        }
+        let may_wait = self.holds_requests();
+        self.preview(Arrival::new(now, 0).with_options(priority, may_wait, u64::MAX)).decision()
+    }
+
+    /// Releases `cost` units of the key's calls in progress, but at most those that they hold, so that the calls of
+    /// other keys stay counted in the total. Returns the algorithm that released them, and their number.
+    pub(super) fn end_held(self, now: Nanos, cost: u64) -> (A, u64) {
+        let (algorithm, cost) = (self.algorithm().clone(), cost.min(self.algorithm().in_flight(self.state)));
+        self.end(now, cost);
+        (algorithm, cost)
+    }
+
+    /// Releases the `cost` units of a call that has ended, and then releases due waiters. The algorithm of the entry's
+    /// call is the one that admitted the call that has ended.
     pub(super) fn end(self, now: Nanos, cost: u64) {
         self.algorithm().release(self.state, now, cost);
         self.on_released(now);
     }
 
-    /// Releases due waiters after a call has ended. The algorithm that admitted the call must have released the units
-    /// of the call before.
-    pub(super) fn on_released(mut self, now: Nanos) {
+    /// Releases due waiters after a call has ended, and the algorithm that admitted it has released its units.
+    fn on_released(mut self, now: Nanos) {
         if let Some(queued_entry) = self.queued_entry() {
             queued_entry.queue.invalidate();
         }

@@ -17,6 +17,13 @@ use crate::sys::random::random_u64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint(NonZeroU64);
 
+/// The location of a key: the key's own place in the table, or a shared bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Location {
+    Own(Fingerprint),
+    Shared(Fingerprint),
+}
+
 /// This bit is set in the fingerprint of every key, and is not set in the fingerprint of a missing key. It is the
 /// lowest of the 32 bits that choose the shard, so it hardly affects which shard is chosen.
 const HAS_KEY: NonZeroU64 = NonZeroU64::new(1 << 32).unwrap();
@@ -84,6 +91,14 @@ impl Fingerprint {
     #[cfg(test)]
     pub(super) fn of_slot(slot: u64, rest: u64) -> Self {
         Self(HAS_KEY | rest << 33 | slot)
+    }
+}
+
+impl Location {
+    /// Returns the fingerprint under which the state is kept: that of the key or of the shared bucket.
+    pub(super) fn fingerprint(self) -> Fingerprint {
+        let (Self::Own(fingerprint) | Self::Shared(fingerprint)) = self;
+        fingerprint
     }
 }
 

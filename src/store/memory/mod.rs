@@ -1,51 +1,45 @@
 //! The in-memory store.
 
-mod acquire;
 mod buckets;
 mod charge;
-mod config;
 mod context;
 mod entry;
+mod eviction;
 mod fingerprint;
+mod joint;
 mod latest_denial;
-mod location;
-mod maintenance;
-mod multi;
-mod on_full;
-mod placement;
-mod repeated_denial;
-mod room;
+mod options;
 mod shard;
 mod slots;
-mod stats;
 mod table;
-mod turnover;
 mod wait;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
-use self::charge::permit_for;
-use self::config::StoreConfig;
+use self::charge::{MemoryCharge, Reservable, permit_for};
 use self::context::MemoryContext;
+use self::entry::KeyEntry;
 use self::fingerprint::Fingerprint;
-use self::location::shared_bits;
+use self::joint::InMemory;
+use self::shard::Shard;
 use self::table::Table;
 use super::{
-    Attempt, CheckStore, CloseStore, Denied, KeyedStore, Permit, ReleaseStore, ReplaceAlgorithm, SettleStore,
-    Store,
+    Acquired, Attempt, CheckStore, CloseStore, Denied, JointStore, KeyedStore, Permit, ReleaseStore,
+    ReplaceAlgorithm, Reservation, SettleStore, Store,
 };
-use crate::algorithm::{Algorithm, Semaphore, SharedPermit};
-use crate::clock::AnyClock;
+use crate::algorithm::{Algorithm, SharedPermit};
+use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::stats::{CallCounts, LimiterStats};
+use crate::queue::{Enqueued, Fate, QueueView};
+use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
+use crate::sys::lock::SpinGuard;
 
-pub use config::{MemoryOptions, OnClose};
 pub use fingerprint::MemoryKey;
-pub(crate) use multi::decide_at_once;
-pub use multi::{AllDecisions, AnyAlgorithm, Decided, Few, JointOutcome, JointRequest, JointWait, decide};
-pub use on_full::OnFull;
+pub use joint::{JointRequest, JointWait, decide_in_memory};
+pub use options::{MemoryOptions, OnClose, OnFull};
 pub use wait::QueuedAcquire;
 
 /// A store that keeps the state of keys in this process. Its memory is bounded. Fresh keys are removed without a thread
@@ -102,51 +96,175 @@ impl<A: Algorithm> MemoryStore<A> {
     pub const DEFAULT_MAX_QUEUED: usize = 10_000;
 
     pub(crate) fn with(algorithm: A, clock: AnyClock, options: MemoryOptions) -> Self {
-        let MemoryOptions { max_keys, max_queued, on_close, on_full } = options;
-        let max_queued = max_queued.map_or_else(|| default_max_waiting(&algorithm), |max| max as u64);
-        let shared_bits = shared_bits(max_keys);
-        let config = StoreConfig { waiting: Semaphore::new(max_queued), on_close, on_full, shared_bits };
-        let table = Table::new(max_keys, &algorithm, clock, config);
+        let max_queued = options.max_queued.map_or_else(|| default_max_waiting(&algorithm), |max| max as u64);
+        let table = Table::new(&algorithm, clock, options, max_queued);
         Self { context: Arc::new(MemoryContext::new(algorithm, table)) }
     }
 
     pub(crate) fn queued(&self) -> usize {
-        usize::try_from(self.context.table.config.waiting.len()).unwrap_or(usize::MAX)
+        usize::try_from(self.context.table().config().waiting().len()).unwrap_or(usize::MAX)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.context.table.len()
+        self.context.table().len()
     }
 
     pub(crate) fn limiter_stats(&self) -> LimiterStats {
-        LimiterStats { calls: self.context.table.counters.calls.stats(), store: self.stats() }
+        LimiterStats { calls: self.context.table().calls(), store: self.stats() }
     }
 
-    /// Creates a request that can be decided jointly with others. The call is counted in `counts`.
-    pub(crate) fn part<'a, K: MemoryKey + ?Sized>(
-        &'a self,
-        key: &K,
-        call: Attempt<'_, A>,
-        counts: &'a Arc<CallCounts>,
-    ) -> JointRequest<'a> {
-        JointRequest::new(&self.context, self.context.seed.fingerprint(key), call, counts)
-    }
-
-    /// Creates a [`JointRequest`] as [`part`](Self::part) does. The call is counted with the calls that are made
-    /// without a layer.
+    /// Creates a part of a joint call, which is counted with the calls that are made without a layer.
     pub(crate) fn direct_part<K: MemoryKey + ?Sized>(
         &self,
         key: &K,
         call: Attempt<'_, A>,
     ) -> JointRequest<'_> {
-        self.part(key, call, &self.context.table.counters.calls.direct)
+        self.joint_part(key, call, self.context.table().direct_calls())
+    }
+
+    /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
+    #[cold]
+    fn check_slow(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Nanos,
+    ) -> Decision {
+        let table = self.context.table();
+        let checked = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
+            let decision = entry.check(now, call.cost());
+            table.count(&call, &decision);
+            decision
+        });
+        checked.unwrap_or_else(|| self.deny_without_room(call))
+    }
+
+    /// Decides or queues a call that [`acquire`](Store::acquire) cannot decide by the state of the key alone. `shard`
+    /// is the locked shard of the key.
+    #[cold]
+    fn acquire_slow(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Nanos,
+    ) -> Acquired<QueuedAcquire<A>> {
+        let (context, table) = (&self.context, self.context.table());
+        let outcome = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
+            let may_wait = call.may_wait() || entry.holds_requests();
+            let entered = entry.acquire(call.arrival(now, may_wait));
+            match &entered {
+                Enqueued::Decided(decision) => table.count(&call, decision),
+                Enqueued::Queued(_) => table.add(&call, CallOutcome::Queued),
+            }
+            let settles = call.wants_reservation() && entry.settles();
+            (entered, location, holds, settles.then(|| entry.last_update()))
+        });
+        let Some((outcome, location, holds, charged_at)) = outcome else {
+            return Acquired::Ready(self.deny_without_room(call), Reservation::default());
+        };
+        let held = match (holds, charged_at) {
+            (Some(algorithm), _) => Some(Reservable::Permit { location, algorithm, cost: call.cost() }),
+            (None, Some(charged_at)) => Some(Reservable::Charge(self.charge(key, &call, charged_at))),
+            (None, None) => None,
+        };
+        match outcome {
+            Enqueued::Decided(decision) => {
+                let held = held.filter(|_| decision.is_allowed());
+                Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
+            }
+            Enqueued::Queued(ticket) => {
+                let counts = !call.is_counted();
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held, counts))
+            }
+        }
+    }
+
+    fn charge(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
+        let (context, algorithm) = (Arc::clone(&self.context), call.algorithm().cloned());
+        MemoryCharge::new(context, key, algorithm, call.cost(), call.has_priority(), charged_at)
+    }
+
+    /// Denies a call because there is no room for its key, and counts the call.
+    fn deny_without_room(&self, call: Attempt<'_, A>) -> Decision {
+        let quota = |algorithm: &A| algorithm.policy().quota;
+        let denial = Decision::table_full(call.algorithm().map_or_else(|| quota(&self.algorithm()), quota));
+        self.context.table().count(&call, &denial);
+        denial
+    }
+}
+
+impl<A: Algorithm> Store<A> for MemoryStore<A> {
+    type Key = KeyId;
+    type Error = Infallible;
+    type Wait = QueuedAcquire<A>;
+
+    const OWNS_COUNTS: bool = true;
+    const CAN_FAIL: bool = false;
+
+    #[inline]
+    fn algorithm(&self) -> Cow<'_, A> {
+        self.context.algorithm()
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.context.table().stats()
+    }
+
+    fn new_counts(&self) -> Arc<CallCounts> {
+        self.context.table().new_counts()
+    }
+
+    #[inline]
+    fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        let table = self.context.table();
+        let now = table.clock().now();
+        let shard = table.of(key);
+        if let Some(denial) = shard.standing_denial(key, &call, now) {
+            table.count(&call, &denial);
+            return Acquired::Ready(denial, Reservation::default());
+        }
+        let mut locked = shard.lock_for(&call);
+        let existing = match A::NEEDS_RELEASE {
+            true => None,
+            false => locked.existing(key, &call, now, table.clock()),
+        };
+        let Some((algorithm, state, now)) = existing else {
+            shard.remove_denial();
+            return self.acquire_slow(locked, key, call, now);
+        };
+        let queue = algorithm.queue_config();
+        let may_wait = call.may_wait() || queue.is_some_and(|queue| queue.holds_requests());
+        let decision = match queue.filter(|_| may_wait) {
+            None => algorithm.check(state, now, call.cost()),
+            Some(queue) => {
+                let mut view = QueueView::empty(algorithm, queue, state, table.config().waiting());
+                match view.try_admit(call.arrival(now, may_wait)) {
+                    Fate::Decided(decision) => decision,
+                    Fate::Waits | Fate::Full => {
+                        shard.remove_denial();
+                        return self.acquire_slow(locked, key, call, now);
+                    }
+                }
+            }
+        };
+        table.count(&call, &decision);
+        shard.keep_denial(key, &call, now, algorithm, &decision, table.clock());
+        if !call.wants_reservation() || !decision.is_allowed() {
+            return Acquired::Ready(decision, Reservation::default());
+        }
+        let charged_at = algorithm.last_update(state);
+        drop(locked);
+        Acquired::Ready(decision, self.charge(key, &call, charged_at).into())
     }
 }
 
 impl<A: Algorithm, K: MemoryKey + ?Sized> KeyedStore<A, K> for MemoryStore<A> {
     #[inline]
     fn key(&self, key: &K) -> KeyId {
-        KeyId(self.context.seed.fingerprint(key))
+        KeyId(self.context.fingerprint(key))
     }
 }
 
@@ -164,66 +282,59 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
 
     #[inline]
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
-        let table = &self.context.table;
-        let now = table.clock.now();
-        let shard = table.keys.of(key);
-        if let Some(denial) = table.standing_denial(shard, key, &call, now) {
+        let table = self.context.table();
+        let now = table.clock().now();
+        let shard = table.of(key);
+        if let Some(denial) = shard.standing_denial(key, &call, now) {
+            table.count(&call, &denial);
             return denial;
         }
-        let mut locked = table.lock_for(shard, &call);
-        let Some((algorithm, state, now)) = table.existing(&mut locked, key, &call, now) else {
-            shard.denial.remove();
-            return self.context.check_slow(locked, key, call, now);
+        let mut locked = shard.lock_for(&call);
+        let Some((algorithm, state, now)) = locked.existing(key, &call, now, table.clock()) else {
+            shard.remove_denial();
+            return self.check_slow(locked, key, call, now);
         };
-        let decision = algorithm.check(state, now, call.cost);
-        table.counters.count(&call, &decision);
-        table.keep_denial(shard, key, &call, now, algorithm, &decision);
+        let decision = algorithm.check(state, now, call.cost());
+        table.count(&call, &decision);
+        shard.keep_denial(key, &call, now, algorithm, &decision, table.clock());
         decision
     }
 
     fn try_acquire_permit(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Result<Permit, Denied> {
-        let context = &self.context;
-        let decided = context.decide(key, call, |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost));
-            let decision = entry.check(now, call.cost);
-            context.table.counters.count(&call, &decision);
+        let (context, table) = (&self.context, self.context.table());
+        let decided = table.with_called(table.of(key).lock(), key, &call, None, |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
+            let decision = entry.check(now, call.cost());
+            table.count(&call, &decision);
             (decision, location, holds)
         });
         let (decision, permit) = match decided {
             Some((decision, location, holds)) => {
                 let permit = holds.filter(|_| decision.is_allowed());
-                (decision, permit.map(|algorithm| permit_for(context, location, algorithm, call.cost)))
+                (decision, permit.map(|algorithm| permit_for(context, location, algorithm, call.cost())))
             }
-            None => (context.deny_without_room(call), None),
+            None => (self.deny_without_room(call), None),
         };
         Permit::decided(decision, permit.unwrap_or_default())
     }
 
     fn peek(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
-        let context = &*self.context;
-        context.table.peek_entry(key, call.algorithm, |entry, now| entry.peek(now, call.cost))
+        self.context.table().peek_entry(key, call.algorithm(), |entry, now| entry.peek(now, call.cost()))
     }
 
     fn refund(&self, KeyId(key): KeyId, cost: u64) {
-        self.context.table.refund(key, cost);
+        self.context.table().refund(key, cost);
     }
 
     fn reset(&self, KeyId(key): KeyId) {
-        self.context.table.reset(key);
+        self.context.table().reset(key);
     }
 }
 
 impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
-        let (context, cost) = (&*self.context, call.cost);
-        let released = context.table.with_used(key, call.algorithm, |entry, now| {
-            // At most the units that the key's calls in progress hold are released, so that the calls of other keys
-            // stay counted in the total.
-            let (algorithm, cost) =
-                (entry.algorithm().clone(), cost.min(entry.algorithm().in_flight(entry.state)));
-            entry.end(now, cost);
-            (algorithm, cost)
-        });
+        let end = |entry: KeyEntry<'_, A>, now| entry.end_held(now, call.cost());
+        let released = self.context.table().with_used(key, call.algorithm(), end);
         // A key that is not in the table has no calls in progress.
         if let Some((algorithm, cost)) = released {
             drop(SharedPermit::of_admitted(&algorithm, cost));
@@ -235,16 +346,29 @@ impl<A: Algorithm> SettleStore<A> for MemoryStore<A> {}
 
 impl<A: Algorithm> ReplaceAlgorithm<A> for MemoryStore<A> {
     fn replace(&self, algorithm: A) {
-        let context = &*self.context;
         // Waiters that the new algorithm releases are woken once no lock is held.
-        drop(context.replace(algorithm, |new| context.table.replace(new)));
+        drop(self.context.replace(algorithm));
     }
 }
 
 impl<A: Algorithm> CloseStore<A> for MemoryStore<A> {
     fn close(&self) {
         // The waiters are woken once no lock is held.
-        drop(self.context.table.close());
+        drop(self.context.table().close());
+    }
+}
+
+impl<A: Algorithm, K: MemoryKey + ?Sized> JointStore<A, K> for MemoryStore<A> {
+    type Kind = InMemory;
+
+    #[inline]
+    fn joint_part<'a>(
+        &'a self,
+        key: &K,
+        attempt: Attempt<'_, A>,
+        counts: &'a Arc<CallCounts>,
+    ) -> JointRequest<'a> {
+        JointRequest::new(&self.context, self.context.fingerprint(key), attempt, counts)
     }
 }
 

@@ -1,23 +1,39 @@
-//! The shards of the key table, each with its own lock.
+//! The shards of the key table, each with its own lock, and the room for keys that all shards have together.
 //!
 //! A shard contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
 //! algorithm itself. So a decision takes one lock, except for keys that share a bucket. The algorithm is replaced in
 //! one shard at a time, while that shard is locked. Several keys can be locked together, in the order of the addresses
 //! of their locks.
+//!
+//! For each new key, a few slots of its shard are examined, so that all slots are examined in turn. While there is
+//! room, the slots for several new keys are examined together. A key is removed if it is fresh and has been idle for
+//! the algorithm's longest window, or for ten seconds if that window is longer. So a busy key that is often fresh is
+//! not removed and inserted again at each call. There is no thread and no timer. The work of a call is bounded, except
+//! for a call that makes a shard grow. Such a call moves all keys of the shard: usually fewer than a thousand, if
+//! `max_keys` is at most 1.5 million.
+//!
+//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
+//! of the examined keys is fresh, [`OnFull`] defines what happens to the new key. Keys are distributed over the shards
+//! by a keyed hash, so callers cannot choose which shard is examined, or which key is evicted.
 
 use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
+use std::task::Waker;
 
+use super::entry::{KeyEntry, Queues};
+use super::eviction::{LeastUsed, Turnover, one_unit};
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
-use super::on_full::one_unit;
+use super::options::{OnFull, StoreConfig};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, Usage};
-use crate::queue::Queue;
+use crate::algorithm::{Algorithm, QuotaUnit, Usage, holds_requests};
+use crate::clock::{AnyClock, Nanos};
+use crate::decision::Decision;
+use crate::stats::StoreStats;
+use crate::store::Attempt;
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{SpinGuard, SpinLock};
-
-/// The queues of the keys that have waiters.
-pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
 
 /// The approximate average number of keys in a shard of a full key table, for tables of 96,000 to 1.5 million keys. The
 /// shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048 slots. So a
@@ -33,44 +49,23 @@ const SPREAD: usize = 64;
 /// The maximum number of shards. If a key table would need more shards, its shards have more keys instead.
 const MAX_SHARDS: usize = 1_024;
 
-/// Returns the number of shards of a table of at most `max_keys` keys.
-pub(super) const fn shard_count(max_keys: usize) -> usize {
-    let mut full = FULL_SHARD;
-    while max_keys / full >= MAX_SHARDS {
-        full *= 2;
-    }
-    // A shard of a smaller table has fewer keys, so that threads seldom wait for the same lock. It has room for at
-    // least 64 keys, unless the whole table has room for fewer, so that a sample for an eviction finds enough keys.
-    let (few, many) = (max_keys / full + 1, max_keys / SMALL_SHARD);
-    let many = if many < SPREAD { many } else { SPREAD };
-    if few > many { few } else { many }
-}
+/// The number of slots that are examined for each new key. While there is room, the slots for several new keys are
+/// examined together. This is cheaper, because most of the cost is to load slots from memory, and neighbouring slots
+/// are loaded together.
+///
+/// All `n` slots are examined once in about `n / 4` new keys. If as many keys become removable in this time, each of
+/// them waits for half of it on average. So about `n / 8` slots contain keys that may be removed, but have not been
+/// examined yet.
+const SWEEP_PER_INSERT: usize = 4;
+/// The number of slots that are examined for a new key when there is no room, before its call is denied. As many are
+/// examined for a call of cost 0.
+const SWEEP_WHEN_FULL: usize = 16;
+/// The maximum number of slots that are examined for one sweep or one eviction. A new key causes at most one of each.
+const MAX_LOOKS: usize = 64;
 
-#[derive(Debug)]
-pub(super) struct Shard<A: Algorithm> {
-    /// All shards share this value until the algorithm is replaced or the limiter is closed.
-    pub(super) config: Arc<ShardConfig<A>>,
-    pub(super) slots: Slots<A::State>,
-    pub(super) queues: Queues<A>,
-    /// The number of slots that are due to be examined.
-    pub(super) due: usize,
-    /// The number of new keys that were not added to the [`Turnover`](super::turnover::Turnover) yet.
-    pub(super) new_keys: u64,
-}
-
-/// The settings that apply to all keys of a shard.
-#[derive(Clone, Debug)]
-pub(super) struct ShardConfig<A: Algorithm> {
-    pub(super) algorithm: A,
-    /// The usage up to which a key is evicted without a comparison with other keys.
-    pub(super) one_unit: Usage,
-    /// The number of times that the algorithm was replaced.
-    pub(super) generation: u64,
-    /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
-    /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
-    pub(super) first: Option<A::State>,
-    pub(super) closed: bool,
-}
+/// Ten seconds, in nanoseconds. A fresh key that has been idle for this time may be removed while there is room, even
+/// if the window of the algorithm is longer.
+const MAX_RETENTION: u64 = 10_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct Shards<A: Algorithm> {
@@ -85,26 +80,73 @@ pub(super) struct LockedShard<A: Algorithm> {
     shard: SpinLock<Shard<A>>,
     /// A recent denial. For up to 100 µs while the denial stands, most further calls of cost 1 for the denied key are
     /// denied without the lock. It is written while the shard is locked.
-    pub(super) denial: LatestDenial,
+    denial: LatestDenial,
 }
 
-impl<A: Algorithm> LockedShard<A> {
-    /// Locks the shard, and removes its latest denial, because any decision may change.
-    #[inline]
-    pub(super) fn lock(&self) -> SpinGuard<'_, Shard<A>> {
-        let shard = self.shard.lock();
-        self.denial.remove();
-        shard
-    }
+#[derive(Debug)]
+pub(super) struct Shard<A: Algorithm> {
+    /// All shards share this value until the algorithm is replaced or the limiter is closed.
+    config: Arc<ShardConfig<A>>,
+    slots: Slots<A::State>,
+    queues: Queues<A>,
+    /// The number of slots that are due to be examined.
+    due: usize,
+    /// The number of new keys that were not added to the [`Turnover`] yet.
+    new_keys: u64,
+}
 
-    /// Locks the shard, and keeps its latest denial. This is for calls that cannot change that denial.
-    #[inline]
-    pub(super) fn lock_and_keep_denial(&self) -> SpinGuard<'_, Shard<A>> {
-        self.shard.lock()
+/// The settings that apply to all keys of a shard.
+#[derive(Clone, Debug)]
+struct ShardConfig<A: Algorithm> {
+    algorithm: A,
+    /// The usage up to which a key is evicted without a comparison with other keys.
+    one_unit: Usage,
+    /// The number of times that the algorithm was replaced.
+    generation: u64,
+    /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
+    /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
+    first: Option<A::State>,
+    closed: bool,
+}
+
+/// The room for keys in all shards together, the keys that came and went, and what is counted of them.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// The number of keys.
+    len: AtomicUsize,
+    max_keys: usize,
+    /// `true` if keys are evicted when there is no room.
+    evicts: bool,
+    turnover: Turnover,
+    /// The latest clock reading at which a key was removed.
+    removed_until: AtomicU64,
+    /// The time for which an idle fresh key is kept while there is room, in nanoseconds.
+    retention: AtomicU64,
+    /// The time at which the limiter was created. A new key counts as idle since then.
+    created_at: Nanos,
+    evicted: AtomicU64,
+    evicted_at_limit: AtomicU64,
+    /// `true` once the table was found full.
+    is_full: AtomicBool,
+    /// `true` once a warning was logged.
+    has_warned: AtomicBool,
+}
+
+/// Room for one key. It is released on drop.
+pub(super) struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl<A: Algorithm> Shards<A> {
+    /// Creates the shards of a table of at most `max_keys` keys.
+    pub(super) fn for_keys(max_keys: usize, algorithm: &A) -> Self {
+        Self::new(shard_count(max_keys), algorithm)
+    }
+
     pub(super) fn new(count: usize, algorithm: &A) -> Self {
         let config = Arc::new(ShardConfig {
             algorithm: algorithm.clone(),
@@ -137,6 +179,611 @@ impl<A: Algorithm> Shards<A> {
         self.shards.iter().map(LockedShard::lock)
     }
 }
+
+impl<A: Algorithm> LockedShard<A> {
+    /// Locks the shard, and removes its latest denial, because any decision may change.
+    #[inline]
+    pub(super) fn lock(&self) -> SpinGuard<'_, Shard<A>> {
+        let shard = self.shard.lock();
+        self.denial.remove();
+        shard
+    }
+
+    /// Locks the shard for a new call. If the limiter's own algorithm decides the call, the latest denial is not
+    /// removed, because such a call cannot change it.
+    #[inline]
+    pub(super) fn lock_for(&self, call: &Attempt<'_, A>) -> SpinGuard<'_, Shard<A>> {
+        match call.algorithm() {
+            None => self.shard.lock(),
+            Some(_) => self.lock(),
+        }
+    }
+
+    /// Returns the decision on a call if the latest denial denies it. Takes no lock. Returns `None` if the call must be
+    /// decided while the shard is locked.
+    #[inline]
+    pub(super) fn standing_denial(
+        &self,
+        key: Fingerprint,
+        call: &Attempt<'_, A>,
+        now: Nanos,
+    ) -> Option<Decision> {
+        if !A::DENIALS_STAND {
+            return None;
+        }
+        // Few calls have the key that was denied, so the denial is read before the call is examined.
+        self.denial.standing(key, now).filter(|_| is_plain(call))
+    }
+
+    /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
+    #[inline]
+    pub(super) fn keep_denial(
+        &self,
+        key: Fingerprint,
+        call: &Attempt<'_, A>,
+        now: Nanos,
+        algorithm: &A,
+        decision: &Decision,
+        clock: &AnyClock,
+    ) {
+        // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
+        let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(algorithm);
+        if !decision.is_allowed() && is_kept() {
+            self.denial.keep(key, now, decision);
+        }
+    }
+
+    /// Removes the latest denial. The shard is locked.
+    #[inline]
+    pub(super) fn remove_denial(&self) {
+        self.denial.remove();
+    }
+}
+
+impl<A: Algorithm> Shard<A> {
+    /// Returns the algorithm of a call, the state of its key, and the clock reading for the decision. Returns `None` if
+    /// the key is not in the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the
+    /// common case. `now` is a clock reading from before the shard was locked.
+    ///
+    /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
+    /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
+    #[inline(always)]
+    pub(super) fn existing<'a>(
+        &'a mut self,
+        key: Fingerprint,
+        call: &Attempt<'a, A>,
+        now: Nanos,
+        clock: &AnyClock,
+    ) -> Option<(&'a A, &'a mut A::State, Nanos)> {
+        let Self { config, slots, queues, .. } = self;
+        let (algorithm, state) = (call.algorithm().unwrap_or(&config.algorithm), slots.get_mut(key)?);
+        if config.closed || queues.contains_key(&key) {
+            return None;
+        }
+        let now = if now < algorithm.last_update(state) { clock.now() } else { now };
+        Some((algorithm, state, now))
+    }
+
+    /// Returns the entry of a key that has a place in the shard. Returns `None` if it has none. The call uses the
+    /// algorithm `tier`, or the limiter's algorithm if `tier` is `None`.
+    #[inline]
+    pub(super) fn entry<'a>(
+        &'a mut self,
+        key: Fingerprint,
+        tier: Option<&'a A>,
+        config: &'a StoreConfig,
+        wake: &'a mut Vec<Waker>,
+    ) -> Option<KeyEntry<'a, A>> {
+        let state = self.slots.get_mut(key)?;
+        Some(self.config.entry(key, tier, state, config, wake).with_queues(&mut self.queues))
+    }
+
+    /// Returns the entry of a key that has no place in the shard yet, and may get one. Its state is `state`.
+    #[inline]
+    pub(super) fn new_entry<'a>(
+        &'a mut self,
+        key: Fingerprint,
+        tier: Option<&'a A>,
+        state: &'a mut A::State,
+        config: &'a StoreConfig,
+        wake: &'a mut Vec<Waker>,
+    ) -> KeyEntry<'a, A> {
+        self.config.entry(key, tier, state, config, wake).with_queues(&mut self.queues)
+    }
+
+    /// Returns the entry of a key that gets no place in the shard. Its state is `state`.
+    pub(super) fn entry_without_place<'a>(
+        &'a self,
+        key: Fingerprint,
+        tier: Option<&'a A>,
+        state: &'a mut A::State,
+        config: &'a StoreConfig,
+        wake: &'a mut Vec<Waker>,
+    ) -> KeyEntry<'a, A> {
+        self.config.entry(key, tier, state, config, wake)
+    }
+
+    /// Returns the entry of a key that shares `bucket`, which has a state in the shard. Returns `None` if it has none.
+    pub(super) fn bucket_entry<'a>(
+        &'a mut self,
+        bucket: Fingerprint,
+        key: Fingerprint,
+        tier: Option<&'a A>,
+        config: &'a StoreConfig,
+        wake: &'a mut Vec<Waker>,
+    ) -> Option<KeyEntry<'a, A>> {
+        let state = self.slots.get_mut(bucket)?;
+        Some(self.config.entry(key, tier, state, config, wake))
+    }
+
+    /// Returns the algorithm of a call: `tier`, or the limiter's algorithm if `tier` is `None`.
+    pub(super) fn algorithm<'a>(&'a self, tier: Option<&'a A>) -> &'a A {
+        tier.unwrap_or(&self.config.algorithm)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.config.closed
+    }
+
+    pub(super) fn contains(&self, key: Fingerprint) -> bool {
+        self.slots.contains(key)
+    }
+
+    /// Returns the state of a key that is new or was removed, and whose call uses `tier`, or the limiter's algorithm.
+    #[inline]
+    pub(super) fn new_state(&self, tier: Option<&A>, room: &Room, now: Nanos) -> A::State {
+        self.config.new_state(self.algorithm(tier), room, now)
+    }
+
+    /// Returns whether the state of a new key is fresh. The new state of a bucket that starts empty is not fresh. In
+    /// that case no key is removed, because a removed key would later get a new state with fewer units.
+    pub(super) fn may_forget(&self, room: &Room, now: Nanos) -> bool {
+        self.config.may_forget(room, now)
+    }
+
+    /// Gives a new key its place.
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        key: Fingerprint,
+        state: A::State,
+        place: Place<'_>,
+        room: &Room,
+        now: Nanos,
+    ) {
+        self.slots.insert(key, state);
+        room.turnover.count(&mut self.new_keys, now);
+        // The key occupies the place now.
+        mem::forget(place);
+    }
+
+    /// Gives a new key its place if it was used: if its state is not fresh, or if it has a queue. `tier` is the
+    /// algorithm of its call, or `None`.
+    #[inline]
+    pub(super) fn insert_if_used(
+        &mut self,
+        key: Fingerprint,
+        tier: Option<&A>,
+        state: A::State,
+        place: Place<'_>,
+        room: &Room,
+        now: Nanos,
+    ) {
+        let is_fresh = self.algorithm(tier).is_fresh(&state, now);
+        if !is_fresh || self.queues.contains_key(&key) || !self.may_forget(room, now) {
+            self.insert(key, state, place, room, now);
+        } else {
+            room.removed_at(now);
+        }
+    }
+
+    /// Removes a key of the shard.
+    pub(super) fn remove(&mut self, key: Fingerprint, room: &Room, now: Nanos) {
+        self.slots.remove(key);
+        room.record_removal(now);
+    }
+
+    /// Removes a new key if the state of the key is fresh and the key has no queue.
+    pub(super) fn remove_unless_used(&mut self, key: Fingerprint, room: &Room, now: Nanos) {
+        let is_used = self.slots.get(key).is_some_and(|state| !self.config.algorithm.is_fresh(state, now));
+        if !is_used && !self.queues.contains_key(&key) {
+            self.remove(key, room, now);
+        }
+    }
+
+    /// Resets a key to the state of a new key, except that calls in progress stay counted. Does nothing if the key has
+    /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its place.
+    pub(super) fn reset(
+        &mut self,
+        key: Fingerprint,
+        keeps_place: bool,
+        room: &Room,
+        config: &StoreConfig,
+        now: Nanos,
+        wake: &mut Vec<Waker>,
+    ) {
+        let Self { config: shard, slots, queues, .. } = &mut *self;
+        let Some(state) = slots.get_mut(key) else { return };
+        if !queues.contains_key(&key) && !A::NEEDS_RELEASE && !keeps_place {
+            return self.remove(key, room, now);
+        }
+        if let Some(queue) = queues.get_mut(&key) {
+            queue.reset_schedule(now);
+        }
+        let entry = shard.entry(key, None, state, config, wake).with_queues(queues);
+        let algorithm = &shard.algorithm;
+        entry.replace_state(now, |state| {
+            algorithm.reset_state(state, shard.new_state(algorithm, room, now));
+        });
+    }
+
+    /// Marks the shard as closed, releases due waiters, and denies all other waiters.
+    pub(super) fn close(&mut self, config: &StoreConfig, now: Nanos, wake: &mut Vec<Waker>) {
+        Arc::make_mut(&mut self.config).closed = true;
+        let queued_keys: Vec<_> = self.queues.keys().copied().collect();
+        for key in queued_keys {
+            if let Some(entry) = self.entry(key, None, config, wake) {
+                entry.close(now);
+            }
+        }
+    }
+
+    /// Replaces the algorithm of all keys by `new`, of which a key that has used one unit has the usage `one_unit`.
+    pub(super) fn replace(
+        &mut self,
+        new: &A,
+        one_unit: Usage,
+        room: &Room,
+        config: &StoreConfig,
+        now: Nanos,
+        wake: &mut Vec<Waker>,
+    ) {
+        let Self { config: shard, slots, queues, .. } = self;
+        for (key, state) in slots.iter_mut() {
+            shard.entry(key, None, state, config, wake).with_queues(queues).release(now);
+            KeyEntry::new(key, new, None, shard.closed, state, config, wake)
+                .with_queues(queues)
+                .replace_state(now, |state| new.migrate(state, &shard.algorithm, now));
+        }
+        let mut first = shard.new_state(&shard.algorithm, room, now);
+        new.migrate(&mut first, &shard.algorithm, now);
+        let (generation, closed) = (shard.generation + 1, shard.closed);
+        let algorithm = new.clone();
+        *shard = Arc::new(ShardConfig { algorithm, one_unit, generation, first: Some(first), closed });
+    }
+}
+
+/// The states of shared buckets.
+impl<A: Algorithm> Shard<A> {
+    /// Gives a shared bucket a state, unless it has one. Returns whether it had none.
+    pub(super) fn open_bucket(
+        &mut self,
+        bucket: Fingerprint,
+        tier: Option<&A>,
+        room: &Room,
+        now: Nanos,
+    ) -> bool {
+        if self.slots.contains(bucket) {
+            return false;
+        }
+        let mut state = self.new_state(tier, room, now);
+        self.config.algorithm.set_shared(&mut state, true);
+        self.slots.insert(bucket, state);
+        true
+    }
+
+    /// Drops the state of a shared bucket if it is fresh. Returns whether it was dropped.
+    pub(super) fn drop_fresh_bucket(&mut self, bucket: Fingerprint, room: &Room, now: Nanos) -> bool {
+        let is_fresh = self.slots.get(bucket).is_some_and(|state| self.config.algorithm.is_fresh(state, now));
+        if is_fresh {
+            self.slots.remove(bucket);
+            room.removed_at(now);
+        }
+        is_fresh
+    }
+
+    /// Returns a copy of the state of a shared bucket, for a key in the shard `own`, if the bucket has a state.
+    pub(super) fn copy_of_bucket(&self, bucket: Fingerprint, own: &Self, now: Nanos) -> Option<A::State> {
+        let mut state = self.slots.get(bucket)?.clone();
+        self.config.algorithm.set_shared(&mut state, false);
+        if self.config.generation != own.config.generation {
+            // The algorithm is being replaced, and only one of the two shards has the new algorithm so far.
+            own.config.algorithm.migrate(&mut state, &self.config.algorithm, now);
+        }
+        Some(state)
+    }
+
+    /// Returns whether calls in progress hold units of a shared bucket.
+    pub(super) fn is_bucket_held(&self, bucket: Fingerprint) -> bool {
+        self.slots.get(bucket).is_some_and(|state| self.config.algorithm.in_flight(state) > 0)
+    }
+}
+
+/// The room for new keys.
+impl<A: Algorithm> Shard<A> {
+    /// Reserves room for a new key. If enough slots are due to be examined or there is no room,
+    /// examines a few slots first, and removes fresh keys. If there is still no room, evicts one of the examined keys,
+    /// if [`OnFull`] allows evictions. No key in `keep` is removed. Returns `None` if there is no room.
+    pub(super) fn make_room<'r>(
+        &mut self,
+        room: &'r Room,
+        keep: &[Fingerprint],
+        now: Nanos,
+    ) -> Option<Place<'r>> {
+        self.due = (self.due + SWEEP_PER_INSERT).min(MAX_LOOKS);
+        if self.due < MAX_LOOKS.min(self.slots.slot_count())
+            && let Some(place) = room.try_reserve()
+        {
+            return Some(place);
+        }
+        if !room.evicts || !room.has_max_keys() {
+            let freed = self.sweep(room, keep, now, None);
+            if let Some(place) = freed.or_else(|| room.try_reserve()) {
+                return Some(place);
+            }
+        }
+        let place =
+            if room.evicts { self.evict(room, keep, now).or_else(|| room.try_reserve()) } else { None };
+        if place.is_none() {
+            room.record_full();
+        }
+        place
+    }
+
+    /// Examines a few slots. Removes the first fresh key, and other fresh keys if more slots are due. If no key is
+    /// fresh, evicts one of the examined keys. Returns the place of the first key that was removed.
+    fn evict<'r>(&mut self, room: &'r Room, keep: &[Fingerprint], now: Nanos) -> Option<Place<'r>> {
+        let Self { config, slots, queues, .. } = &mut *self;
+        let algorithm = &config.algorithm;
+        let recent = room.turnover.recent(now);
+        let mut sample = LeastUsed::new(config.one_unit);
+        for _ in 0..MAX_LOOKS.min(slots.slot_count()) {
+            let Some((key, state)) = slots.examine_next() else { continue };
+            if keep.contains(&key) || queues.contains_key(&key) {
+                continue;
+            }
+            if algorithm.is_fresh(state, now) && config.may_forget(room, now) {
+                slots.remove_examined();
+                room.removed_at(now);
+                return self.sweep(room, keep, now, Some(Place(&room.len)));
+            }
+            if algorithm.in_flight(state) == 0 {
+                let last = algorithm.last_update(state);
+                let idle = now.saturating_since(last);
+                sample.offer(key, recent.contains(last), idle, || algorithm.usage(state, now));
+                if sample.is_complete() {
+                    break;
+                }
+            }
+        }
+        let least = sample.least_used()?;
+        // Another thread may have released a place meanwhile.
+        if let Some(place) = room.try_reserve() {
+            return Some(place);
+        }
+        let (key, usage) = least.into_parts();
+        let usage = usage.or_else(|| Some(algorithm.usage(slots.get(key)?, now)));
+        slots.remove(key);
+        room.removed_at(now);
+        room.record_full();
+        room.record_eviction(usage.is_some_and(Usage::is_full));
+        Some(Place(&room.len))
+    }
+
+    /// Examines a few slots, and removes the keys that are fresh.
+    pub(super) fn sweep_for_peek(&mut self, room: &Room, now: Nanos) {
+        self.due += SWEEP_PER_INSERT;
+        let _freed = self.sweep(room, &[], now, None);
+    }
+
+    /// Examines the slots that are due, and removes keys that are fresh. Examines a few more slots while there is no
+    /// room. Returns `freed` or, if it is `None`, the place of the first key that was removed.
+    fn sweep<'r>(
+        &mut self,
+        room: &'r Room,
+        keep: &[Fingerprint],
+        now: Nanos,
+        mut freed: Option<Place<'r>>,
+    ) -> Option<Place<'r>> {
+        let Self { config, slots, queues, due, .. } = self;
+        let algorithm = &config.algorithm;
+        let retention = room.retention.load(Ordering::Relaxed);
+        let idle = |state: &A::State| now.saturating_since(algorithm.last_update(state));
+        let most = slots.slot_count().min(MAX_LOOKS);
+        let due = mem::take(due).min(most);
+        let mut looks = 0;
+        loop {
+            let full = freed.is_none() && room.has_max_keys();
+            if !full {
+                // Most keys were used recently, so they are skipped.
+                looks += slots.skip_while(due.saturating_sub(looks), |state| idle(state) < retention);
+            }
+            if looks >= if full { SWEEP_WHEN_FULL.min(most) } else { due } {
+                return freed;
+            }
+            looks += 1;
+            let Some((key, state)) = slots.examine_next() else { continue };
+            if !full && idle(state) < retention || queues.contains_key(&key) || keep.contains(&key) {
+                continue;
+            }
+            if algorithm.is_fresh(state, now) && config.may_forget(room, now) {
+                slots.remove_examined();
+                room.removed_at(now);
+                // All places but the first are released here.
+                freed.get_or_insert(Place(&room.len));
+            }
+        }
+    }
+}
+
+impl<A: Algorithm> ShardConfig<A> {
+    /// Returns the entry of a key without a place of its own.
+    #[inline]
+    fn entry<'a>(
+        &'a self,
+        key: Fingerprint,
+        tier: Option<&'a A>,
+        state: &'a mut A::State,
+        config: &'a StoreConfig,
+        wake: &'a mut Vec<Waker>,
+    ) -> KeyEntry<'a, A> {
+        KeyEntry::new(key, &self.algorithm, tier, self.closed, state, config, wake)
+    }
+
+    /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at
+    /// which any key was removed, because a removed key may have observed that reading.
+    #[inline]
+    fn new_state(&self, algorithm: &A, room: &Room, now: Nanos) -> A::State {
+        let now = now.max(Nanos(room.removed_until.load(Ordering::Relaxed)));
+        let Some(mut first) = self.first.clone() else {
+            return algorithm.new_state(room.created_at, now);
+        };
+        // This advances the state to `now`.
+        let _ = self.algorithm.peek(&mut first, now, 0);
+        first
+    }
+
+    /// See [`Shard::may_forget`].
+    fn may_forget(&self, room: &Room, now: Nanos) -> bool {
+        self.algorithm.is_fresh(&self.new_state(&self.algorithm, room, now), now)
+    }
+}
+
+impl Room {
+    /// Creates the room of a table of at most `max_keys` keys, which is created at `created_at`.
+    pub(super) fn new<A: Algorithm>(
+        max_keys: usize,
+        on_full: OnFull,
+        algorithm: &A,
+        created_at: Nanos,
+    ) -> Self {
+        let max_keys = max_keys.max(1);
+        Self {
+            len: AtomicUsize::new(0),
+            max_keys,
+            evicts: on_full == OnFull::EvictLeastUsed,
+            turnover: Turnover::new(max_keys),
+            removed_until: AtomicU64::new(0),
+            retention: AtomicU64::new(retention(algorithm)),
+            created_at,
+            evicted: AtomicU64::new(0),
+            evicted_at_limit: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Records that the algorithm was replaced by `new`.
+    pub(super) fn replace<A: Algorithm>(&self, new: &A) {
+        self.retention.store(retention(new), Ordering::Relaxed);
+    }
+
+    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    pub(super) fn warn_if_full(&self) {
+        let is_settled = !self.is_full.load(Ordering::Relaxed)
+            || self.has_warned.load(Ordering::Relaxed)
+            || self.has_warned.swap(true, Ordering::Relaxed);
+        if !is_settled {
+            warn_full(self.max_keys);
+        }
+    }
+
+    /// Returns the number of keys, and the number of those that were evicted.
+    pub(super) fn stats(&self) -> StoreStats {
+        StoreStats {
+            keys: self.len() as u64,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            evicted_at_limit: self.evicted_at_limit.load(Ordering::Relaxed),
+            ..StoreStats::default()
+        }
+    }
+
+    fn has_max_keys(&self) -> bool {
+        self.len() >= self.max_keys
+    }
+
+    fn try_reserve(&self) -> Option<Place<'_>> {
+        let room = |len| (len < self.max_keys).then_some(len + 1);
+        let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        // `then_some` would create a place even if no room was reserved, and dropping that place would release room.
+        reserved.then(|| Place(&self.len))
+    }
+
+    /// Records that a key was removed at `now`, and releases the room of the key.
+    fn record_removal(&self, now: Nanos) {
+        self.removed_at(now);
+        self.len.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Records that a key was removed at `now`, without releasing its room.
+    fn removed_at(&self, now: Nanos) {
+        self.removed_until.fetch_max(now.0, Ordering::Relaxed);
+    }
+
+    /// Records that the table was found full.
+    fn record_full(&self) {
+        self.is_full.store(true, Ordering::Relaxed);
+    }
+
+    fn record_eviction(&self, at_limit: bool) {
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        if at_limit {
+            self.evicted_at_limit.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the number of shards of a table of at most `max_keys` keys.
+const fn shard_count(max_keys: usize) -> usize {
+    let mut full = FULL_SHARD;
+    while max_keys / full >= MAX_SHARDS {
+        full *= 2;
+    }
+    // A shard of a smaller table has fewer keys, so that threads seldom wait for the same lock. It has room for at
+    // least 64 keys, unless the whole table has room for fewer, so that a sample for an eviction finds enough keys.
+    let (few, many) = (max_keys / full + 1, max_keys / SMALL_SHARD);
+    let many = if many < SPREAD { many } else { SPREAD };
+    if few > many { few } else { many }
+}
+
+/// Returns whether a call can be denied by an earlier denial. This requires that the call has cost 1 and no priority,
+/// may not wait, and is decided by the limiter's own algorithm, whose denials must stand.
+#[inline]
+fn is_plain<A: Algorithm>(call: &Attempt<'_, A>) -> bool {
+    A::DENIALS_STAND
+        && call.cost() == 1
+        && call.algorithm().is_none()
+        && !call.may_wait()
+        && !call.has_priority()
+}
+
+/// Returns the time for which a fresh key must be idle before it is removed while there is room, in nanoseconds: the
+/// algorithm's longest window, but at most ten seconds. The result is ten seconds for an algorithm that limits calls in
+/// progress.
+fn retention<A: Algorithm>(algorithm: &A) -> u64 {
+    let mut longest = 0;
+    algorithm.for_each_policy(&mut |policy| match policy.unit {
+        QuotaUnit::ConcurrentRequests => longest = MAX_RETENTION,
+        _ => longest = Nanos::from(policy.window).0.max(longest),
+    });
+    longest.min(MAX_RETENTION)
+}
+
+#[cfg(feature = "tracing")]
+fn warn_full(max_keys: usize) {
+    tracing::warn!(
+        max_keys,
+        "tower-throttle: the table of keys is full for the first time: set `max_keys` above the number of \
+         distinct keys in the longest window, or verify keys before limiting by them (said once)"
+    );
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_full(_max_keys: usize) {}
 
 #[cfg(test)]
 mod tests {

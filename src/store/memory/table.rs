@@ -1,104 +1,103 @@
-//! A bounded map that removes fresh keys.
+//! The bounded table of the keys of a limiter: it locks a key, and gives a new key a state.
 //!
-//! For each new key, a few slots of its shard are examined, so that all slots are examined in turn. While there is
-//! room, the slots for several new keys are examined together. A key is removed if it is fresh and has been idle for
-//! the algorithm's longest window, or for ten seconds if that window is longer. So a busy key that is often fresh is
-//! not removed and inserted again at each call. There is no thread and no timer. The work of a call is bounded, except
-//! for a call that makes a shard grow. Such a call moves all keys of the shard: usually fewer than a thousand, if
-//! `max_keys` is at most 1.5 million.
-//!
-//! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
-//! of the examined keys is fresh, [`OnFull`](super::OnFull) defines what happens to the new key.
+//! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
-use std::mem;
+use std::sync::Arc;
 use std::task::Waker;
 
-use super::config::StoreConfig;
+use super::buckets::SharedBuckets;
 use super::entry::KeyEntry;
-use super::fingerprint::Fingerprint;
-use super::on_full::OnFull;
-use super::room::retention;
-use super::shard::{Queues, Shard, ShardConfig, Shards, shard_count};
-use super::stats::Counters;
-use super::turnover::Turnover;
+use super::eviction::one_unit;
+use super::fingerprint::{Fingerprint, Location};
+use super::options::{MemoryOptions, OnFull, StoreConfig};
+use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
+use crate::decision::Decision;
+use crate::queue::{Arrival, PollTurn, Preview};
+use crate::stats::{CallCounts, CallOutcome, CallRegistry, CallStats, StoreStats};
 use crate::store::Attempt;
 use crate::sys::lock::SpinGuard;
-use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sys::wakers::Wakers;
-
-const SHARED_SHARDS: usize = 16;
 
 /// The keys of a limiter. Locks are taken in this order: first the shards of keys, then the shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
-    pub(super) keys: Shards<A>,
-    pub(super) shared: Shards<A>,
-    /// The number of shared buckets that have a state. It changes only while the bucket in question is locked.
-    pub(super) buckets: AtomicUsize,
-    /// The lowest bits of this counter are the index of the shared bucket that is examined next.
-    pub(super) next_bucket: AtomicUsize,
-    pub(super) len: AtomicUsize,
-    pub(super) max_keys: usize,
-    pub(super) turnover: Turnover,
-    /// The latest clock reading at which a key was removed.
-    removed_until: AtomicU64,
-    /// The time for which an idle fresh key is kept while there is room, in nanoseconds.
-    pub(super) retention: AtomicU64,
-    pub(super) clock: AnyClock,
-    /// The time at which the limiter was created. A new key counts as idle since then.
-    created_at: Nanos,
-    pub(super) config: StoreConfig,
-    pub(super) counters: Counters,
+    keys: Shards<A>,
+    shared: SharedBuckets<A>,
+    room: Room,
+    clock: AnyClock,
+    config: StoreConfig,
+    calls: CallRegistry,
+}
+
+/// The result of [`Table::insert_if_absent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Known,
+    /// The key has a new place, or its shared bucket has a new state.
+    New,
+    /// There is no room for the key.
+    NoRoom,
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Creates a table of at most `max_keys`.
-    pub(super) fn new(max_keys: usize, algorithm: &A, clock: AnyClock, config: StoreConfig) -> Self {
-        let shards = shard_count(max_keys);
+    /// Creates a table with these options, in which `max_queued` calls may be queued.
+    pub(super) fn new(algorithm: &A, clock: AnyClock, options: MemoryOptions, max_queued: u64) -> Self {
+        let MemoryOptions { max_keys, on_full, .. } = options;
         Self {
-            created_at: clock.now(),
+            keys: Shards::for_keys(max_keys, algorithm),
+            shared: SharedBuckets::new(algorithm),
+            room: Room::new(max_keys, on_full, algorithm, clock.now()),
             clock,
-            config,
-            removed_until: AtomicU64::new(0),
-            retention: AtomicU64::new(retention(algorithm)),
-            keys: Shards::new(shards, algorithm),
-            shared: Shards::new(SHARED_SHARDS, algorithm),
-            counters: Counters::default(),
-            buckets: AtomicUsize::new(0),
-            next_bucket: AtomicUsize::new(0),
-            len: AtomicUsize::new(0),
-            max_keys: max_keys.max(1),
-            turnover: Turnover::new(max_keys.max(1)),
+            config: StoreConfig::new(options, max_queued),
+            calls: CallRegistry::default(),
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
+    #[inline]
+    pub(super) fn clock(&self) -> &AnyClock {
+        &self.clock
     }
 
-    /// Returns the algorithm of a call, the state of its key, and the clock reading for the decision. Returns `None` if
-    /// the key is not in the locked shard, if the key has a queue, or if the limiter is closed. This is the fast path
-    /// for the common case. `now` is a clock reading from before the shard was locked.
-    ///
-    /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
-    /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
-    #[inline(always)]
-    pub(super) fn existing<'a>(
+    /// Returns the settings that apply to all keys.
+    #[inline]
+    pub(super) fn config(&self) -> &StoreConfig {
+        &self.config
+    }
+
+    /// Returns the shard of a key with its own place.
+    #[inline]
+    pub(super) fn of(&self, key: Fingerprint) -> &LockedShard<A> {
+        self.keys.of(key)
+    }
+
+    /// Returns the shard at a location: the shard of a key with its own place, or the shard of a shared bucket.
+    pub(super) fn shard(&self, location: Location) -> &LockedShard<A> {
+        match location {
+            Location::Own(key) => self.keys.of(key),
+            Location::Shared(bucket) => self.shared.of(bucket),
+        }
+    }
+
+    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that was
+    /// made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost 0
+    /// needs no room.
+    #[inline]
+    pub(super) fn with_called<R>(
         &self,
-        shard: &'a mut Shard<A>,
+        shard: SpinGuard<'_, Shard<A>>,
         key: Fingerprint,
-        call: &Attempt<'a, A>,
-        now: Nanos,
-    ) -> Option<(&'a A, &'a mut A::State, Nanos)> {
-        let Shard { config, slots, queues, .. } = shard;
-        let (algorithm, state) = (call.algorithm.unwrap_or(&config.algorithm), slots.get_mut(key)?);
-        if config.closed || queues.contains_key(&key) {
-            return None;
+        call: &Attempt<'_, A>,
+        now: Option<Nanos>,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
+    ) -> Option<R> {
+        if call.cost() > 0 {
+            return self.with_locked_entry(shard, key, call.algorithm(), now, change);
         }
-        let now = if now < algorithm.last_update(state) { self.clock.now() } else { now };
-        Some((algorithm, state, now))
+        drop(shard);
+        self.sweep_for_peek(key);
+        Some(self.peek_entry(key, call.algorithm(), change))
     }
 
     /// Locks the key while `change` runs. A new key gets a state first. The call uses `algorithm`, or the limiter's
@@ -116,7 +115,7 @@ impl<A: Algorithm> Table<A> {
     /// made before the shard was locked, or `None`. `now` is used only if the key is new, because a new key has
     /// observed no later reading.
     #[inline]
-    pub(super) fn with_locked_entry<R>(
+    fn with_locked_entry<R>(
         &self,
         shard: SpinGuard<'_, Shard<A>>,
         key: Fingerprint,
@@ -127,16 +126,12 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
         let mut shard = shard;
-        let Shard { config, slots, queues, .. } = &mut *shard;
-        match slots.get_mut(key) {
-            Some(state) => {
-                let now = self.clock.now();
-                Some(change(self.entry(key, config, algorithm, state, Some(queues), &mut wake), now))
-            }
+        match shard.entry(key, algorithm, &self.config, &mut wake) {
+            Some(entry) => Some(change(entry, self.clock.now())),
             None => {
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let result = self.with_new_entry(shard, key, algorithm, now, &mut wake, change);
-                self.counters.warn_if_full(self.max_keys);
+                self.room.warn_if_full();
                 result
             }
         }
@@ -152,15 +147,13 @@ impl<A: Algorithm> Table<A> {
         algorithm: Option<&A>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        if self.config.on_full == OnFull::ShareBuckets {
+        if self.config.on_full() == OnFull::ShareBuckets {
             return self.with_entry(key, algorithm, change);
         }
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(key);
-        let Shard { config, slots, queues, .. } = &mut *shard;
-        let state = slots.get_mut(key)?;
-        let now = self.clock.now();
-        Some(change(self.entry(key, config, algorithm, state, Some(queues), &mut wake), now))
+        let entry = shard.entry(key, algorithm, &self.config, &mut wake)?;
+        Some(change(entry, self.clock.now()))
     }
 
     #[inline]
@@ -173,36 +166,38 @@ impl<A: Algorithm> Table<A> {
         wake: &mut Vec<Waker>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        self.clean_shared();
+        let Self { shared, room, clock, config, .. } = self;
+        shared.clean(room, config, clock);
         // If the algorithm panics, the place is released.
-        let place = self.make_room(&mut shard, &[], now).filter(|_| !self.must_use_shared(key));
-        let Shard { config, slots, queues, new_keys, .. } = &mut *shard;
-        let own = algorithm.unwrap_or(&config.algorithm);
+        let place = shard.make_room(room, &[], now).filter(|_| !shared.must_be_used(key, config));
         match place {
             Some(place) => {
-                let mut state = self.initial_state(key, config, own, now);
-                let result = change(self.entry(key, config, algorithm, &mut state, Some(queues), wake), now);
-                let kept =
-                    !own.is_fresh(&state, now) || queues.contains_key(&key) || !self.may_forget(config, now);
-                if kept {
-                    slots.insert(key, state);
-                    self.turnover.count(new_keys, now);
-                    mem::forget(place);
-                } else {
-                    self.removed_at(now);
-                }
+                let mut state = self.initial_state(&shard, key, algorithm, now);
+                let result = change(shard.new_entry(key, algorithm, &mut state, config, wake), now);
+                shard.insert_if_used(key, algorithm, state, place, room, now);
                 Some(result)
             }
             // The shard of the key stays locked, so that the key cannot get its own place while its bucket is changed.
-            None if self.config.on_full == OnFull::ShareBuckets => {
-                Some(self.with_shared(key, algorithm, wake, change))
+            None if config.on_full() == OnFull::ShareBuckets => {
+                Some(shared.with(key, algorithm, (room, config, clock), wake, change))
             }
             // Once the limiter is closed, nothing is charged, so the call needs no room.
-            None if config.closed => {
-                let mut state = self.new_state(config, own, now);
-                Some(change(self.entry(key, config, algorithm, &mut state, None, wake), now))
+            None if shard.is_closed() => {
+                let mut state = shard.new_state(algorithm, room, now);
+                Some(change(shard.entry_without_place(key, algorithm, &mut state, config, wake), now))
             }
             None => None,
+        }
+    }
+
+    /// Examines a few slots if `key` is not in the table, and removes the keys that are fresh. So slots are also
+    /// examined for a call of cost 0 with a new key, although that call inserts nothing. The caller must not hold a
+    /// lock.
+    fn sweep_for_peek(&self, key: Fingerprint) {
+        let mut shard = self.keys.lock(key);
+        if !shard.contains(key) {
+            self.shared.clean(&self.room, &self.config, &self.clock);
+            shard.sweep_for_peek(&self.room, self.clock.now());
         }
     }
 
@@ -217,61 +212,247 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         let mut shard = self.keys.lock(key);
         let now = self.clock.now();
-        let Shard { config, slots, queues, .. } = &mut *shard;
-        let mut unknown;
-        let state = match slots.get_mut(key) {
-            Some(known) => known,
-            None => {
-                unknown = self.initial_state(key, config, algorithm.unwrap_or(&config.algorithm), now);
-                &mut unknown
-            }
-        };
-        look(self.entry(key, config, algorithm, state, Some(queues), &mut wake), now)
+        if let Some(entry) = shard.entry(key, algorithm, &self.config, &mut wake) {
+            return look(entry, now);
+        }
+        let mut state = self.initial_state(&shard, key, algorithm, now);
+        look(shard.new_entry(key, algorithm, &mut state, &self.config, &mut wake), now)
     }
 
-    /// Returns the entry of a locked key. The call uses `algorithm`, or the limiter's algorithm if `algorithm` is
-    /// `None`.
-    pub(super) fn entry<'a>(
-        &'a self,
-        key: Fingerprint,
-        config: &'a ShardConfig<A>,
-        algorithm: Option<&'a A>,
-        state: &'a mut A::State,
-        queues: Option<&'a mut Queues<A>>,
-        wake: &'a mut Vec<Waker>,
-    ) -> KeyEntry<'a, A> {
-        let ShardConfig { algorithm: base, closed, .. } = config;
-        KeyEntry { key, base, tier: algorithm, config: &self.config, closed: *closed, state, queues, wake }
-    }
-
-    /// Records that a key was removed at `now`, and releases the room of the key.
-    pub(super) fn record_removal(&self, now: Nanos) {
-        self.removed_at(now);
-        self.len.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Records that a key was removed at `now`, without releasing its room.
-    pub(super) fn removed_at(&self, now: Nanos) {
-        self.removed_until.fetch_max(now.0, Ordering::Relaxed);
-    }
-
-    /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at
-    /// which any key was removed, because a removed key may have observed that reading.
+    /// Returns the initial state of a new key of the locked shard: a copy of the state of its shared bucket, or a new
+    /// state if that bucket has no state.
     #[inline]
-    pub(super) fn new_state(&self, config: &ShardConfig<A>, algorithm: &A, now: Nanos) -> A::State {
-        let now = now.max(Nanos(self.removed_until.load(Ordering::Relaxed)));
-        let Some(mut first) = config.first.clone() else {
-            return algorithm.new_state(self.created_at, now);
-        };
-        // This advances the state to `now`.
-        let _ = config.algorithm.peek(&mut first, now, 0);
-        first
+    fn initial_state(
+        &self,
+        shard: &Shard<A>,
+        key: Fingerprint,
+        algorithm: Option<&A>,
+        now: Nanos,
+    ) -> A::State {
+        let shared = self.shared.copy_for(key, shard, &self.config, now);
+        shared.unwrap_or_else(|| shard.new_state(algorithm, &self.room, now))
+    }
+}
+
+/// What is counted.
+impl<A: Algorithm> Table<A> {
+    pub(super) fn len(&self) -> usize {
+        self.room.len()
     }
 
-    /// Returns whether the state of a new key is fresh. The new state of a bucket that starts empty is not fresh. In
-    /// that case no key is removed, because a removed key would later get a new state with fewer units.
-    pub(super) fn may_forget(&self, config: &ShardConfig<A>, now: Nanos) -> bool {
-        config.algorithm.is_fresh(&self.new_state(config, &config.algorithm, now), now)
+    pub(super) fn stats(&self) -> StoreStats {
+        StoreStats { waiting: self.config.waiting().len(), shared: self.shared.calls(), ..self.room.stats() }
+    }
+
+    /// Returns the numbers of calls, by outcome.
+    pub(super) fn calls(&self) -> CallStats {
+        self.calls.stats()
+    }
+
+    /// Returns the counts of the calls that are made without a layer.
+    pub(super) fn direct_calls(&self) -> &Arc<CallCounts> {
+        &self.calls.direct
+    }
+
+    /// Creates the counts of the calls of a policy.
+    pub(super) fn new_counts(&self) -> Arc<CallCounts> {
+        self.calls.register()
+    }
+
+    /// Counts the decision on a call, unless a layer counts the call.
+    #[inline]
+    pub(super) fn count(&self, call: &Attempt<'_, A>, decision: &Decision) {
+        if !call.is_counted() {
+            self.calls.direct.add_decision(decision, false);
+        }
+    }
+
+    /// Counts the outcome of a call, unless a layer counts the call.
+    #[inline]
+    pub(super) fn add(&self, call: &Attempt<'_, A>, outcome: CallOutcome) {
+        if !call.is_counted() {
+            self.calls.direct.add(outcome);
+        }
+    }
+}
+
+/// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, refunds,
+/// resets, replacements of the algorithm, and closing.
+impl<A: Algorithm> Table<A> {
+    /// Polls a queued call. If `counts`, counts its decision with the calls that are made without a layer.
+    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
+        let asked = self.with_used(key, None, |entry, now| {
+            let asked = entry.ask(now, ticket, waker);
+            if let (PollTurn::Ready(decision, _), true) = (&asked.0, counts) {
+                self.calls.direct.add_decision(decision, false);
+            }
+            asked
+        });
+        let Some((turn, _spare)) = asked else { unreachable!("a key with queued calls is never evicted") };
+        turn
+    }
+
+    /// Cancels a queued call. If `counts`, counts it with the calls that are made without a layer.
+    pub(super) fn abandon(&self, key: Fingerprint, ticket: u64, counts: bool) {
+        drop(self.with_used(key, None, |entry, now| entry.abandon(now, ticket)));
+        if counts {
+            self.calls.direct.add(CallOutcome::Cancelled);
+        }
+    }
+
+    /// Undoes a charge of `cost` units that was made at `charged_at`, as far as the charge still counts.
+    pub(super) fn undo(&self, key: Fingerprint, algorithm: Option<&A>, cost: u64, charged_at: Nanos) {
+        let _ = self.with_used(key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
+    }
+
+    /// Ends a call that holds a permit. `location` is the location of the key when the call was admitted.
+    pub(super) fn end(&self, location: Location, algorithm: &A, cost: u64) {
+        let mut wake = Wakers::default();
+        {
+            let mut shard = self.shard(location).lock();
+            let now = self.clock.now();
+            // A key with calls in progress is not evicted. The key can be missing only after a panic of the algorithm.
+            // The algorithm that admitted the call releases its units. The current algorithm releases waiters.
+            let entry = shard.entry(location.fingerprint(), Some(algorithm), &self.config, &mut wake);
+            if let Some(entry) = entry {
+                entry.end(now, cost);
+            }
+        }
+    }
+
+    /// Marks all shards as closed, releases due waiters, and denies all other waiters. Returns the wakers to wake once
+    /// no lock is held.
+    pub(super) fn close(&self) -> Wakers {
+        let mut wake = Wakers::default();
+        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+            shard.close(&self.config, self.clock.now(), &mut wake);
+        }
+        wake
+    }
+
+    /// Refunds `cost` units of the key. If the key has no place in the table, this has no effect, unless the state of a
+    /// new key is not fresh, as with a bucket that starts empty. The key then gets a place, so that the refund does the
+    /// same as after a denied call.
+    pub(super) fn refund(&self, key: Fingerprint, cost: u64) {
+        let shard = self.keys.lock(key);
+        // With shared buckets, a key without a place may have been charged in its bucket.
+        let is_fresh = self.config.on_full() != OnFull::ShareBuckets
+            && !shard.contains(key)
+            && shard.may_forget(&self.room, self.clock.now());
+        if cost > 0 && !is_fresh {
+            let _ = self.with_locked_entry(shard, key, None, None, |entry, now| entry.refund(now, cost));
+        }
+    }
+
+    /// Resets the key to the state of a new key, except that calls in progress stay counted. Does nothing if the key
+    /// has no place in the table.
+    pub(super) fn reset(&self, key: Fingerprint) {
+        let mut wake = Wakers::default();
+        {
+            let mut shard = self.keys.lock(key);
+            let now = self.clock.now();
+            // The key keeps its place if any shared bucket has a state, because a new key may start with that state.
+            shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
+        }
+    }
+
+    /// Replaces the algorithm of all keys, one shard at a time. Returns the wakers to wake once no lock is held.
+    pub(super) fn replace(&self, new: &A) -> Wakers {
+        let (mut wake, one_unit) = (Wakers::default(), one_unit(new));
+        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+            let now = self.clock.now();
+            shard.replace(new, one_unit, &self.room, &self.config, now, &mut wake);
+        }
+        self.room.replace(new);
+        wake
+    }
+}
+
+/// Calls that lock several keys together.
+impl<A: Algorithm> Table<A> {
+    /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
+    /// Returns `None` if the table has no shared buckets.
+    pub(super) fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
+        if self.config.on_full() != OnFull::ShareBuckets {
+            return None;
+        }
+        self.shared.count_call();
+        Some(Location::Shared(self.config.bucket(key)))
+    }
+
+    /// Gives the key or the shared bucket at `location` a state, unless it has one already. `shard` is the locked shard
+    /// of `location`. `keep` contains the keys of the same joint call, which must not be evicted.
+    pub(super) fn insert_if_absent(
+        &self,
+        shard: &mut Shard<A>,
+        location: Location,
+        keep: &[Fingerprint],
+        now: Nanos,
+    ) -> Settled {
+        let Self { shared, room, clock, config, .. } = self;
+        if shard.contains(location.fingerprint()) {
+            return Settled::Known;
+        }
+        match location {
+            Location::Own(key) => {
+                shared.clean(room, config, clock);
+                let place = shard.make_room(room, keep, now).filter(|_| !shared.must_be_used(key, config));
+                let Some(place) = place else { return Settled::NoRoom };
+                let state = self.initial_state(shard, key, None, now);
+                shard.insert(key, state, place, room, now);
+            }
+            Location::Shared(bucket) => shared.open(shard, bucket, None, room, now),
+        }
+        Settled::New
+    }
+
+    /// Runs `change` on the key or the shared bucket at `location`, which has a state. `shard` is its locked shard.
+    pub(super) fn with_settled<R>(
+        &self,
+        shard: &mut Shard<A>,
+        location: Location,
+        algorithm: Option<&A>,
+        wake: &mut Vec<Waker>,
+        change: impl FnOnce(KeyEntry<'_, A>) -> R,
+    ) -> R {
+        let entry = match location {
+            Location::Own(key) => shard.entry(key, algorithm, &self.config, wake),
+            Location::Shared(bucket) => shard.bucket_entry(bucket, bucket, algorithm, &self.config, wake),
+        };
+        let Some(entry) = entry else { unreachable!("it was settled") };
+        change(entry)
+    }
+
+    /// Returns the preview of a call of `cost` for whose key the locked shard has no room. If the call has a cost and
+    /// the limiter is open, the call needs room. The result is then an error with the algorithm's quota.
+    pub(super) fn preview_without_room(
+        &self,
+        shard: &Shard<A>,
+        key: Fingerprint,
+        algorithm: Option<&A>,
+        arrival: Arrival,
+        wake: &mut Vec<Waker>,
+    ) -> Result<Preview, u64> {
+        if arrival.cost() > 0 && !shard.is_closed() {
+            return Err(shard.algorithm(algorithm).policy().quota);
+        }
+        let mut state = shard.new_state(algorithm, &self.room, arrival.now());
+        Ok(shard.entry_without_place(key, algorithm, &mut state, &self.config, wake).preview(arrival))
+    }
+
+    /// Removes a new key from its locked shard, because an algorithm has panicked.
+    pub(super) fn remove(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) {
+        shard.remove(key, &self.room, now);
+    }
+
+    /// Removes a new key from its locked shard if the state of the key is fresh and the key has no queue.
+    pub(super) fn remove_unless_used(&self, shard: &mut Shard<A>, key: Fingerprint, now: Nanos) {
+        shard.remove_unless_used(key, &self.room, now);
+    }
+
+    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    pub(super) fn warn_if_full(&self) {
+        self.room.warn_if_full();
     }
 }
 

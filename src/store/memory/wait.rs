@@ -9,14 +9,13 @@ use std::task::{Context as Task, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::charge::{Held, MemoryCharge};
+use super::charge::Reservable;
 use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
 use crate::queue::PollTurn;
-use crate::stats::CallOutcome;
 use crate::store::Reservation;
 
 pin_project! {
@@ -38,7 +37,7 @@ pin_project! {
         #[pin]
         sleep: Option<Sleep>,
         // The value is boxed, because most calls have none.
-        held: Option<Box<Held<A>>>,
+        held: Option<Box<Reservable<A>>>,
         charged_at: Nanos,
     }
 }
@@ -57,10 +56,7 @@ struct QueueTicket<A: Algorithm> {
 impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
-            self.context.abandon(self.key, self.ticket);
-            if self.counts {
-                self.context.table.counters.calls.direct.add(CallOutcome::Cancelled);
-            }
+            self.context.table().abandon(self.key, self.ticket, self.counts);
         }
     }
 }
@@ -70,7 +66,7 @@ impl<A: Algorithm> QueuedAcquire<A> {
         context: Arc<MemoryContext<A>>,
         key: Fingerprint,
         ticket: u64,
-        held: Option<Held<A>>,
+        held: Option<Reservable<A>>,
         counts: bool,
     ) -> Self {
         let place = QueueTicket { context, key, ticket, left: false, counts };
@@ -97,21 +93,18 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.context.ask(place.key, place.ticket, place.counts, cx.waker()) {
+            match place.context.table().ask(place.key, place.ticket, place.counts, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;
                     this.sleep.set(None);
                     let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
-                    let reservation = held.map(|held| match held {
-                        Held::Charge(charge) => MemoryCharge { charged_at, ..charge }.into(),
-                        permit => permit.reserve(&place.context),
-                    });
+                    let reservation = held.map(|held| held.reserve_at(&place.context, charged_at));
                     return Poll::Ready(Ok((decision, reservation.unwrap_or_default())));
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {
-                    this.sleep.set(Some(place.context.table.clock.sleep_until(wake_at)));
+                    this.sleep.set(Some(place.context.table().clock().sleep_until(wake_at)));
                     *this.wake_at = wake_at;
                 }
             }

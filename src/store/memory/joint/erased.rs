@@ -1,6 +1,5 @@
 //! Limiters and their shards, with the type of the algorithm erased.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -9,34 +8,47 @@ use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::JointRequest;
-use super::at_once::decide_with;
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::queue::{Arrival, Enqueued, Preview};
-use crate::store::Reservation;
-use crate::store::memory::QueuedAcquire;
-use crate::store::memory::charge::{Held, MemoryCharge, permit_for};
+use crate::stats::{CallCounts, CallOutcome};
+use crate::store::joint::AnyAlgorithm;
+use crate::store::memory::charge::{MemoryCharge, Reservable, permit_for};
 use crate::store::memory::context::MemoryContext;
 use crate::store::memory::entry::KeyEntry;
-use crate::store::memory::fingerprint::Fingerprint;
-use crate::store::memory::location::Location;
-use crate::store::memory::placement::Settled;
+use crate::store::memory::fingerprint::{Fingerprint, Location};
 use crate::store::memory::shard::Shard;
+use crate::store::memory::table::Settled;
+use crate::store::memory::wait::QueuedAcquire;
+use crate::store::{Attempt, Reservation};
 use crate::sys::lock::SpinGuard;
-
-/// The algorithm that a call chose, with its type erased.
-pub type AnyAlgorithm = Box<dyn Any + Send + Sync>;
 
 /// A call, as it is passed to the methods of an [`ErasedShard`].
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
-    pub(super) location: Location,
-    pub(super) cost: u64,
-    pub(super) priority: bool,
-    pub(super) max_wait: u64,
-    pub(super) algorithm: Option<&'a AnyAlgorithm>,
+    location: Location,
+    cost: u64,
+    priority: bool,
+    max_wait: u64,
+    algorithm: Option<&'a AnyAlgorithm>,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) fn new(
+        location: Location,
+        cost: u64,
+        priority: bool,
+        max_wait: u64,
+        algorithm: Option<&'a AnyAlgorithm>,
+    ) -> Self {
+        Self { location, cost, priority, max_wait, algorithm }
+    }
+
+    /// Returns the algorithm that the call chose.
+    fn tier<A: Algorithm>(&self) -> Option<&'a A> {
+        self.algorithm.and_then(|algorithm| algorithm.downcast_ref())
+    }
 }
 
 /// A limiter with state in memory and with any algorithm.
@@ -45,12 +57,17 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
-    /// Decides a call, together with `others`. See [`decide_with`].
+    /// Locks `key`, and decides a call of `cost` together with `others`. The argument of `others` says whether this call
+    /// is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once. The
+    /// outcome is counted in `counts`.
     fn decide_at_once(
         &self,
-        part: &JointRequest<'_>,
+        key: Fingerprint,
+        cost: u64,
+        counts: &CallCounts,
         others: &mut dyn FnMut(bool) -> Option<bool>,
     ) -> Option<(Decision, bool)>;
+    /// Returns the address of the lock of a location.
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
     /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
@@ -112,8 +129,7 @@ struct ShardGuard<'a, A: Algorithm> {
 impl<A: Algorithm> Drop for ShardGuard<'_, A> {
     fn drop(&mut self) {
         for key in mem::take(&mut self.new) {
-            self.shard.slots.remove(key);
-            self.context.table.record_removal(self.now);
+            self.context.table().remove(&mut self.shard, key, self.now);
         }
     }
 }
@@ -121,36 +137,32 @@ impl<A: Algorithm> Drop for ShardGuard<'_, A> {
 impl<A: Algorithm> ShardGuard<'_, A> {
     /// Returns the algorithm of a call.
     fn algorithm<'r>(&'r self, ask: Ask<'r>) -> &'r A {
-        ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&self.shard.config.algorithm)
+        self.shard.algorithm(ask.tier())
     }
 
     fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R) -> R {
-        let (Location::Own(key) | Location::Shared(key)) = ask.location;
-        let Shard { config, slots, queues, .. } = &mut *self.shard;
-        let algorithm = ask.algorithm.and_then(|algorithm| algorithm.downcast_ref());
-        let Some(state) = slots.get_mut(key) else { unreachable!("it was settled") };
-        let queues = matches!(ask.location, Location::Own(_)).then_some(queues);
-        let entry = self.context.table.entry(key, config, algorithm, state, queues, &mut self.wake);
-        let Ask { cost, priority, max_wait, .. } = ask;
-        let may_wait = entry.holds_requests();
-        let arrival = Arrival::new(self.now, cost).with_options(priority, may_wait, max_wait);
-        change(entry, arrival)
+        let Self { context, shard, now, wake, .. } = self;
+        let Ask { location, cost, priority, max_wait, .. } = ask;
+        context.table().with_settled(shard, location, ask.tier(), wake, |entry| {
+            let may_wait = entry.holds_requests();
+            change(entry, Arrival::new(*now, cost).with_options(priority, may_wait, max_wait))
+        })
     }
 }
 
 impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos {
-        self.with(ask, |entry, _| entry.algorithm().last_update(entry.state))
+        self.with(ask, |entry, _| entry.last_update())
     }
 
     /// Returns `false` if calls need a release, because such calls give back their units when they end. Also returns
     /// `false` for a closed limiter, because it charges nothing.
     fn settles(&self) -> bool {
-        !A::NEEDS_RELEASE && !self.shard.config.closed
+        !A::NEEDS_RELEASE && !self.shard.is_closed()
     }
 
     fn needs_release(&self, ask: Ask<'_>) -> bool {
-        ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.config.closed
+        ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.is_closed()
     }
 
     fn permit(&self, ask: Ask<'_>) -> Reservation {
@@ -163,7 +175,8 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait {
         let Ask { location, cost, .. } = ask;
         let algorithm = || self.algorithm(ask).clone();
-        let held = self.needs_release(ask).then(|| Held::Permit { location, algorithm: algorithm(), cost });
+        let held =
+            self.needs_release(ask).then(|| Reservable::Permit { location, algorithm: algorithm(), cost });
         let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held, false);
         Box::pin(async move {
             let mut wait = pin!(wait);
@@ -175,7 +188,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     }
 
     fn insert_if_absent(&mut self, location: Location, keep: &[Fingerprint]) -> Settled {
-        let table = &self.context.table;
+        let table = self.context.table();
         let settled = table.insert_if_absent(&mut self.shard, location, keep, self.now);
         if let (Settled::New, Location::Own(key)) = (settled, location) {
             self.new.push(key);
@@ -184,17 +197,9 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     }
 
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
-        let (Location::Own(key) | Location::Shared(key)) = ask.location;
-        let table = &self.context.table;
-        let config = &self.shard.config;
-        let algorithm =
-            ask.algorithm.and_then(|algorithm| algorithm.downcast_ref()).unwrap_or(&config.algorithm);
-        if ask.cost > 0 && !config.closed {
-            return Err(algorithm.policy().quota);
-        }
-        let mut state = table.new_state(config, algorithm, self.now);
-        let mut entry = table.entry(key, config, Some(algorithm), &mut state, None, &mut self.wake);
-        Ok(entry.preview(Arrival::new(self.now, ask.cost)))
+        let Self { context, shard, now, wake, .. } = self;
+        let (key, arrival) = (ask.location.fingerprint(), Arrival::new(*now, ask.cost));
+        context.table().preview_without_room(shard, key, ask.tier(), arrival, wake)
     }
 
     fn preview(&mut self, ask: Ask<'_>) -> Preview {
@@ -207,7 +212,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     fn release(mut self: Box<Self>) -> Vec<Waker> {
         for key in mem::take(&mut self.new) {
-            self.context.table.remove_unless_used(&mut self.shard, key, self.now);
+            self.context.table().remove_unless_used(&mut self.shard, key, self.now);
         }
         mem::take(&mut self.wake)
     }
@@ -219,29 +224,52 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     }
 
     fn warn_if_full(&self) {
-        self.table.counters.warn_if_full(self.table.max_keys);
+        self.table().warn_if_full();
     }
 
     fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
-        self.table.overflow_location(key)
+        self.table().overflow_location(key)
     }
 
     fn decide_at_once(
         &self,
-        part: &JointRequest<'_>,
+        key: Fingerprint,
+        cost: u64,
+        counts: &CallCounts,
         others: &mut dyn FnMut(bool) -> Option<bool>,
     ) -> Option<(Decision, bool)> {
-        decide_with(self, part, others)
+        if A::NEEDS_RELEASE || self.is_replaced() {
+            return None;
+        }
+        let table = self.table();
+        let mut shard = table.of(key).lock();
+        let now = table.clock().now();
+        let (algorithm, state, now) = shard.existing(key, &Attempt::new(cost), now, table.clock())?;
+        if holds_requests(algorithm) {
+            return None;
+        }
+        let preview = algorithm.peek(state, now, cost);
+        let is_admitted = others(preview.is_allowed())?;
+        // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
+        let (decision, outcome) = match preview.is_allowed() && !is_admitted {
+            true => (preview, CallOutcome::DeniedByOthers),
+            false => {
+                let decision = algorithm.check(state, now, cost);
+                (decision, CallOutcome::of(&decision, false))
+            }
+        };
+        counts.add(outcome);
+        Some((decision, is_admitted && decision.is_allowed()))
     }
 
     fn lock(&self, location: Location) -> *const () {
-        ptr::from_ref(self.table.shard(location)).cast()
+        ptr::from_ref(self.table().shard(location)).cast()
     }
 
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
-        let shard = self.table.shard(location).lock();
+        let shard = self.table().shard(location).lock();
         // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
-        let now = self.table.clock.now();
+        let now = self.table().clock().now();
         Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
     }
 
@@ -249,7 +277,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
         let context = Arc::clone(self);
         let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
         Box::new(move |charged_at| {
-            MemoryContext::undo(&context, key, algorithm.as_ref(), cost, charged_at);
+            context.table().undo(key, algorithm.as_ref(), cost, charged_at);
         })
     }
 
@@ -263,7 +291,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
         let context = Arc::clone(self);
         let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
         Box::new(move |charged_at| {
-            MemoryCharge { context, key, algorithm, cost, priority, charged_at }.into()
+            MemoryCharge::new(context, key, algorithm, cost, priority, charged_at).into()
         })
     }
 }

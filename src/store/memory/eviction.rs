@@ -1,58 +1,9 @@
-//! The behaviour for new keys when the table is full, and the choice of the key that is evicted.
+//! The choice of the key that is evicted when the table is full: the least used of a few sampled keys, but no key that
+//! was called while the latest quarter of the keys was replaced by new ones.
 
 use crate::algorithm::{Algorithm, Usage};
-
-/// The behaviour for a new key when the table contains [`max_keys`](crate::limiter::Builder::max_keys) keys, and none
-/// of the few keys that are then examined is fresh.
-///
-/// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
-/// [`stats`](crate::limiter::RateLimiter::stats) counts the effects of a full table. When the table is full for the
-/// first time, a warning is logged (feature `tracing`). [Floods of keys](crate::guide::floods) has the figures that the
-/// default is based on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnFull {
-    /// Evicts the least used of eight sampled keys, but no key that was called while the latest quarter of the table
-    /// was replaced. Of equally used keys, evicts the key that has been idle longest. If the algorithm is a token
-    /// bucket or a window alone, with a limit of eight or more, the first key that has used a single unit is evicted
-    /// without a further comparison.
-    ///
-    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a
-    /// key that is locked out after the keys at their limits. If more than half of the sampled keys have recent calls,
-    /// up to 16 more keys are sampled. If all of them have recent calls, a key that has used a single unit is evicted,
-    /// or else the key that has been idle longest. At its next call, an evicted key has the state of a new key. If
-    /// none of the examined keys (64 at most) may be evicted, the call is denied: see
-    /// [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
-    ///
-    /// So a key that is called at least once while a quarter of the table is replaced gets what its limit allows, if
-    /// the table has a thousand keys or more, and at most half of them are called as often. Because keys are sampled, a
-    /// few such keys are evicted nevertheless. In tests, such keys together get at most 1.1 times what their limits
-    /// allow. This is not promised if the clock stands still or was set back by more than a second. Until it has caught
-    /// up, it does not tell which keys were called recently, so only the usage decides.
-    ///
-    /// If all sampled keys are at their limits, as with a limit of one per hour, one of these keys is evicted
-    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key
-    /// at its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table.
-    /// During a flood of up to twice `max_keys` keys, this happens to a key at most twice. If it happens too often,
-    /// choose [`Reject`](OnFull::Reject).
-    #[default]
-    EvictLeastUsed,
-    /// Lets new keys share buckets. Each bucket has the quota of one key. The number of buckets is `max_keys`, rounded
-    /// up to a power of two, but at least 256 and at most 65,536. No key is evicted.
-    ///
-    /// A key that shares a bucket can be denied because of units that other keys have used. Calls of such a key are not
-    /// queued: a call that would have to wait is denied. A [`Lockout`](crate::algorithm::Lockout) never locks such a
-    /// key out, and a [`reset`](crate::limiter::RateLimiter::reset) has no effect on the key. A key that later gets its
-    /// own place in the table starts with a copy of the state of its shared bucket, so the key does not get a second
-    /// quota. A bucket takes as much memory as a key.
-    ShareBuckets,
-    /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers
-    /// get a 503.
-    ///
-    /// No key is evicted, and keys share nothing. But a flood of keys keeps new keys out until keys in the table are
-    /// fresh again.
-    Reject,
-}
+use crate::clock::Nanos;
+use crate::sys::lock::atomic::{AtomicU64, Ordering};
 
 /// The number of keys that are sampled for an eviction.
 const SAMPLED: usize = 8;
@@ -60,6 +11,13 @@ const SAMPLED: usize = 8;
 const COMPARED: usize = 4;
 /// The maximum number of keys that are sampled.
 const SAMPLED_AT_MOST: usize = 24;
+
+/// The number of readings that are kept. They cover more than a quarter of the table.
+const READINGS: usize = 32;
+
+/// The maximum time by which a clock reading may be ahead of a later one, in nanoseconds, because it was made before
+/// the shard was locked. If it is further ahead, the clock was set back.
+const SLACK: u64 = 1_000_000_000;
 
 /// The choice of the key to evict, which is the least used of the sampled keys that have no recent call. Of equally
 /// used keys, it is the key that has been idle longest. A key without a recent call that has used at most `one_unit` is
@@ -85,9 +43,9 @@ pub(super) struct LeastUsed<K> {
 /// One of the sampled keys. The key with the lowest rank is evicted.
 #[derive(Debug)]
 pub(super) struct Sampled<K> {
-    pub(super) key: K,
+    key: K,
     /// The usage, or `None` if it does not count.
-    pub(super) usage: Option<Usage>,
+    usage: Option<Usage>,
     /// The usage in the upper half, and the idle time, inverted, in the lower half. A number is compared faster than a
     /// tuple.
     rank: u128,
@@ -135,6 +93,13 @@ impl<K> LeastUsed<K> {
     }
 }
 
+impl<K> Sampled<K> {
+    /// Returns the key and its usage, or `None` for the usage if it does not count.
+    pub(super) fn into_parts(self) -> (K, Option<Usage>) {
+        (self.key, self.usage)
+    }
+}
+
 /// Returns the usage of a key that has used one unit. Returns [`Usage::NONE`] if the limit is less than eight units, or
 /// if the usages of the algorithm do not tell how many units are used.
 ///
@@ -143,6 +108,90 @@ impl<K> LeastUsed<K> {
 pub(super) fn one_unit<A: Algorithm>(algorithm: &A) -> Usage {
     let quota = algorithm.policy().quota;
     if A::USAGE_IS_OF_QUOTA && quota >= 8 { Usage::of(1, quota) } else { Usage::NONE }
+}
+
+/// Clock readings at regular numbers of new keys. They tell which keys were called while the latest quarter of the
+/// table was replaced, whether new keys arrive steadily or in bursts.
+#[derive(Debug)]
+pub(super) struct Turnover {
+    /// The number of keys that were put into the table. Each shard adds its new keys in batches.
+    keys: AtomicU64,
+    /// The number of new keys of a shard that are added together, so that threads seldom write to `keys`.
+    batch: u64,
+    /// The reading at index `i` was made when the number of keys had reached a multiple of the step, and this multiple
+    /// was `i` modulo [`READINGS`]. Two threads may make readings in the wrong order, which only moves the boundary.
+    readings: [AtomicU64; READINGS],
+    /// The step is a power of two. This is its logarithm.
+    step_bits: u32,
+    /// The number of steps that are looked back.
+    quarter: u64,
+}
+
+/// The time after which a call is recent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recent {
+    since: u64,
+    until: u64,
+}
+
+impl Turnover {
+    /// Creates the readings of a table of at most `max_keys` keys. The step is between a 64th and a 32nd of the table.
+    pub(super) fn new(max_keys: usize) -> Self {
+        let max_keys = max_keys as u64;
+        let step_bits = (max_keys / 32).max(1).ilog2();
+        // The current step has only begun, so it does not count.
+        let quarter = max_keys.div_ceil(4).div_ceil(1 << step_bits) + 1;
+        Self {
+            keys: AtomicU64::new(0),
+            batch: (max_keys / 2_048).max(1),
+            readings: [const { AtomicU64::new(0) }; READINGS],
+            step_bits,
+            quarter,
+        }
+    }
+
+    /// Counts a new key of a shard, and keeps the reading `now` if it is due. `new_keys` is the number of new keys of
+    /// the shard that were not added yet. The shard is locked.
+    #[inline]
+    pub(super) fn count(&self, new_keys: &mut u64, now: Nanos) {
+        *new_keys += 1;
+        if *new_keys >= self.batch {
+            let before = self.keys.fetch_add(*new_keys, Ordering::Relaxed);
+            let after = before.wrapping_add(*new_keys);
+            *new_keys = 0;
+            // A batch is smaller than a step.
+            if before >> self.step_bits != after >> self.step_bits {
+                self.reading(after >> self.step_bits).store(now.0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns which calls are recent at `now`: those after a clock reading that was made before the latest quarter of
+    /// the table was replaced, and after the latest third of the table was replaced. If the clock has stood still since
+    /// then, or was set back, no call is recent.
+    #[inline]
+    pub(super) fn recent(&self, now: Nanos) -> Recent {
+        let step = self.keys.load(Ordering::Relaxed) >> self.step_bits;
+        let until = now.0.saturating_add(SLACK);
+        let since = match self.reading(step).load(Ordering::Relaxed) {
+            newest if newest > until => u64::MAX,
+            _ => self.reading(step.wrapping_sub(self.quarter)).load(Ordering::Relaxed),
+        };
+        Recent { since, until }
+    }
+
+    fn reading(&self, step: u64) -> &AtomicU64 {
+        &self.readings[step as usize % READINGS]
+    }
+}
+
+impl Recent {
+    /// Returns whether a call at `last` is recent. A key whose time is ahead of the clock, which was set back, may have
+    /// no further call.
+    #[inline]
+    pub(super) fn contains(self, last: Nanos) -> bool {
+        last.0 > self.since && last.0 <= self.until
+    }
 }
 
 #[cfg(test)]
@@ -274,5 +323,58 @@ mod tests {
         assert_eq!(offered(|key| key < 7), (11, Some(7)));
         assert_eq!(offered(|key| key < 23), (24, Some(23)));
         assert_eq!(offered(|_| RECENT), (24, Some(0)));
+    }
+
+    /// Returns the readings of a table with one shard, after `keys` new keys. The clock read the number of keys.
+    fn after(max_keys: u64, keys: u64) -> Turnover {
+        let (turnover, mut new_keys) = (Turnover::new(max_keys as usize), 0);
+        (1..=keys).for_each(|key| turnover.count(&mut new_keys, Nanos(key)));
+        turnover
+    }
+
+    #[test]
+    fn what_is_recent_is_more_than_a_quarter_and_less_than_a_third_of_the_table() {
+        for max_keys in [64, 100, 1_000, 1_023, 10_000, 100_000, 1_536_000] {
+            let (turnover, mut new_keys) = (after(max_keys, max_keys), 0);
+            for keys in max_keys + 1..3 * max_keys {
+                turnover.count(&mut new_keys, Nanos(keys));
+                let recent = turnover.recent(Nanos(keys));
+                let (quarter, third) = (max_keys / 4, max_keys / 3);
+                assert!(recent.contains(Nanos(keys - quarter + 1)), "{keys} of {max_keys}");
+                assert!(!recent.contains(Nanos(keys - third - 1)), "{keys} of {max_keys}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_call_is_recent_while_the_clock_stands_still_or_after_it_was_set_back() {
+        let (turnover, mut new_keys) = (after(1_000, 2_000), 0);
+        (0..1_000).for_each(|_| turnover.count(&mut new_keys, Nanos(2_000)));
+        assert!(!turnover.recent(Nanos(2_000)).contains(Nanos(2_000)));
+
+        let (turnover, mut new_keys) = (Turnover::new(1_000), 0);
+        let second = |second: u64| Nanos(second * 1_000_000_000);
+        (100..1_100).for_each(|at| turnover.count(&mut new_keys, second(at)));
+        assert!(turnover.recent(second(1_099)).contains(second(1_098)));
+        let set_back = turnover.recent(second(1_000));
+        assert!(!set_back.contains(second(999)) && !set_back.contains(second(1_099)));
+        (1_000..1_500).for_each(|at| turnover.count(&mut new_keys, second(at)));
+        let later = turnover.recent(second(1_499));
+        assert!(
+            later.contains(second(1_490)) && !later.contains(second(1_000)) && !later.contains(second(1_502))
+        );
+    }
+
+    #[test]
+    fn tables_of_all_sizes_have_enough_readings() {
+        for max_keys in (0..1_000).chain([usize::MAX / 2 + 1, usize::MAX]) {
+            let turnover = Turnover::new(max_keys);
+            assert!(turnover.quarter < READINGS as u64, "{max_keys}");
+            assert!(
+                u128::from(turnover.quarter - 1) << turnover.step_bits >= max_keys as u128 / 4,
+                "{max_keys}"
+            );
+            assert!(turnover.batch <= 1 << turnover.step_bits, "{max_keys}");
+        }
     }
 }
