@@ -36,7 +36,7 @@ pub(crate) mod joint;
 pub(crate) mod memory;
 mod permit;
 pub(crate) mod reservation;
-pub(crate) mod shared_key;
+mod shared_key;
 
 use std::borrow::Cow;
 use std::error::Error;

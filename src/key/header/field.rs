@@ -94,6 +94,13 @@ impl SharedKey for HeaderKey {
     }
 }
 
+/// The same text as that of the bytes. The impl is here because the store knows nothing of HTTP.
+impl SharedKey for HeaderValue {
+    fn write_to(&self, text: &mut KeyWriter) {
+        text.bytes(self.as_bytes());
+    }
+}
+
 impl fmt::Debug for HeaderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "HeaderKey(..)" } else { "HeaderKey(absent)" })
