@@ -4,17 +4,14 @@
 //! [`RateLimiter::new`] creates a limiter with its state in memory. A [`Builder`] creates a limiter with other bounds,
 //! another clock or another store.
 
-mod acquire;
-mod builder;
 mod future;
-mod manage;
 pub(crate) mod rate_limiter;
 mod tier;
 
 pub use crate::store::memory::OnClose;
-pub use builder::Builder;
-#[doc(hidden)]
-pub use builder::CustomStore;
 pub use future::{Acquire, AcquirePermit};
+pub use rate_limiter::Builder;
+#[doc(hidden)]
+pub use rate_limiter::CustomStore;
 pub(crate) use rate_limiter::RateLimiter;
 pub use tier::Tier;

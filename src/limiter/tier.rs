@@ -1,7 +1,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Acquire, AcquirePermit, RateLimiter};
+use super::future::{Acquire, AcquirePermit};
+use super::rate_limiter::RateLimiter;
 use crate::algorithm::{Algorithm, HasPriority, Tiered};
 use crate::decision::Decision;
 use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, ReleaseStore, Store};
@@ -47,7 +48,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     where
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.limiter.store.check(self.limiter.store.key(key), self.attempt(cost))
+        self.limiter.store().check(self.limiter.store().key(key), self.attempt(cost))
     }
 
     /// Returns a decision that tells whether [`check`](Tier::check) would admit a call now. Takes no units. See
@@ -65,7 +66,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     where
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.limiter.store.peek(self.limiter.store.key(key), self.attempt(cost))
+        self.limiter.store().peek(self.limiter.store().key(key), self.attempt(cost))
     }
 
     /// Takes one unit, and waits for it in the key's queue if it is not available now. See [`RateLimiter::acquire`],
@@ -83,7 +84,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     where
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.limiter.start_acquire(key, cost).with_algorithm(self.algorithm.clone())
+        self.limiter.acquire_n(key, cost).with_algorithm(self.algorithm.clone())
     }
 
     /// Takes one unit, waiting for it at most `max_wait`. See [`RateLimiter::acquire_within`].
@@ -120,7 +121,7 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     where
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.limiter.store.try_acquire_permit(self.limiter.store.key(key), self.attempt(1))
+        self.limiter.store().try_acquire_permit(self.limiter.store().key(key), self.attempt(1))
     }
 
     /// Takes a permit, and waits for it in the key's queue if necessary. See [`RateLimiter::acquire_permit`], also for
@@ -160,7 +161,7 @@ impl<A: Algorithm + PartialEq, S: ReleaseStore<Tiered<A>>> Tier<'_, A, S> {
     where
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.limiter.store.release(self.limiter.store.key(key), self.attempt(cost))
+        self.limiter.store().release(self.limiter.store().key(key), self.attempt(cost))
     }
 }
 
