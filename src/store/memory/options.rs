@@ -103,20 +103,24 @@ impl StoreConfig {
         &self.waiting
     }
 
+    #[inline]
     pub(super) fn on_close(&self) -> OnClose {
         self.on_close
     }
 
+    #[inline]
     pub(super) fn on_full(&self) -> OnFull {
         self.on_full
     }
 
     /// Returns the shared bucket of a key that has no place of its own.
+    #[inline]
     pub(super) fn bucket(&self, key: Fingerprint) -> Fingerprint {
         key.to_bucket(self.shared_bits)
     }
 
     /// Returns a shared bucket by the lowest bits of `number`.
+    #[inline]
     pub(super) fn numbered_bucket(&self, number: usize) -> Fingerprint {
         Fingerprint::numbered(number as u64 & ((1 << self.shared_bits) - 1))
     }

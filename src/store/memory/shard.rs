@@ -501,9 +501,9 @@ impl<A: Algorithm> Shard<A> {
 
 /// The room for new keys.
 impl<A: Algorithm> Shard<A> {
-    /// Reserves room for a new key. If enough slots are due to be examined or there is no room,
-    /// examines a few slots first, and removes fresh keys. If there is still no room, evicts one of the examined keys,
-    /// if [`OnFull`] allows evictions. No key in `keep` is removed. Returns `None` if there is no room.
+    /// Reserves room for a new key. If enough slots are due to be examined or there is no room, examines a few slots
+    /// first, and removes fresh keys. If there is still no room, evicts one of the examined keys, if [`OnFull`] allows
+    /// evictions. No key in `keep` is removed. Returns `None` if there is no room.
     pub(super) fn make_room<'r>(
         &mut self,
         room: &'r Room,
@@ -673,6 +673,7 @@ impl Room {
         }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
@@ -683,6 +684,7 @@ impl Room {
     }
 
     /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    #[inline]
     pub(super) fn warn_if_full(&self) {
         let is_settled = !self.is_full.load(Ordering::Relaxed)
             || self.has_warned.load(Ordering::Relaxed)
@@ -702,10 +704,12 @@ impl Room {
         }
     }
 
+    #[inline]
     fn has_max_keys(&self) -> bool {
         self.len() >= self.max_keys
     }
 
+    #[inline]
     fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
@@ -714,21 +718,25 @@ impl Room {
     }
 
     /// Records that a key was removed at `now`, and releases the room of the key.
+    #[inline]
     fn record_removal(&self, now: Nanos) {
         self.removed_at(now);
         self.len.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Records that a key was removed at `now`, without releasing its room.
+    #[inline]
     fn removed_at(&self, now: Nanos) {
         self.removed_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
     /// Records that the table was found full.
+    #[inline]
     fn record_full(&self) {
         self.is_full.store(true, Ordering::Relaxed);
     }
 
+    #[inline]
     fn record_eviction(&self, at_limit: bool) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
         if at_limit {

@@ -193,6 +193,7 @@ impl<A: Algorithm> Table<A> {
     /// Examines a few slots if `key` is not in the table, and removes the keys that are fresh. So slots are also
     /// examined for a call of cost 0 with a new key, although that call inserts nothing. The caller must not hold a
     /// lock.
+    #[cold]
     fn sweep_for_peek(&self, key: Fingerprint) {
         let mut shard = self.keys.lock(key);
         if !shard.contains(key) {
