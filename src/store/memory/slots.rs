@@ -5,8 +5,8 @@
 //! and compares one word per slot. (A `HashMap` of std first reads a table of tags.) When a key is removed, the keys
 //! behind it move up if necessary. So removed keys leave no marks in slots, and the table needs no rebuild.
 //!
-//! The table doubles when a key is inserted and seven of eight slots are occupied.
-//! [`shard_count`](super::shard::shard_count) determines how many keys a shard has when the key table is full.
+//! The table doubles when a key is inserted and seven of eight slots are occupied. The number of
+//! [shards](super::shard::Shards::for_keys) determines how many keys a shard has when the key table is full.
 
 use std::mem;
 
