@@ -47,7 +47,7 @@ pub trait JointKind {
 
     /// Decides all parts without waiting and without allocation. Calls `report` with the index and the decision of each
     /// limiter, except those from which the call is exempt. Returns whether all these limiters admit the call. Returns
-    /// `None`, and changes nothing, if [`decide_all`](Self::decide_all) must decide instead.
+    /// `None`, and changes nothing, if [`decide`](Self::decide) must decide instead.
     #[inline]
     fn decide_at_once(
         parts: &[Option<Self::Part<'_>>],
@@ -57,7 +57,7 @@ pub trait JointKind {
     }
 
     /// Decides all parts. `None` stands for a limiter from which the call is exempt.
-    fn decide_all(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
+    fn decide(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
 }
 
 /// The outcome of a joint decision. In [`AllDecisions`], `None` stands for a call that is not limited.

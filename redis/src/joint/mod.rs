@@ -58,7 +58,7 @@ impl JointKind for InRedis {
 
     const DECIDES_SHADOWS: bool = true;
 
-    fn decide_all(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
+    fn decide(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
         let members: Few<Option<Box<dyn Member>>> =
             parts.into_iter().map(|part| part.map(|part| part.0)).collect();
         let known =

@@ -33,7 +33,7 @@ async fn decide<A: StoredAlgorithm>(
 ) -> Result<AllDecisions, RedisError> {
     let counts = Arc::<CallCounts>::default();
     let parts = attempts.into_iter().map(|attempt| Some(limit.joint_part(key, attempt, &counts))).collect();
-    match InRedis::decide_all(parts) {
+    match InRedis::decide(parts) {
         JointOutcome::Pending(decided) => decided.await,
         _ => panic!("no denial is remembered"),
     }

@@ -133,7 +133,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             Some(false) => return Progress::Ready(Err(RejectReason::Denied)),
             None => outcomes.clear(),
         }
-        match P::Kind::decide_all(parts) {
+        match P::Kind::decide(parts) {
             JointOutcome::Ready(decided) => Progress::Ready(self.verdict(infos, request, decided, outcomes)),
             JointOutcome::Pending(wait) => Progress::Pending(wait),
         }

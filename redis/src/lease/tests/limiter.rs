@@ -286,8 +286,7 @@ async fn the_server_in_this_process_decides_all_limiters_but_no_joined_calls() {
     }
     let counts = Arc::<CallCounts>::default();
     let part = |key: &str| Some(limiters[0].store().joint_part(key, Attempt::new(1), &counts));
-    let JointOutcome::Pending(decided) = InRedis::decide_all([part("a"), part("b")].into_iter().collect())
-    else {
+    let JointOutcome::Pending(decided) = InRedis::decide([part("a"), part("b")].into_iter().collect()) else {
         panic!("the keys have units left");
     };
     let error = decided.await.map(drop).unwrap_err();

@@ -88,7 +88,7 @@ impl JointKind for InMemory {
     }
 
     #[inline]
-    fn decide_all(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
+    fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
         decide_in_memory(parts)
     }
 }
