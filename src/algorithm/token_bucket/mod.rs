@@ -287,20 +287,23 @@ queue_methods!(TokenBucket, "as many calls as the burst");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use fastrand::Rng;
     use std::time::Duration;
 
-    proptest! {
-        /// Arithmetic in 64 bits has the same results as arithmetic in 128 bits, if they fit into 64 bits.
-        #[test]
-        fn arithmetic_in_words_is_that_in_full(
-            limit in prop_oneof![1..1_000_u64, any::<u64>()],
-            period in prop_oneof![1..1_000_000_000_000_u64, 1..=i64::MAX as u64],
-            burst in prop_oneof![1..1_000_u64, 1..=u64::MAX],
-            [used, part, elapsed, cost, behind] in any::<[u64; 5]>(),
-            bits in 0..64_u32,
-        ) {
-            let Ok(quota) = Quota::per(limit, Duration::from_nanos(period)) else { return Ok(()) };
+    /// Arithmetic in 64 bits has the same results as arithmetic in 128 bits, if they fit into 64 bits.
+    #[test]
+    fn arithmetic_in_words_is_that_in_full() {
+        for seed in 0..10_000 {
+            let mut random = Rng::with_seed(seed);
+            let limit = if random.bool() { random.u64(1..1_000) } else { random.u64(..) };
+            let (longest, largest) = (
+                if random.bool() { 1_000_000_000_000 } else { i64::MAX as u64 },
+                if random.bool() { 1_000 } else { u64::MAX },
+            );
+            let (period, burst) = (random.u64(1..=longest), random.u64(1..=largest));
+            let [used, part, elapsed, cost, behind] = std::array::from_fn(|_| random.u64(..));
+            let bits = random.u32(..64);
+            let Ok(quota) = Quota::per(limit, Duration::from_nanos(period)) else { continue };
             let bucket = TokenBucket::new(quota.burst(burst));
             let used = (used >> bits) % burst;
             let mut state = TokenBucketState { last: Nanos::ZERO, used, part: part % bucket.rate.period };
@@ -310,16 +313,21 @@ mod tests {
                 true => full.part -= grains as u64,
                 false => bucket.refill_tokens(&mut full, grains),
             }
-            prop_assert_eq!((state.used, state.part), (full.used, full.part));
+            assert_eq!((state.used, state.part), (full.used, full.part), "seed {seed}");
 
             let (remaining, behind) = (bucket.available(&state), if bits % 2 == 0 { 0 } else { behind });
             let described = |decision: Decision| (decision, decision.next());
-            prop_assert_eq!(
+            assert_eq!(
                 described(bucket.allow(&state, behind, remaining)),
-                described(bucket.allow_in_full(&state, behind, remaining))
+                described(bucket.allow_in_full(&state, behind, remaining)),
+                "seed {seed}"
             );
             let cost = (cost >> bits).max(remaining).saturating_add(1);
-            prop_assert_eq!(bucket.deny(&state, behind, cost), bucket.deny_in_full(&state, behind, cost));
+            assert_eq!(
+                bucket.deny(&state, behind, cost),
+                bucket.deny_in_full(&state, behind, cost),
+                "seed {seed}"
+            );
         }
     }
 }
