@@ -135,17 +135,19 @@ pub(crate) mod stored;
 mod token_bucket;
 mod usage;
 
-// This module comes last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
+// These modules come last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
 // before `block_for` and `priority`.
-mod combinator;
+mod lockout;
+mod priority;
+mod tiered;
+mod tuple;
 
-pub use combinator::lockout::{Lockout, LockoutState};
-pub use combinator::priority::{HasPriority, Priority};
-pub use combinator::tiered::{Tiered, TieredState};
 pub use concurrency::{Concurrency, ConcurrencyState};
 pub use definition::Algorithm;
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
+pub use lockout::{Lockout, LockoutState};
+pub use priority::{HasPriority, Priority};
 pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
@@ -157,6 +159,7 @@ pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
+pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 pub use usage::Usage;
 
@@ -164,7 +167,7 @@ pub use usage::Usage;
 #[doc(hidden)]
 pub use self::stored::ScriptSteps;
 #[doc(hidden)]
-pub use self::{combinator::lockout::LockoutBuilder, combinator::priority::Window, semaphore::Semaphore};
+pub use self::{lockout::LockoutBuilder, priority::Window, semaphore::Semaphore};
 
 #[cfg(test)]
 mod tests {
