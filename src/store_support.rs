@@ -7,7 +7,7 @@ use crate::limiter::RateLimiter;
 use crate::store::{Attempt, MemoryKey, Reservation};
 
 /// Returns whether an algorithm queues the requests of a layer.
-pub use crate::algorithm::queue_config::holds_requests;
+pub use crate::algorithm::definition::holds_requests;
 /// The steps of a script, which decides a call on a server.
 pub use crate::algorithm::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.

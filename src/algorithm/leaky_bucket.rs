@@ -174,7 +174,7 @@ impl LeakyBucket {
             return Nanos::MAX;
         }
         if slot.is_due() {
-            let (past, _) = div_rem(slot.overdue(), self.rate.limit);
+            let (past, _) = div_rem(slot.overdue(), self.rate.grains_per_nano());
             return Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)));
         }
         state.last.saturating_add(self.rate.nanos_of(slot.until()))
@@ -219,7 +219,7 @@ impl LeakyBucket {
         if nanos == u64::MAX {
             return u64::MAX;
         }
-        let (intervals, _) = div_rem(self.rate.grains(nanos), self.rate.period);
+        let (intervals, _) = self.rate.whole_units(self.rate.grains(nanos));
         u64::try_from(intervals).unwrap_or(u64::MAX)
     }
 
@@ -311,8 +311,8 @@ impl Algorithm for LeakyBucket {
     /// Keeps the number of intervals until the next slot.
     fn migrate(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
         from.observe(state, now);
-        let (new, old) = (self.rate.period, from.rate.period);
-        let (intervals, rest) = div_rem(state.next.until(), old);
+        let (new, old) = (self.rate.grains_per_unit(), from.rate.grains_per_unit());
+        let (intervals, rest) = from.rate.whole_units(state.next.until());
         let away =
             intervals.saturating_mul(u128::from(new)).saturating_add(rescale_ceil(rest, new, old).into());
         state.next = Slot::NOW.later(away);
@@ -376,7 +376,7 @@ impl Algorithm for LeakyBucket {
         let behind = self.rate.grains(state.last.saturating_since(now));
         let latest = self.rate.grains(max_wait).checked_sub(behind);
         let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
-        let (intervals, _) = div_rem(spare, self.rate.period);
+        let (intervals, _) = self.rate.whole_units(spare);
         u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
     }
 }
@@ -414,7 +414,7 @@ impl StoredAlgorithm for LeakyBucket {
     }
 
     fn script(&self) -> Option<ScriptSteps> {
-        let MicroRate { micro, unit, .. } = self.micro_rate();
+        let (micro, unit) = self.micro_rate().grains();
         let period = u128::from(self.quota.period_nanos() / 1_000);
         let max_cost = u64::try_from(MAX_ADDED / unit).unwrap_or(u64::MAX);
         let steps = ScriptSteps::one(StepKind::Bucket, [micro, unit, 0, 0, period, MAX_ADDED])?;
@@ -438,7 +438,7 @@ impl StoredAlgorithm for LeakyBucket {
         let max = places.min(in_time);
         let room = |until: u128| match max.checked_sub(until) {
             Some(spare) => {
-                let (intervals, _) = div_rem(spare, self.rate.period);
+                let (intervals, _) = self.rate.whole_units(spare);
                 u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
             }
             None => 0,

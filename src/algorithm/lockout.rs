@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::algorithm::clock_step::step;
+use crate::algorithm::definition::LockoutBuilder;
 use crate::algorithm::stored::numbers_of;
 use crate::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueConfig, QuotaPolicy, Semaphore, SlidingCounter,
@@ -11,40 +12,6 @@ use crate::algorithm::{
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::error::ConfigError;
-
-/// A builder of a [`Lockout`] with a given duration. `after` sets the number of denials, and returns the `Lockout`.
-#[derive(Clone, Debug)]
-#[must_use = "say after how many refusals: `.after(n)`"]
-pub struct LockoutBuilder<A> {
-    algorithm: A,
-    duration: u64,
-}
-
-impl<A: Algorithm> LockoutBuilder<A> {
-    pub(super) fn new(algorithm: A, duration: Duration) -> Self {
-        assert!(!duration.is_zero(), "a block of no time blocks nothing: give at least one nanosecond");
-        // A lockout lasts at most 292 years, like a period.
-        Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
-    }
-
-    /// Returns the algorithm that locks a key out when `refusals` calls of the key were denied within one window.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `refusals` is 0.
-    #[must_use]
-    pub fn after(self, refusals: u64) -> Lockout<A> {
-        assert!(refusals > 0, "after 0 refusals everybody is blocked: give at least 1");
-        let mut window = 0;
-        self.algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
-        if window == 0 {
-            // A limit of calls in progress has no window.
-            window = self.duration;
-        }
-        let window = window.clamp(1, i64::MAX as u64);
-        Lockout { algorithm: self.algorithm, duration: self.duration, window, refusals, extends: false }
-    }
-}
 
 /// An algorithm that locks a key out for a time after too many denials.
 ///
@@ -117,7 +84,7 @@ pub struct Lockout<A> {
     algorithm: A,
     duration: u64,
     window: u64,
-    refusals: u64,
+    denials: u64,
     extends: bool,
 }
 
@@ -126,22 +93,43 @@ pub struct Lockout<A> {
 #[derive(Clone, Debug)]
 pub struct LockoutState<S> {
     state: S,
-    count: RejectionCount,
+    count: DenialCount,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct RejectionCount {
+struct DenialCount {
     last: Nanos,
     /// The rest of the lockout at `last`, in nanoseconds.
     left: u64,
     /// The number of denials in the current window, or [`SHARED`]. The window began `age` nanoseconds before `last`.
-    refusals: u64,
+    denials: u64,
     age: u64,
 }
 
-/// The value of `refusals` that marks a state which several keys share. Denials of calls for the keys that share such a
+/// The value of `denials` that marks a state which several keys share. Denials of calls for the keys that share such a
 /// state are not counted.
 const SHARED: u64 = u64::MAX;
+
+impl<A: Algorithm> LockoutBuilder<A> {
+    /// Returns the algorithm that locks a key out when `denials` calls of the key were denied within one window.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `denials` is 0.
+    #[must_use]
+    pub fn after(self, denials: u64) -> Lockout<A> {
+        assert!(denials > 0, "after 0 refusals everybody is blocked: give at least 1");
+        let (algorithm, duration) = self.into_parts();
+        let mut window = 0;
+        algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
+        if window == 0 {
+            // A limit of calls in progress has no window.
+            window = duration;
+        }
+        let window = window.clamp(1, i64::MAX as u64);
+        Lockout { algorithm, duration, window, denials, extends: false }
+    }
+}
 
 impl<A: Algorithm> Lockout<A> {
     /// Returns the algorithm whose denials are counted.
@@ -158,8 +146,8 @@ impl<A: Algorithm> Lockout<A> {
 
     /// Returns the number of denials within one window after which a key is locked out.
     #[must_use]
-    pub const fn refusals(&self) -> u64 {
-        self.refusals
+    pub const fn denials(&self) -> u64 {
+        self.denials
     }
 
     /// Makes each call that is denied during a lockout restart the lockout. So a client that retries in a loop stays
@@ -172,7 +160,7 @@ impl<A: Algorithm> Lockout<A> {
     ///
     /// let hour = Duration::from_secs(3_600);
     /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10).extend_on_retry();
-    /// assert_eq!((logins.duration(), logins.refusals()), (hour, 10));
+    /// assert_eq!((logins.duration(), logins.denials()), (hour, 10));
     /// ```
     #[must_use]
     pub fn extend_on_retry(self) -> Self {
@@ -181,21 +169,21 @@ impl<A: Algorithm> Lockout<A> {
 
     /// Advances the count to `now`. Returns how far the clock is behind the count's time, in nanoseconds.
     #[inline]
-    fn advance(&self, count: &mut RejectionCount, now: Nanos) -> u64 {
+    fn advance(&self, count: &mut DenialCount, now: Nanos) -> u64 {
         let step = step(count.last, now, self.window);
         count.last = step.last_update(now);
         count.left = count.left.saturating_sub(step.elapsed);
         count.age = count.age.saturating_add(step.elapsed);
-        if count.age >= self.window && count.refusals != SHARED {
-            count.refusals = 0;
+        if count.age >= self.window && count.denials != SHARED {
+            count.denials = 0;
         }
         step.behind
     }
 
     /// Counts a denial, unless several keys share the state. During a lockout, counts nothing, but restarts the lockout
     /// if [`extend_on_retry`](Lockout::extend_on_retry) is set.
-    fn refuse(&self, count: &mut RejectionCount) {
-        if count.refusals == SHARED {
+    fn count_denial(&self, count: &mut DenialCount) {
+        if count.denials == SHARED {
             return;
         }
         if count.left > 0 {
@@ -204,19 +192,19 @@ impl<A: Algorithm> Lockout<A> {
             }
             return;
         }
-        if count.refusals == 0 {
+        if count.denials == 0 {
             count.age = 0;
         }
-        count.refusals += 1;
-        if count.refusals >= self.refusals {
-            (count.left, count.refusals) = (self.duration, 0);
+        count.denials += 1;
+        if count.denials >= self.denials {
+            (count.left, count.denials) = (self.duration, 0);
         }
     }
 
     /// Applies the lockout to the inner algorithm's `decision`. During a lockout, the `reset_after` of the result is at
     /// least the rest of the lockout. Otherwise it is at least the time until the counted denials expire.
-    fn reported(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
-        let rest = match (count.left, count.refusals) {
+    fn reported(&self, count: &DenialCount, behind: u64, decision: Decision) -> Decision {
+        let rest = match (count.left, count.denials) {
             (0, 0 | SHARED) => return decision,
             (0, _) => return decision.with_min_reset(self.window - count.age + behind),
             (left, _) => left.saturating_add(behind),
@@ -233,7 +221,7 @@ impl<A: Algorithm> Lockout<A> {
     }
 
     /// Returns the decision for a cost of 0, which is allowed even during a lockout.
-    fn zero_cost(&self, count: &RejectionCount, behind: u64, decision: Decision) -> Decision {
+    fn zero_cost(&self, count: &DenialCount, behind: u64, decision: Decision) -> Decision {
         let reset = nanos(decision.reset_after());
         match count.left {
             0 => self.reported(count, behind, decision),
@@ -255,7 +243,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     const NEEDS_RELEASE: bool = A::NEEDS_RELEASE;
 
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
-        let count = RejectionCount { last: now, left: 0, refusals: 0, age: 0 };
+        let count = DenialCount { last: now, left: 0, denials: 0, age: 0 };
         LockoutState { state: self.algorithm.new_state(created_at, now), count }
     }
 
@@ -275,7 +263,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             false => self.algorithm.check(&mut state.state, now, cost),
         };
         if blocked || !decision.is_allowed() {
-            self.refuse(&mut state.count);
+            self.count_denial(&mut state.count);
         }
         self.reported(&state.count, behind, decision)
     }
@@ -288,7 +276,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
         let mut after_check = state.count;
         if after_check.left > 0 || !decision.is_allowed() {
-            self.refuse(&mut after_check);
+            self.count_denial(&mut after_check);
         }
         // `retry_after` and whether the key is locked out are what a check would report. The other fields describe the
         // state before the check.
@@ -313,8 +301,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);
         let count = &mut state.count;
         count.left = count.left.min(self.duration);
-        if count.refusals != SHARED {
-            count.refusals = if count.age < self.window { count.refusals.min(self.refusals - 1) } else { 0 };
+        if count.denials != SHARED {
+            count.denials = if count.age < self.window { count.denials.min(self.denials - 1) } else { 0 };
         }
     }
 
@@ -326,7 +314,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
         let mut count = state.count;
         self.advance(&mut count, now);
-        matches!((count.left, count.refusals), (0, 0 | SHARED)) && self.algorithm.is_fresh(&state.state, now)
+        matches!((count.left, count.denials), (0, 0 | SHARED)) && self.algorithm.is_fresh(&state.state, now)
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -359,17 +347,17 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         let mut count = state.count;
         self.advance(&mut count, now);
-        match (count.left, count.refusals) {
+        match (count.left, count.denials) {
             (0, 0 | SHARED) => self.algorithm.usage(&state.state, now),
-            (0, refusals) => self.algorithm.usage(&state.state, now).max(Usage::of(refusals, self.refusals)),
+            (0, denials) => self.algorithm.usage(&state.state, now).max(Usage::of(denials, self.denials)),
             _ => Usage::LOCKED_OUT,
         }
     }
 
     fn set_shared(&self, state: &mut Self::State, shared: bool) {
         self.algorithm.set_shared(&mut state.state, shared);
-        if shared != (state.count.refusals == SHARED) {
-            state.count.refusals = if shared { SHARED } else { 0 };
+        if shared != (state.count.denials == SHARED) {
+            state.count.denials = if shared { SHARED } else { 0 };
             state.count.left = 0;
         }
     }
@@ -412,7 +400,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             return self.zero_cost(&count, behind, decision);
         }
         if count.left > 0 || !decision.is_allowed() {
-            self.refuse(&mut count);
+            self.count_denial(&mut count);
         }
         let reported = self.reported(&count, behind, decision);
         if counts {
@@ -431,32 +419,32 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 // the age of the window in which they are counted, and the state of the inner algorithm.
 impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
     fn unit(&self) -> String {
-        let Self { duration, window, refusals, .. } = self;
-        format!("b:{duration}/{window}/{refusals}({})", self.algorithm.unit())
+        let Self { duration, window, denials, .. } = self;
+        format!("b:{duration}/{window}/{denials}({})", self.algorithm.unit())
     }
 
     fn with_unit(&self, unit: &str) -> Option<Self> {
         let (own, inner) = unit.strip_suffix(')')?.split_once('(')?;
-        let [duration, window, refusals] = numbers_of(own, "b:")?;
-        let is_valid = (1..=i64::MAX as u64).contains(&window) && duration > 0 && refusals > 0;
+        let [duration, window, denials] = numbers_of(own, "b:")?;
+        let is_valid = (1..=i64::MAX as u64).contains(&window) && duration > 0 && denials > 0;
         let algorithm = is_valid.then(|| self.algorithm.with_unit(inner))??;
-        Some(Self { algorithm, duration, window, refusals, extends: self.extends })
+        Some(Self { algorithm, duration, window, denials, extends: self.extends })
     }
 
     fn write_state(&self, state: &Self::State, numbers: &mut StateWriter) {
-        let RejectionCount { last, left, refusals, age } = state.count;
+        let DenialCount { last, left, denials, age } = state.count;
         numbers.instant(last);
         numbers.number(left);
-        numbers.number(refusals);
-        numbers.number(if refusals == 0 { 0 } else { age });
+        numbers.number(denials);
+        numbers.number(if denials == 0 { 0 } else { age });
         self.algorithm.write_state(&state.state, numbers);
     }
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State> {
-        let count = RejectionCount {
+        let count = DenialCount {
             last: numbers.instant()?,
             left: numbers.at_most(self.duration)?,
-            refusals: numbers.at_most(self.refusals - 1)?,
+            denials: numbers.at_most(self.denials - 1)?,
             age: numbers.at_most(self.window - 1)?,
         };
         Some(LockoutState { state: self.algorithm.read_state(numbers)?, count })

@@ -119,21 +119,19 @@
 
 mod clock_step;
 mod concurrency;
-mod definition;
+pub(crate) mod definition;
 mod fixed_window;
 mod leaky_bucket;
-pub(crate) mod queue_config;
+mod queue_config;
 mod quota_policy;
 mod rate;
 mod semaphore;
-mod shared_permit;
 mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
 pub(crate) mod stored;
 mod token_bucket;
-mod usage;
 
 // These modules come last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
 // before `block_for` and `priority`.
@@ -142,18 +140,17 @@ mod priority;
 mod tiered;
 mod tuple;
 
-pub use concurrency::{Concurrency, ConcurrencyState};
-pub use definition::Algorithm;
+pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
+pub(crate) use definition::holds_requests;
+pub use definition::{Algorithm, Usage};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use lockout::{Lockout, LockoutState};
 pub use priority::{HasPriority, Priority};
-pub(crate) use queue_config::holds_requests;
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
 pub(crate) use quota_policy::QuotaUnit;
 pub(crate) use semaphore::QueueSlot;
-pub use shared_permit::SharedPermit;
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
@@ -161,13 +158,12 @@ pub use smooth::{Smooth, SmoothState};
 pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
 pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
-pub use usage::Usage;
 
 // These items occur in the signatures of algorithms.
 #[doc(hidden)]
 pub use self::stored::ScriptSteps;
 #[doc(hidden)]
-pub use self::{lockout::LockoutBuilder, priority::Window, semaphore::Semaphore};
+pub use self::{definition::LockoutBuilder, priority::Window, semaphore::Semaphore};
 
 #[cfg(test)]
 mod tests {

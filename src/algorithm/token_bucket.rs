@@ -2,7 +2,7 @@
 
 use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::queue_config::queue_methods;
-use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
+use crate::algorithm::rate::{Rate, rescale_ceil};
 use crate::algorithm::stored::{MAX_EXACT, MicroRate, StepKind, numbers_of};
 use crate::algorithm::{
     Algorithm, QueueConfig, QuotaPolicy, ReservedTime, ScriptSteps, StateReader, StateWriter,
@@ -168,7 +168,7 @@ impl TokenBucket {
 
     #[inline(always)]
     fn refill(&self, state: &mut TokenBucketState, elapsed: u64) {
-        match elapsed.checked_mul(self.rate.limit) {
+        match elapsed.checked_mul(self.rate.grains_per_nano()) {
             Some(grains) if grains <= state.part => state.part -= grains,
             _ => self.refill_tokens(state, self.rate.grains(elapsed)),
         }
@@ -177,17 +177,16 @@ impl TokenBucket {
     /// Refills the bucket by `grains`, which are more than `state.part`.
     fn refill_tokens(&self, state: &mut TokenBucketState, grains: u128) {
         let grains = grains - u128::from(state.part);
-        let period = u128::from(self.rate.period);
+        let period = u128::from(self.rate.grains_per_unit());
         // With less than one more token, the quotient is 0, and no division is needed.
-        let (whole, rest) =
-            if grains < period { (0, grains as u64) } else { div_rem(grains, self.rate.period) };
+        let (whole, rest) = if grains < period { (0, grains as u64) } else { self.rate.whole_units(grains) };
         match u64::try_from(whole) {
             Ok(whole) if whole < state.used => {
                 state.used -= whole;
                 state.part = 0;
                 if rest > 0 {
                     state.used -= 1;
-                    state.part = self.rate.period - rest;
+                    state.part = self.rate.grains_per_unit() - rest;
                 }
             }
             _ => (state.used, state.part) = (0, 0),
@@ -220,7 +219,7 @@ impl TokenBucket {
     /// arithmetic takes a third of the time of 128-bit arithmetic.
     #[inline(always)]
     fn missing_in_word(&self, state: &TokenBucketState) -> Option<u64> {
-        state.used.checked_mul(self.rate.period)?.checked_add(state.part)
+        state.used.checked_mul(self.rate.grains_per_unit())?.checked_add(state.part)
     }
 
     /// Returns the time at which the bucket has the tokens for the first queued call, which costs `cost`. If the bucket
@@ -242,7 +241,7 @@ impl TokenBucket {
         let ready_at = self.turn(state, cost);
         let owed = self.missing(state) + self.rate.units(cost);
         let missing = owed.saturating_sub(self.rate.grains(ready_at.saturating_since(state.last)));
-        let (used, part) = div_rem(missing, self.rate.period);
+        let (used, part) = self.rate.whole_units(missing);
         // After this subtraction, `used` can overflow only at the end of the clock's range.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
         state.last = ready_at;
@@ -254,7 +253,7 @@ impl TokenBucket {
     fn allow(&self, state: &TokenBucketState, behind: u64, remaining: u64) -> Decision {
         match self.missing_in_word(state) {
             Some(reset) if behind == 0 && remaining > 0 => {
-                Decision::allow(self.burst(), remaining, reset).in_grains(self.rate.limit)
+                Decision::allow(self.burst(), remaining, reset).in_grains(self.rate.grains_per_nano())
             }
             _ => self.allow_in_full(state, behind, remaining),
         }
@@ -272,9 +271,9 @@ impl TokenBucket {
         match (self.missing_in_word(state), self.burst().checked_sub(cost)) {
             (Some(reset), Some(spare)) if behind == 0 && reset < u64::MAX => {
                 // The call does not fit, so `used` is at least `spare`, and the wait is at most `reset`.
-                let wait = (state.used - spare) * self.rate.period + state.part;
+                let wait = (state.used - spare) * self.rate.grains_per_unit() + state.part;
                 Decision::deny(self.burst(), self.available(state), Some(wait), reset)
-                    .in_grains(self.rate.limit)
+                    .in_grains(self.rate.grains_per_nano())
             }
             _ => self.deny_in_full(state, behind, cost),
         }
@@ -376,7 +375,7 @@ impl Algorithm for TokenBucket {
                 .rate
                 .units(cost)
                 .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
-            let (used, part) = div_rem(self.missing(state).saturating_sub(grains), self.rate.period);
+            let (used, part) = self.rate.whole_units(self.missing(state).saturating_sub(grains));
             // The quotient is at most the number of tokens that were missing, so it fits.
             (state.used, state.part) = (used as u64, part);
         }
@@ -385,8 +384,8 @@ impl Algorithm for TokenBucket {
     /// Keeps the number of missing tokens, at most the new burst.
     fn migrate(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
         from.advance(state, now);
-        state.part = rescale_ceil(state.part, self.rate.period, from.rate.period);
-        if state.part == self.rate.period {
+        state.part = rescale_ceil(state.part, self.rate.grains_per_unit(), from.rate.grains_per_unit());
+        if state.part == self.rate.grains_per_unit() {
             // The part was rounded up to a whole token.
             (state.used, state.part) = (state.used.saturating_add(1), 0);
         }
@@ -478,7 +477,7 @@ impl StoredAlgorithm for TokenBucket {
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<TokenBucketState> {
         let missing = self.micro_rate().read(numbers.wide()?, numbers.is_exact())?;
-        let (used, part) = div_rem(missing, self.rate.period);
+        let (used, part) = self.rate.whole_units(missing);
         let used = u64::try_from(used).ok().filter(|used| *used <= self.max_missing())?;
         Some(TokenBucketState { last: numbers.instant()?, used, part })
     }
@@ -490,7 +489,7 @@ impl StoredAlgorithm for TokenBucket {
     /// A script does not support `start_empty`: for a script, a new key has been idle since the clock's zero, so its
     /// bucket is full.
     fn script(&self) -> Option<ScriptSteps> {
-        let MicroRate { micro, unit, .. } = self.micro_rate();
+        let (micro, unit) = self.micro_rate().grains();
         let period = u128::from(self.quota.period_nanos() / 1_000);
         let full = u128::from(self.burst()) * unit;
         let max = (u128::from(self.max_missing()) * unit).min(MAX_EXACT - 1);
@@ -579,7 +578,7 @@ mod tests {
             let Ok(quota) = Quota::per(limit, Duration::from_nanos(period)) else { return Ok(()) };
             let bucket = TokenBucket::new(quota.burst(burst));
             let used = (used >> bits) % burst;
-            let mut state = TokenBucketState { last: Nanos::ZERO, used, part: part % bucket.rate.period };
+            let mut state = TokenBucketState { last: Nanos::ZERO, used, part: part % bucket.rate.grains_per_unit() };
             let (mut full, grains) = (state.clone(), bucket.rate.grains(elapsed >> bits));
             bucket.refill(&mut state, elapsed >> bits);
             match grains <= u128::from(full.part) {

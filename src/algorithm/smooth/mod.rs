@@ -228,12 +228,13 @@ impl Smooth {
 
     /// Returns the time of `units` intervals in fine units, rounded up, but at most [`MAX_FIXED`].
     fn nanos_of(&self, units: u128) -> u128 {
-        let grains = units.saturating_mul(u128::from(self.rate.period));
-        let (nanos, rest) = div_rem(grains, self.rate.limit);
+        let grains = units.saturating_mul(u128::from(self.rate.grains_per_unit()));
+        let per_nano = self.rate.grains_per_nano();
+        let (nanos, rest) = div_rem(grains, per_nano);
         if nanos >= MAX_FIXED >> FRACTION_BITS {
             return MAX_FIXED;
         }
-        (nanos << FRACTION_BITS) + (u128::from(rest) << FRACTION_BITS).div_ceil(u128::from(self.rate.limit))
+        (nanos << FRACTION_BITS) + (u128::from(rest) << FRACTION_BITS).div_ceil(u128::from(per_nano))
     }
 
     /// If `now` is after `next`, stores the permits of the idle time from `next` to `now`, and sets `next` to `now`.
@@ -248,7 +249,7 @@ impl Smooth {
 
     /// Returns whether the interval is a whole number of nanoseconds.
     fn is_whole(&self) -> bool {
-        self.rate.limit == 1
+        self.rate.grains_per_nano() == 1
     }
 
     /// Returns the scheduled time of the next call, rounded up to the nanosecond.
@@ -423,8 +424,9 @@ impl Algorithm for Smooth {
         from.catch_up(state, observed);
         let observed = fine(observed);
         let (new, old) = (self.rate, from.rate);
-        let times = u128::from(new.period) * u128::from(old.limit);
-        let away = mul_div_ceil(state.next - observed, times, 1, &[new.limit, old.period], 0);
+        let times = u128::from(new.grains_per_unit()) * u128::from(old.grains_per_nano());
+        let divisors = [new.grains_per_nano(), old.grains_per_unit()];
+        let away = mul_div_ceil(state.next - observed, times, 1, &divisors, 0);
         state.next = observed.saturating_add(away).min(MAX_FIXED);
         state.stored = self.stored_permits.refill(state.stored, from.stored_permits);
     }
