@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{QueueConfig, QuotaPolicy, Semaphore};
+use crate::algorithm::{QueueConfig, QuotaPolicy, Semaphore};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
