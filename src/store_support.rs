@@ -12,7 +12,7 @@ pub use crate::algorithm::definition::holds_requests;
 pub use crate::algorithm::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::CallCounts;
-pub use crate::stats::outcome::CallOutcome;
+pub use crate::stats::counts::CallOutcome;
 /// The parts of joint calls, and the decisions on them.
 pub use crate::store::joint::{JointKind, JointStore};
 /// Joint calls in memory, by which a fallback decides.
