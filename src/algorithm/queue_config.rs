@@ -1,3 +1,5 @@
+//! The configuration of a key's queue, and the methods of algorithms that set it.
+
 use std::time::Duration;
 
 use crate::clock::Nanos;

@@ -1,3 +1,5 @@
+//! A rate in whole microseconds, for strings and scripts.
+
 use crate::algorithm::rate::Rate;
 use crate::error::ConfigError;
 

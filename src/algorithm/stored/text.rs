@@ -1,3 +1,5 @@
+//! The writer and the reader of the numbers in a string.
+
 use std::fmt::Write;
 
 use crate::clock::Nanos;
