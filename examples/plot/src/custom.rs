@@ -28,7 +28,7 @@ pub(crate) fn concurrency() -> Scene {
     let curve = Curve::of(&workload, |workload, now| workload.in_progress(now, CALL));
     Scene {
         name: "concurrency",
-        title: "Concurrency: a call is refused while four are in progress",
+        title: "Concurrency: a call is denied while four are in progress",
         limit: "The limit is 4 at a time; each call takes 0.6 s.",
         is_per_second: false,
         workload,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! You will see the names of the files that the program writes and, for each file, how many calls passed, waited or
-//! were refused. Without an argument, the program writes the pictures of the docs, in `src/algorithm/pictures`. To
+//! were denied. Without an argument, the program writes the pictures of the docs, in `src/algorithm/pictures`. To
 //! write to another folder, run `cargo run -p plot -- target/pictures`.
 //!
 //! The same calls are made in each picture. The limit is 4 per second. In the picture of `Concurrency`, the limit is 4

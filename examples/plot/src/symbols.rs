@@ -22,7 +22,7 @@ impl Mark {
             Self::Passes => "passes at once",
             Self::Waits => "has to wait",
             Self::Leaves => "passes after its wait",
-            Self::Refused => "is refused",
+            Self::Refused => "is denied",
         }
     }
 

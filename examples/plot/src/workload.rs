@@ -145,8 +145,8 @@ impl Workload {
         let refused = self.count(|fate| fate == Fate::Refused);
         let of = format!("Of {} calls, {passed} pass at once", self.calls.len());
         match waited {
-            0 => format!("{of}, {refused} are refused"),
-            _ => format!("{of}, {waited} after a wait, {refused} are refused"),
+            0 => format!("{of}, {refused} are denied"),
+            _ => format!("{of}, {waited} after a wait, {refused} are denied"),
         }
     }
 }

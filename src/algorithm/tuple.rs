@@ -1,11 +1,13 @@
 //! Tuples: several limits on one key.
 
-mod stored;
-
 use crate::algorithm::clock_step::earliest_slot;
-use crate::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore, SharedPermit, Usage};
+use crate::algorithm::{
+    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, Semaphore, SharedPermit, StateReader, StateWriter,
+    StoredAlgorithm, Usage,
+};
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 
 /// The combined decision of several limits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,6 +81,20 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<u
         limits += 1;
     });
     (limits, reported.and_then(|policy| policy.effective_nanos(decision)))
+}
+
+/// Splits the [units of the states](StoredAlgorithm::unit) of a tuple's members, such as `a,(b,c),d`, at the
+/// commas outside of parentheses.
+fn split_members(units: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_i32;
+    units.split(move |c| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        c == ',' && depth == 0
+    })
 }
 
 /// Several limits on one key: a call is admitted and charged if each member admits it. Otherwise no member is charged.
@@ -258,6 +274,53 @@ macro_rules! tuple {
                 $(self.$at.restore(&mut state.$at, before.$at);)+
             }
         }
+
+        // The state as a string: the states of the members, one after another.
+        impl<$($part: StoredAlgorithm),+> StoredAlgorithm for ($($part,)+) {
+            fn unit(&self) -> String {
+                format!("({})", [$(self.$at.unit()),+].join(","))
+            }
+
+            fn with_unit(&self, unit: &str) -> Option<Self> {
+                let mut members = split_members(unit.strip_prefix('(')?.strip_suffix(')')?);
+                let all = ($(self.$at.with_unit(members.next()?)?,)+);
+                members.next().is_none().then_some(all)
+            }
+
+            fn write_state(&self, state: &Self::State, numbers: &mut StateWriter) {
+                $(self.$at.write_state(&state.$at, numbers);)+
+            }
+
+            fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State> {
+                Some(($(self.$at.read_state(numbers)?,)+))
+            }
+
+            fn check_storable(&self) -> Result<(), ConfigError> {
+                $(self.$at.check_storable()?;)+
+                Ok(())
+            }
+
+            fn script(&self) -> Option<ScriptSteps> {
+                let members = [$(self.$at.script()?),+];
+                members.into_iter().reduce(ScriptSteps::and)
+            }
+
+            fn counts_denials(&self) -> bool {
+                $(self.$at.counts_denials())||+
+            }
+
+            fn must_keep(&self, before: &Self::State, after: &Self::State) -> bool {
+                $(self.$at.must_keep(&before.$at, &after.$at))||+
+            }
+
+            fn adopt(&self, state: &mut Self::State) {
+                $(self.$at.adopt(&mut state.$at);)+
+            }
+
+            fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+                $(self.$at.charge_more(&mut state.$at, now, cost);)+
+            }
+        }
     };
 }
 
@@ -269,10 +332,9 @@ tuple!(A 0 B 1 C 2 D 3 E 4);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
     use crate::algorithm::{FixedWindow, SlidingLog, TokenBucket};
     use crate::quota::Quota;
+    use std::time::Duration;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -326,5 +388,11 @@ mod tests {
         let mut quotas = Vec::new();
         nested.for_each_policy(&mut |policy| quotas.push(policy.quota));
         assert_eq!(quotas, [5, 4, 5]);
+    }
+
+    #[test]
+    fn members_are_split_outside_of_parentheses() {
+        let members: Vec<_> = split_members("a:1,(b,(c,d)),e").collect();
+        assert_eq!(members, ["a:1", "(b,(c,d))", "e"]);
     }
 }

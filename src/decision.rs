@@ -1,13 +1,7 @@
 //! The result of one call: whether it may pass, and what is left.
 
-mod build;
-mod equality;
-mod format;
-mod standing;
-
+use std::fmt;
 use std::time::Duration;
-
-pub(crate) use standing::StandingDenial;
 
 /// The result of one call.
 ///
@@ -243,6 +237,228 @@ impl Decision {
     const fn nanos(&self, grains: u64) -> u64 {
         grains.div_ceil(self.grains)
     }
+
+    /// Creates the decision on a call that is admitted. This function is for authors of algorithms and stores.
+    ///
+    /// `reset_after` is in nanoseconds.
+    #[inline]
+    pub const fn allow(limit: u64, remaining: u64, reset_after: u64) -> Self {
+        Self::new(ALLOWED, limit, remaining, 0, reset_after)
+    }
+
+    /// Creates the decision on a call that is denied. This function is for authors of algorithms and stores.
+    ///
+    /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help
+    /// or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that the wait is unknown.
+    #[inline]
+    pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
+        Self::new(0, limit, remaining, encode_wait(retry_after), reset_after)
+    }
+
+    #[inline]
+    const fn new(flags: u32, limit: u64, remaining: u64, wait: u64, reset: u64) -> Self {
+        Self { flags, index: 0, limit, remaining, wait, reset, grains: 1, delay: 0 }
+    }
+
+    const fn with(mut self, flag: u32, is_set: bool) -> Self {
+        self.flags = if is_set { self.flags | flag } else { self.flags & !flag };
+        self
+    }
+
+    /// Returns this decision for a call that was queued for `delay` nanoseconds.
+    pub const fn with_delay(mut self, delay: u64) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Creates the denial by a limiter that is closed. This function is for authors of stores.
+    pub const fn closed(limit: u64) -> Self {
+        Self::deny(limit, 0, None, 0).with(CLOSED, true)
+    }
+
+    /// Creates a denial for a key that has used nothing, but for which the store has no room. This function is for
+    /// authors of stores.
+    pub const fn table_full(limit: u64) -> Self {
+        Self::deny(limit, limit, None, 0).with(TABLE_FULL, true)
+    }
+
+    /// Returns this denial with the reason for which it has no `retry_after`. `unknown` is `true` if a wait helps but
+    /// its length is not known, and `false` if no wait helps. Has no effect on a denial with a `retry_after`. This
+    /// method is for authors of algorithms and stores.
+    pub const fn with_unknown_wait(self, unknown: bool) -> Self {
+        self.with(UNKNOWN, unknown)
+    }
+
+    /// Marks this denial as made while the key is locked out. The call must not be queued.
+    pub(crate) const fn with_barred(self) -> Self {
+        self.with(BARRED, true).with_locked_out(true)
+    }
+
+    /// Returns this denial with the fact whether the key is locked out or this denial begins a lockout.
+    pub(crate) const fn with_locked_out(self, is_locked_out: bool) -> Self {
+        self.with(LOCKED_OUT, is_locked_out)
+    }
+
+    /// Marks this denial as made because the queue was full. Has no effect on an admission.
+    pub(crate) const fn with_queue_full(self) -> Self {
+        let is_denied = !self.has(ALLOWED);
+        self.with(QUEUE_FULL, is_denied)
+    }
+
+    /// Returns this admission with the time until one more unit is available. The time is in nanoseconds or, if
+    /// [`in_grains`](Decision::in_grains) is called, in grains.
+    pub(crate) const fn with_next(mut self, next: u64) -> Self {
+        if self.has(ALLOWED) {
+            self.wait = next;
+        }
+        self
+    }
+
+    /// Returns this admission by several limits with `window`, the [effective
+    /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit in nanoseconds.
+    pub(crate) const fn with_window(mut self, window: u64) -> Self {
+        self.wait = window;
+        self.with(WINDOW, true)
+    }
+
+    /// Declares that the times of this decision are in grains, and that a nanosecond has `grains` grains.
+    #[inline]
+    pub(crate) const fn in_grains(mut self, grains: u64) -> Self {
+        self.grains = grains;
+        self
+    }
+
+    /// Returns this decision as that of the limit at `index` among several limits.
+    pub(crate) const fn with_index(mut self, index: usize) -> Self {
+        self.index = if index < u32::MAX as usize { index as u32 } else { u32::MAX };
+        self
+    }
+
+    /// Returns this decision with a `reset_after` of at least `nanos` nanoseconds.
+    pub(crate) const fn with_min_reset(mut self, nanos: u64) -> Self {
+        if self.nanos(self.reset) < nanos {
+            if self.wait != NEVER {
+                self.wait = self.nanos(self.wait);
+            }
+            (self.reset, self.grains) = (nanos, 1);
+        }
+        self
+    }
+
+    /// Returns this decision with a `remaining` of 0, for a key that admits no other call now.
+    pub(crate) const fn with_remaining_zero(mut self) -> Self {
+        self.remaining = 0;
+        self
+    }
+
+    /// Returns this denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help or, if
+    /// the denial is marked with `with_unknown_wait`, that the wait is unknown. An admission is returned unchanged.
+    pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
+        if !self.has(ALLOWED) {
+            (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);
+        }
+        self
+    }
+
+    /// Returns the words of this denial. Returns `None` for an admission, and for a denial that the words cannot
+    /// describe exactly, such as one by several limits or without a known wait.
+    #[inline]
+    pub(crate) fn standing(&self) -> Option<StandingDenial> {
+        let Self { flags, index, limit, remaining, wait, reset, grains, delay } = *self;
+        // The times near the end of the range may have been shortened.
+        let is_exact = wait < NEVER - 1 && reset < u64::MAX;
+        let is_plain = flags == 0 && index == 0 && remaining == 0 && delay == 0;
+        (is_plain && is_exact).then_some(StandingDenial([limit, wait, reset, grains]))
+    }
+}
+
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let reported = |decision: &Self| {
+            let spans = (decision.retry_after(), decision.next(), decision.reset_after(), decision.delay);
+            let kind = (
+                decision.is_allowed(),
+                decision.is_closed(),
+                decision.is_table_full(),
+                decision.is_queue_full(),
+                decision.is_locked_out(),
+                decision.never_fits(),
+            );
+            (kind, decision.index, decision.limit, decision.remaining, spans)
+        };
+        reported(self) == reported(other)
+    }
+}
+
+impl Eq for Decision {}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("is_allowed", &self.is_allowed())
+            .field("is_closed", &self.is_closed())
+            .field("is_table_full", &self.is_table_full())
+            .field("is_queue_full", &self.is_queue_full())
+            .field("is_locked_out", &self.is_locked_out())
+            .field("index", &self.index)
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("delay", &self.delay())
+            .finish()
+    }
+}
+
+/// Writes one line for a log, without the key.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_closed() {
+            return f.write_str("denied, the limiter is closed");
+        }
+        if self.is_table_full() {
+            return f.write_str("denied, there is no room for the key");
+        }
+        let verdict = if self.is_allowed() { "allowed" } else { "denied" };
+        write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
+        match self.retry_after() {
+            Some(wait) => write!(f, ", retry after {wait:?}"),
+            None if !self.is_allowed() => f.write_str(", no wait is known to help"),
+            None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A denial with a known wait, made by one limit for a call of cost 1. The words are the limit, the wait and the reset
+/// in grains, and the number of grains per nanosecond. Words of different denials, read together by mistake, cause no
+/// panic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StandingDenial(pub(crate) [u64; Self::WORDS]);
+
+impl StandingDenial {
+    pub(crate) const WORDS: usize = 4;
+
+    /// Returns the denial as it would be made `elapsed` nanoseconds later. Returns `None` if the wait has passed by
+    /// then.
+    #[inline]
+    pub(crate) fn after(self, elapsed: u64) -> Option<Decision> {
+        let Self([limit, wait, reset, grains]) = self;
+        let passed = elapsed.checked_mul(grains)?;
+        let wait = wait.checked_sub(passed).filter(|wait| *wait > 0)?;
+        Some(Decision::deny(limit, 0, Some(wait), reset.saturating_sub(passed)).in_grains(grains))
+    }
+}
+
+/// Returns the `wait` of a denial. The longest wait, 584 years, is shortened by a nanosecond, so that it differs from
+/// `NEVER`.
+#[inline]
+const fn encode_wait(retry_after: Option<u64>) -> u64 {
+    match retry_after {
+        Some(NEVER) => NEVER - 1,
+        Some(nanos) => nanos,
+        None => NEVER,
+    }
 }
 
 #[cfg(test)]
@@ -273,5 +489,23 @@ mod tests {
         assert!(!decision.is_allowed() && decision.is_table_full() && !decision.is_closed());
         assert_eq!((decision.limit(), decision.remaining(), decision.retry_after()), (3, 3, None));
         assert_ne!(decision, Decision::deny(3, 3, None, 0));
+    }
+
+    #[test]
+    fn displays_one_line() {
+        assert_eq!(Decision::allow(3, 2, 9).to_string(), "allowed, 2 of 3 left");
+        assert_eq!(Decision::deny(3, 0, Some(4), 9).to_string(), "denied, 0 of 3 left, retry after 4ns");
+        assert_eq!(
+            Decision::deny(3, 3, None, 9).to_string(),
+            "denied, 3 of 3 left, no wait is known to help"
+        );
+        assert_eq!(Decision::table_full(3).to_string(), "denied, there is no room for the key");
+    }
+
+    #[test]
+    fn words_that_do_not_belong_together_cause_no_panic() {
+        for words in [[0; 4], [u64::MAX; 4], [7, 0, u64::MAX, 1], [7, u64::MAX, 0, 0]] {
+            let _ = [0, 1, u64::MAX].map(|elapsed| StandingDenial(words).after(elapsed));
+        }
     }
 }

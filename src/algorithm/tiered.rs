@@ -1,14 +1,14 @@
 //! Tiers: each call can choose the limit that decides the call.
 
-mod decide;
-mod stored;
-
 use std::iter;
 use std::mem;
 
-use crate::algorithm::Algorithm;
+use crate::algorithm::{
+    Algorithm, QueueConfig, QuotaPolicy, Semaphore, StateReader, StateWriter, StoredAlgorithm, Usage,
+};
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 
 /// One kind of algorithm, configured differently for each tier. Each call may choose its tier.
 ///
@@ -54,7 +54,7 @@ use crate::decision::Decision;
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures), by a user who pays for a larger
 /// token bucket during a part of the time:
 ///
-#[cfg_attr(doc, doc = include_str!("../../pictures/tiers.svg"))]
+#[cfg_attr(doc, doc = include_str!("pictures/tiers.svg"))]
 ///
 /// # In Redis
 ///
@@ -116,20 +116,6 @@ pub struct TieredState<A: Algorithm> {
 /// The maximum number of tiers that a key has a state for.
 const MAX_TIERS: usize = 32;
 
-impl<A: Algorithm + PartialEq> Tiered<A> {
-    /// Creates tiers with `algorithm` as the default, for calls that choose no tier.
-    #[must_use]
-    pub const fn new(algorithm: A) -> Self {
-        Self { algorithm }
-    }
-
-    /// Returns the algorithm for calls that choose no tier.
-    #[must_use]
-    pub const fn algorithm(&self) -> &A {
-        &self.algorithm
-    }
-}
-
 /// The treatment of a tier's state after a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
@@ -142,6 +128,18 @@ enum Keep {
 }
 
 impl<A: Algorithm + PartialEq> Tiered<A> {
+    /// Creates tiers with `algorithm` as the default, for calls that choose no tier.
+    #[must_use]
+    pub const fn new(algorithm: A) -> Self {
+        Self { algorithm }
+    }
+
+    /// Returns the algorithm for calls that choose no tier.
+    #[must_use]
+    pub const fn algorithm(&self) -> &A {
+        &self.algorithm
+    }
+
     /// Converts a copy of the state of the tier `by` to this tier. Returns the converted state and its remaining units.
     fn migrated(&self, by: &A, state: &A::State, now: Nanos) -> (A::State, u64) {
         let mut converted = state.clone();
@@ -241,6 +239,267 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     /// Calls `look` with the state of this tier. `look` must not change any later decision.
     fn look<R>(&self, state: &mut TieredState<A>, now: Nanos, look: impl FnOnce(&mut A::State) -> R) -> R {
         self.ask(state, now, |own| (look(own), Keep::Nothing))
+    }
+}
+
+impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
+    type State = TieredState<A>;
+
+    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
+    const NEEDS_RELEASE: bool = A::NEEDS_RELEASE;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> TieredState<A> {
+        TieredState {
+            by: self.algorithm.clone(),
+            state: self.algorithm.new_state(created_at, now),
+            other_tiers: Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn last_update(&self, state: &TieredState<A>) -> Nanos {
+        state.by.last_update(&state.state)
+    }
+
+    /// Makes this tier the current tier of the key if the call is admitted. After a denial, the state of a tier that is
+    /// new to the key is kept if the key has room for another tier, because the tier may count denials.
+    #[inline]
+    fn check(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
+        let decision = self.ask(state, now, |own| {
+            let decision = self.algorithm.check(own, now, cost);
+            let keep = match decision.is_allowed() {
+                // A call of cost 0 charges nothing, so a store need not write it.
+                true if cost == 0 => Keep::Nothing,
+                true => Keep::Tier,
+                false => Keep::State,
+            };
+            (decision, keep)
+        });
+        if decision.is_allowed() {
+            state.count(now, cost);
+        }
+        self.reported(state, now, decision)
+    }
+
+    /// Peeks at the state of this tier. The current tier of the key stays the same.
+    fn peek(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Decision {
+        let decision = self.look(state, now, |own| self.algorithm.peek(own, now, cost));
+        self.reported(state, now, decision)
+    }
+
+    fn refund(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+        state.by.refund(&mut state.state, now, cost);
+    }
+
+    fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, charged_at: Nanos) {
+        // The charge of this tier is undone. The charges of the other tiers stay, because it is not known how much was
+        // charged to each of them.
+        let mut all = state.tiers_mut();
+        if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
+            algorithm.undo(state, now, cost, charged_at);
+        }
+    }
+
+    /// If the key has a state for the old default tier, and none for the new default tier, adds a converted state for
+    /// the new default tier. Calls that choose the old algorithm as their tier use the old state, unless it is removed
+    /// to make room.
+    fn migrate(&self, state: &mut TieredState<A>, from: &Self, now: Nanos) {
+        if state.by == from.algorithm {
+            return self.ask(state, now, |_| ((), Keep::Tier));
+        }
+        let old = state.other_tiers.iter().find(|(algorithm, _)| *algorithm == from.algorithm);
+        if let Some((algorithm, old)) = old
+            && self.algorithm != state.by
+            && state.other_tiers.iter().all(|(algorithm, _)| *algorithm != self.algorithm)
+        {
+            let mut new = old.clone();
+            self.algorithm.migrate(&mut new, algorithm, now);
+            state.other_tiers.push((self.algorithm.clone(), new));
+            state.make_room(now);
+        }
+    }
+
+    fn is_fresh(&self, state: &TieredState<A>, now: Nanos) -> bool {
+        state.tiers().all(|(algorithm, state)| algorithm.is_fresh(state, now))
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        self.algorithm.policy()
+    }
+
+    fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
+        self.algorithm.for_each_policy(f);
+    }
+
+    /// Releases the units of the call in the state of each tier.
+    fn release(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+        for (algorithm, state) in state.tiers_mut() {
+            algorithm.release(state, now, cost);
+        }
+    }
+
+    fn reset_state(&self, state: &mut TieredState<A>, fresh: TieredState<A>) {
+        if !Self::NEEDS_RELEASE {
+            *state = fresh;
+            return;
+        }
+        for (algorithm, state) in state.tiers_mut() {
+            let mut new = fresh.state.clone();
+            algorithm.migrate(&mut new, &fresh.by, algorithm.last_update(state));
+            algorithm.reset_state(state, new);
+        }
+    }
+
+    fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
+        self.algorithm.for_each_total(f);
+    }
+
+    fn in_flight(&self, state: &TieredState<A>) -> u64 {
+        state.by.in_flight(&state.state)
+    }
+
+    /// Returns the highest usage of all tiers of the key.
+    fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
+        let other_tiers = state.other_tiers.iter().map(|(algorithm, state)| algorithm.usage(state, now));
+        other_tiers.fold(state.by.usage(&state.state, now), Usage::max)
+    }
+
+    fn set_shared(&self, state: &mut TieredState<A>, shared: bool) {
+        for (algorithm, state) in state.tiers_mut() {
+            algorithm.set_shared(state, shared);
+        }
+    }
+
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.algorithm.queue_config().map(QueueConfig::exclusive)
+    }
+
+    /// If this tier is new to the key, and the key has room for another tier, keeps the state of this tier. From then
+    /// on, that state is refilled at the tier's own rate.
+    fn ready_at(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.ask(state, now, |own| (self.algorithm.ready_at(own, now, cost), Keep::State))
+    }
+
+    fn admit_queued(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        arrived: Nanos,
+        cost: u64,
+    ) -> Option<Nanos> {
+        let admitted = self.ask(state, now, |own| {
+            let admitted = self.algorithm.admit_queued(own, now, arrived, cost);
+            (admitted, if admitted.is_some() { Keep::Tier } else { Keep::State })
+        })?;
+        state.count(state.by.last_update(&state.state), cost);
+        Some(admitted)
+    }
+
+    fn project(&self, state: &mut TieredState<A>, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        let at = self.ask(state, now, |own| {
+            // The tier of the next call may admit the next call earlier than this call. The next call must not overtake
+            // this call.
+            let ready_at = self.algorithm.ready_at(own, now, cost).unwrap_or(now);
+            (self.algorithm.project(own, now, arrived, cost).max(ready_at), Keep::Tier)
+        });
+        state.count(state.by.last_update(&state.state), cost);
+        at
+    }
+
+    fn queue_capacity(&self, state: &mut TieredState<A>, now: Nanos, max_wait: u64) -> u64 {
+        self.look(state, now, |own| self.algorithm.queue_capacity(own, now, max_wait))
+    }
+
+    fn report(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        cost: u64,
+        counts: bool,
+        decision: Decision,
+    ) -> Decision {
+        self.ask(state, now, |own| {
+            let reported = self.algorithm.report(own, now, cost, counts, decision);
+            (reported, if counts { Keep::State } else { Keep::Nothing })
+        })
+    }
+
+    /// Restores the state of each tier in `before`. Tiers that were added after the copy was made stay.
+    fn restore(&self, state: &mut TieredState<A>, before: TieredState<A>) {
+        for (tier, kept) in iter::once((before.by, before.state)).chain(before.other_tiers) {
+            let mut all = state.tiers_mut();
+            if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == tier) {
+                algorithm.restore(state, kept);
+            }
+        }
+    }
+}
+
+// The state as a string: the number of tiers other than the current one, then for each tier the unit of its state and
+// the numbers of its state. The current tier is first. The grains of a state are exact, because the state may have been
+// converted. Instants and the ages of windows are rounded as in the state of any other limit.
+impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
+    fn unit(&self) -> String {
+        format!("d({})", self.algorithm.unit())
+    }
+
+    fn with_unit(&self, unit: &str) -> Option<Self> {
+        let inner = unit.strip_prefix("d(")?.strip_suffix(')')?;
+        Some(Self { algorithm: self.algorithm.with_unit(inner)? })
+    }
+
+    fn write_state(&self, state: &Self::State, numbers: &mut StateWriter) {
+        numbers.number(state.other_tiers.len() as u64);
+        for (algorithm, state) in state.tiers() {
+            numbers.word(&algorithm.unit());
+            numbers.exactly(|numbers| algorithm.write_state(state, numbers));
+        }
+    }
+
+    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State> {
+        let others = numbers.at_most(MAX_TIERS as u64)?;
+        let own = self.algorithm.unit();
+        let mut tier = || {
+            let unit = numbers.word()?;
+            let algorithm =
+                if unit == own { self.algorithm.clone() } else { self.algorithm.with_unit(unit)? };
+            let state = numbers.exactly(|numbers| algorithm.read_state(numbers))?;
+            Some((algorithm, state))
+        };
+        let (by, state) = tier()?;
+        let other_tiers = (0..others).map(|_| tier()).collect::<Option<Vec<_>>>()?;
+        Some(TieredState { by, state, other_tiers })
+    }
+
+    fn check_storable(&self) -> Result<(), ConfigError> {
+        self.algorithm.check_storable()
+    }
+
+    fn counts_denials(&self) -> bool {
+        self.algorithm.counts_denials()
+    }
+
+    /// Also returns `true` if the key has other tiers than before.
+    fn must_keep(&self, before: &Self::State, after: &Self::State) -> bool {
+        let must_keep = |(algorithm, before): (&A, &A::State)| {
+            let same = after.tiers().find(|(other, _)| *other == algorithm);
+            same.is_none_or(|(_, after)| algorithm.must_keep(before, after))
+        };
+        before.other_tiers.len() != after.other_tiers.len() || before.tiers().any(must_keep)
+    }
+
+    /// Replaces the algorithm of each tier of `state` by `self.algorithm`, if both algorithms have the same unit. A
+    /// tier that was read from a string has the queue configuration of the limiter's own algorithm, which may differ
+    /// from the queue configuration of the call's tier.
+    fn adopt(&self, state: &mut Self::State) {
+        let unit = self.algorithm.unit();
+        let others = state.other_tiers.iter_mut().map(|(algorithm, _)| algorithm);
+        for algorithm in iter::once(&mut state.by).chain(others) {
+            if *algorithm != self.algorithm && algorithm.unit() == unit {
+                *algorithm = self.algorithm.clone();
+            }
+        }
     }
 }
 
