@@ -1,15 +1,18 @@
+//! Keys from the values of header fields. The module `secret` has tokens and cookies, of which only a hash is kept.
+
 use std::fmt;
 use std::hash::Hash;
 
 use http::header::InvalidHeaderName;
-use http::{HeaderName, HeaderValue, Request};
+use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use super::DEFAULT_MAX_LEN;
-use crate::key::error::HeaderProblem;
-use crate::key::or::{OptionalExtractor, Or};
-use crate::key::single_header::single_value;
-use crate::key::{KeyError, KeyExtractor};
+use super::error::HeaderProblem;
+use super::or::{OptionalExtractor, Or};
+use super::{KeyError, KeyExtractor};
 use crate::store::{KeyWriter, SharedKey};
+
+/// The default maximum length of a value, in bytes.
+pub(super) const DEFAULT_MAX_LEN: usize = 8_192;
 
 /// The value of a header.
 ///
@@ -72,7 +75,7 @@ impl Header {
 
     /// Uses `other` for callers without the header.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
-        Or { first: self, second: other }
+        Or::new(self, other)
     }
 }
 
@@ -116,6 +119,20 @@ impl<B> KeyExtractor<Request<B>> for Header {
 
     fn extract(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
         Ok(Some(self.find(request)?.unwrap_or(HeaderKey(None))))
+    }
+}
+
+/// Returns the value of a header that may occur only once. Returns an error if the header occurs more than once,
+/// because the inner service might read any of the values.
+pub(super) fn single_value<'a>(
+    name: &HeaderName,
+    headers: &'a HeaderMap,
+) -> Result<Option<&'a HeaderValue>, KeyError> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    match values.next() {
+        None => Ok(first),
+        Some(_) => Err(KeyError::header(HeaderProblem::Twice, name)),
     }
 }
 
