@@ -1,3 +1,5 @@
+//! [`ClientIp`], which finds the client's address in a header of a proxy.
+
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, Request};

@@ -169,8 +169,9 @@ fn last_comma(line: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns the address in the element's `for` pair. Returns `None` if the element is not valid, has no such pair, or
-/// has a pair without an address. An unspecified address (`0.0.0.0` or `::`) does not count as an address.
+/// Returns the address in the `for` pair of an element of `Forwarded` (RFC 7239, section 4). Returns `None` if the
+/// element is not valid, has no such pair, or has a pair without an address. An unspecified address (`0.0.0.0` or `::`)
+/// does not count as an address.
 fn forwarded_address(element: &[u8]) -> Option<IpAddr> {
     let mut names = SmallVec::<[&[u8]; MAX_PAIRS]>::new();
     let mut node = None;

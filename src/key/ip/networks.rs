@@ -1,3 +1,5 @@
+//! Sets of networks, which can be replaced while they are in use: [`Networks`] of callers, and [`TrustedProxies`].
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

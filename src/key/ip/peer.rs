@@ -1,3 +1,5 @@
+//! [`PeerIp`], and its warning about peers that are probably proxies.
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -147,8 +149,11 @@ static FORWARDING: [HeaderName; 6] = [
     HeaderName::from_static("fly-client-ip"),
 ];
 
-/// A warning that is logged once. A layer has one extractor for all its services, so each layer logs the warning at
-/// most once.
+/// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all clients
+/// of that proxy one budget.
+///
+/// The warning is logged once. A layer has one extractor for all its services, so each layer logs the warning at most
+/// once.
 #[derive(Debug, Default)]
 struct ProxyWarning {
     is_logged: AtomicBool,

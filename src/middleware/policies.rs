@@ -4,25 +4,23 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::key::KeyError;
 use crate::stats::{PolicyStats, StoreStats};
-use crate::store::{BoxError, Decided, Few, JointKind};
+use crate::store::BoxError;
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
 /// contains the keys, the limiters and the options, and decides the requests.
 #[derive(Clone, Debug)]
 pub struct Policies<P> {
-    pub(in crate::middleware) infos: Box<[PolicyInfo]>,
-    pub(in crate::middleware) set: P,
+    infos: Box<[PolicyInfo]>,
+    set: P,
 }
 
 impl<P: PolicyCount> Policies<P> {
     /// Returns the counts of each policy.
-    pub(in crate::middleware) fn stats(&self) -> Vec<PolicyStats> {
+    pub(super) fn stats(&self) -> Vec<PolicyStats> {
         let mut stores = Vec::new();
         self.set.store_stats(&mut stores);
         self.infos.iter().zip(stores).map(|(info, store)| info.stats(store)).collect()
@@ -30,20 +28,31 @@ impl<P: PolicyCount> Policies<P> {
 }
 
 impl<P> Policies<P> {
-    pub(in crate::middleware) fn single(info: PolicyInfo, policy: P) -> Self {
+    pub(super) fn single(info: PolicyInfo, policy: P) -> Self {
         Self { infos: Box::new([info]), set: policy }
     }
 
+    /// Returns what decides the requests, and the [`PolicyInfo`] of each policy.
+    #[inline(always)]
+    pub(super) fn parts(&self) -> (&P, &[PolicyInfo]) {
+        (&self.set, &self.infos)
+    }
+
+    /// Returns the [`PolicyInfo`] of the first policy.
+    pub(super) fn first_info_mut(&mut self) -> &mut PolicyInfo {
+        &mut self.infos[0]
+    }
+
+    pub(super) fn map<Q>(self, f: impl FnOnce(P) -> Q) -> Policies<Q> {
+        Policies { infos: self.infos, set: f(self.set) }
+    }
+
     /// Joins two lists of policies. If several limits have the same name, a number is appended to all but the first.
-    pub(in crate::middleware) fn joined<Q, T>(
-        self,
-        other: Policies<Q>,
-        f: impl FnOnce(P, Q) -> T,
-    ) -> Policies<T> {
+    pub(super) fn joined<Q, T>(self, other: Policies<Q>, f: impl FnOnce(P, Q) -> T) -> Policies<T> {
         let mut infos: Vec<_> = self.infos.into_iter().chain(other.infos).collect();
         let mut taken = HashSet::new();
         for info in &mut infos {
-            info.names.deduplicate(&mut taken);
+            info.names_mut().deduplicate(&mut taken);
         }
         Policies { infos: infos.into(), set: f(self.set, other.set) }
     }
@@ -109,45 +118,6 @@ pub trait SettlePolicies<Res>: PolicyCount {
     fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
-/// Policies that can decide a request together with others. Only this crate implements the trait, and only for policies
-/// with state in memory or in Redis.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
-    note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
-)]
-pub trait JointPolicy<Req>: PolicyCount {
-    /// The kind of store that all policies have.
-    type Kind: JointKind;
-
-    /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
-    /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
-    /// stores of this kind decide such policies together with the others. Returns the error of the extractor if a
-    /// policy rejects the request because of its key.
-    fn gather<'a>(
-        &'a self,
-        infos: &'a [PolicyInfo],
-        request: &Req,
-        max_wait: Option<Duration>,
-        parts: &mut JointParts<'a, Self::Kind>,
-    ) -> Result<(), KeyError>;
-
-    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
-
-    /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
-    /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
-    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
-
-    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
-    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
-}
-
-/// The parts of policies in a joint decision.
-pub(in crate::middleware) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
-
-/// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
-pub(in crate::middleware) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
-
 /// A verdict, or the wait for a verdict.
 #[derive(Debug)]
 pub enum Progress<W> {
@@ -156,7 +126,7 @@ pub enum Progress<W> {
 }
 
 /// The result of the decisions on a request. `Ok` if the request is admitted.
-pub(in crate::middleware) type Verdict = Result<(), RejectReason>;
+pub(super) type Verdict = Result<(), RejectReason>;
 
 /// The reason why a request is not admitted.
 #[derive(Debug)]

@@ -3,32 +3,30 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
+use super::field_values::{self, MAX_RETRY_AFTER, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after};
+use super::problem_json;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::error::ConfigError;
-use crate::middleware::response::problem_json;
-use crate::middleware::response::structured_field::{self, RATELIMIT, RATELIMIT_POLICY};
 
 /// The maximum length of a name, in bytes.
 const MAX_LEN: usize = 256;
 
-/// The value of `Cache-Control` in rejections.
-pub(in crate::middleware) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-
 /// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`Algorithm::for_each_policy`].
 #[derive(Clone, Debug)]
-pub(in crate::middleware) struct PolicyNames {
+pub(super) struct PolicyNames {
     names: Box<[PolicyName]>,
     /// `true` if the policy is not reported to callers.
     hidden: bool,
 }
 
 impl PolicyNames {
-    pub(in crate::middleware) fn unnamed(algorithm: &impl Algorithm) -> Self {
+    pub(super) fn unnamed(algorithm: &impl Algorithm) -> Self {
         let mut names = Vec::new();
         algorithm.for_each_policy(&mut |policy| names.push(PolicyName::unnamed(policy)));
         let mut names = Self { names: names.into(), hidden: false };
@@ -37,7 +35,7 @@ impl PolicyNames {
     }
 
     /// Gives the name `name` to all limits. For each limit except the first, a number is appended to the name.
-    pub(in crate::middleware) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
+    pub(super) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
         let names: Result<_, _> =
             self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
         self.names = names?;
@@ -45,17 +43,17 @@ impl PolicyNames {
         Ok(())
     }
 
-    pub(in crate::middleware) fn hide(&mut self) {
+    pub(super) fn hide(&mut self) {
         self.hidden = true;
     }
 
-    pub(in crate::middleware) fn is_hidden(&self) -> bool {
+    pub(super) fn is_hidden(&self) -> bool {
         self.hidden
     }
 
     /// Appends a number to each name that is already in `taken`: `default`, `default-2`, `default-3`. Adds all names to
     /// `taken`.
-    pub(in crate::middleware) fn deduplicate(&mut self, taken: &mut HashSet<String>) {
+    pub(super) fn deduplicate(&mut self, taken: &mut HashSet<String>) {
         for label in &mut self.names {
             let mut name = label.given.clone();
             for number in 2_u32.. {
@@ -71,56 +69,63 @@ impl PolicyNames {
         }
     }
 
-    pub(in crate::middleware) fn first(&self) -> &PolicyName {
+    /// Returns the name of the first limit.
+    pub(super) fn first(&self) -> &PolicyName {
         &self.names[0]
     }
 
-    pub(in crate::middleware) fn all(&self) -> &[PolicyName] {
+    /// Returns the names of all limits.
+    pub(super) fn all(&self) -> &[PolicyName] {
         &self.names
+    }
+
+    /// Returns the body of the rejection of a request that the store of this policy could not decide.
+    pub(super) fn store_failed_body(&self) -> Bytes {
+        if self.hidden { problem_json::reduced_capacity(&[]) } else { self.first().reduced_body() }
     }
 }
 
 /// The name and the quota of one limit, and the parts of responses that depend on nothing else.
 #[derive(Clone, Debug)]
-pub(in crate::middleware) struct PolicyName {
+pub(super) struct PolicyName {
     name: Arc<str>,
     /// The name that was set, or `default`, without the number that makes `name` unique.
     given: String,
     policy: QuotaPolicy,
     /// The item of `RateLimit-Policy`.
-    pub(in crate::middleware) policy_field: HeaderValue,
+    policy_field: HeaderValue,
     /// The start of the item of `RateLimit`, which ends just before the number of the remaining units.
-    pub(in crate::middleware) item: String,
+    item: String,
     /// The body of a rejection with status 429, if no other policy that is visible to callers denied the request.
-    pub(in crate::middleware) exceeded: Bytes,
+    exceeded: Bytes,
     /// The body of a rejection with status 503. It is sent if the limiter is closed, if its key table is full, or if
     /// its store failed.
-    pub(in crate::middleware) reduced: Bytes,
+    reduced: Bytes,
     /// The header fields that report this limit. The value of `RateLimit` is empty. These fields and those of `denied`
     /// are copied into responses, so that the names of fields are not hashed for each response.
-    pub(in crate::middleware) fields: HeaderMap,
+    fields: HeaderMap,
     /// The header fields of a usual rejection by this limit. The values of `Retry-After` and `RateLimit` are empty.
-    pub(in crate::middleware) denied: HeaderMap,
+    denied: HeaderMap,
 }
 
 impl PolicyName {
-    fn fields(policy_field: &HeaderValue) -> HeaderMap {
+    fn prebuilt_fields(policy_field: &HeaderValue) -> HeaderMap {
         let mut fields = HeaderMap::new();
         fields.insert(RATELIMIT_POLICY, policy_field.clone());
         fields.insert(RATELIMIT, HeaderValue::from_static(""));
         fields
     }
 
-    fn denied(policy_field: &HeaderValue) -> HeaderMap {
+    fn prebuilt_denied(policy_field: &HeaderValue) -> HeaderMap {
         let mut fields = HeaderMap::new();
         fields.insert(CONTENT_TYPE, problem_json::MEDIA_TYPE);
         fields.insert(CACHE_CONTROL, NO_STORE);
         fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
-        fields.extend(Self::fields(policy_field));
+        fields.extend(Self::prebuilt_fields(policy_field));
         fields
     }
 
-    pub(in crate::middleware) fn new(name: &str, policy: QuotaPolicy) -> Result<Self, ConfigError> {
+    fn new(name: &str, policy: QuotaPolicy) -> Result<Self, ConfigError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         if !printable || name.is_empty() || name.len() > MAX_LEN {
             return Err(ConfigError::policy_name(name));
@@ -129,12 +134,12 @@ impl PolicyName {
     }
 
     fn printable(name: &str, policy: QuotaPolicy) -> Self {
-        let policy_field = structured_field::policy(name, policy);
+        let policy_field = field_values::policy(name, policy);
         Self {
-            fields: Self::fields(&policy_field),
-            denied: Self::denied(&policy_field),
+            fields: Self::prebuilt_fields(&policy_field),
+            denied: Self::prebuilt_denied(&policy_field),
             policy_field,
-            item: structured_field::item_start(name),
+            item: field_values::item_start(name),
             exceeded: problem_json::quota_exceeded(&[name]),
             reduced: problem_json::reduced_capacity(&[name]),
             name: name.into(),
@@ -143,12 +148,64 @@ impl PolicyName {
         }
     }
 
-    pub(in crate::middleware) fn unnamed(policy: QuotaPolicy) -> Self {
+    fn unnamed(policy: QuotaPolicy) -> Self {
         Self::printable("default", policy)
     }
 
+    /// Returns the item of `RateLimit-Policy`, with `quota` or, if this is `None`, with the quota for which the name was
+    /// made.
+    pub(super) fn policy_item(&self, quota: Option<QuotaPolicy>) -> HeaderValue {
+        match quota {
+            None => self.policy_field.clone(),
+            Some(quota) => field_values::policy(self.name(), quota),
+        }
+    }
+
+    /// Returns the item of `RateLimit`.
+    #[inline]
+    pub(super) fn limit_item(&self, remaining: u64, window: Option<Duration>) -> HeaderValue {
+        field_values::item(&self.item, remaining, window)
+    }
+
+    /// Returns both fields. `item` returns the value of `RateLimit`.
+    #[inline]
+    pub(super) fn fields(&self, item: impl FnOnce() -> HeaderValue) -> HeaderMap {
+        let mut fields = self.fields.clone();
+        if let Some((_, value)) = fields.iter_mut().find(|(name, _)| *name == RATELIMIT) {
+            *value = item();
+        }
+        fields
+    }
+
+    /// Returns the header fields of a usual rejection by this limit.
+    #[inline]
+    pub(super) fn denied_fields(&self, wait: Duration, remaining: u64, is_concurrent: bool) -> HeaderMap {
+        let mut fields = self.denied.clone();
+        for (name, value) in &mut fields {
+            if *name == RETRY_AFTER {
+                *value = retry_after(wait);
+            } else if *name == RATELIMIT {
+                let window = (!is_concurrent).then_some(wait.min(MAX_RETRY_AFTER));
+                *value = self.limit_item(remaining, window);
+            }
+        }
+        fields
+    }
+
+    /// Returns the body of a rejection with status 429, if no other policy that is visible to callers denied the
+    /// request.
+    #[inline]
+    pub(super) fn exceeded_body(&self) -> Bytes {
+        self.exceeded.clone()
+    }
+
+    /// Returns the body of a rejection with status 503.
+    pub(super) fn reduced_body(&self) -> Bytes {
+        self.reduced.clone()
+    }
+
     /// Returns the name as a structured-field string.
-    pub(in crate::middleware) fn name_item(&self) -> &str {
+    pub(super) fn name_item(&self) -> &str {
         self.item.strip_suffix(";r=").unwrap_or(&self.item)
     }
 
@@ -160,15 +217,15 @@ impl PolicyName {
         format!("{}{number}", &self.given[..self.given.len().min(MAX_LEN - number.len())])
     }
 
-    pub(in crate::middleware) fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(in crate::middleware) fn shared_name(&self) -> Arc<str> {
+    pub(super) fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
 
-    pub(in crate::middleware) fn policy(&self) -> QuotaPolicy {
+    pub(super) fn policy(&self) -> QuotaPolicy {
         self.policy
     }
 }

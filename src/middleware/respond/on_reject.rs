@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::report::PolicyReport;
-use super::{Rejection, Responder};
+use super::{PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
 use crate::middleware::drain::Drain;
 use crate::store::Permit;

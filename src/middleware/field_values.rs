@@ -1,4 +1,5 @@
-//! Serialization of the structured fields (RFC 9651) `RateLimit` and `RateLimit-Policy`.
+//! The values of header fields: numbers, waits, and the structured fields (RFC 9651) `RateLimit` and `RateLimit-Policy`.
+//! Waits are rounded up, to whole seconds by [`whole_seconds`], and to whole milliseconds by [`retry_after_millis`].
 
 use std::time::Duration;
 
@@ -7,29 +8,29 @@ use http::{HeaderName, HeaderValue};
 
 use crate::algorithm::QuotaPolicy;
 
-pub(in crate::middleware) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(in crate::middleware) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// Returns a duration in whole seconds, rounded up.
-pub(in crate::middleware) fn whole_seconds(span: Duration) -> u64 {
+pub(super) fn whole_seconds(span: Duration) -> u64 {
     span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
 /// Returns a duration in whole seconds, rounded up. The result is at least 1.
-pub(in crate::middleware) fn seconds(span: Duration) -> u64 {
+pub(super) fn seconds(span: Duration) -> u64 {
     whole_seconds(span).max(1)
 }
 
 /// Returns `number`. If `number` exceeds the largest integer of a structured field, returns that integer.
-pub(in crate::middleware) fn clamp_integer(number: u64) -> u64 {
+pub(super) fn clamp_integer(number: u64) -> u64 {
     number.min(MAX_INTEGER)
 }
 
 /// Returns an item of `RateLimit-Policy`.
-pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderValue {
+pub(super) fn policy(name: &str, policy: QuotaPolicy) -> HeaderValue {
     let (name, quota, window) =
         (name_item(name), policy.quota.min(MAX_INTEGER), seconds(policy.window).min(MAX_INTEGER));
     let text = match policy.is_concurrent() {
@@ -41,12 +42,12 @@ pub(in crate::middleware) fn policy(name: &str, policy: QuotaPolicy) -> HeaderVa
 }
 
 /// Returns the start of an item of `RateLimit`, up to the number of the remaining units.
-pub(in crate::middleware) fn item_start(name: &str) -> String {
+pub(super) fn item_start(name: &str) -> String {
     format!("{};r=", name_item(name))
 }
 
 /// Returns an item of `RateLimit`. `start` is the result of [`item_start`].
-pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
+pub(super) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
     // The end of the item is written backwards. It consists of two numbers of at most 15 digits, and `;t=` between
     // them.
     let (mut end, mut at) = ([0; 33], 33);
@@ -64,13 +65,13 @@ pub(in crate::middleware) fn item(start: &str, remaining: u64, window: Option<Du
 }
 
 /// Returns the value of a header field that consists of a number. Makes one allocation.
-pub(in crate::middleware) fn number(number: u64) -> HeaderValue {
+pub(super) fn number(number: u64) -> HeaderValue {
     let mut digits = [0; 20];
     let at = write_digits(&mut digits, number);
     value(digits[at..].to_vec())
 }
 
-pub(in crate::middleware) fn value(text: Vec<u8>) -> HeaderValue {
+pub(super) fn value(text: Vec<u8>) -> HeaderValue {
     match HeaderValue::from_maybe_shared(Bytes::from(text)) {
         Ok(value) => value,
         Err(_) => unreachable!("names are printable, and so is the rest"),
@@ -89,6 +90,51 @@ fn name_item(name: &str) -> String {
     }
     text.push('"');
     text
+}
+
+/// The maximum wait that is sent: 2^31 - 1 seconds. Recipients should be able to represent such a number of seconds
+/// (RFC 9111, section 1.2.2).
+pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_secs(0x7fff_ffff);
+
+/// The value of `Cache-Control` in rejections.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1.
+pub(super) fn retry_after(span: Duration) -> HeaderValue {
+    let span = span.min(MAX_RETRY_AFTER);
+    match seconds(span) {
+        // Short waits are the common case. Their values are parts of a static string.
+        short @ 1..1_000 => {
+            let leading_zeros = usize::from(short < 100) + usize::from(short < 10);
+            let at = 3 * short as usize;
+            HeaderValue::from_static(&THREE_DIGITS[at + leading_zeros..at + 3])
+        }
+        long => number(long),
+    }
+}
+
+/// The numbers from 000 to 999, one after another.
+static THREE_DIGITS: &str = {
+    const DIGITS: [u8; 3_000] = {
+        let (mut digits, mut number) = ([0; 3_000], 0);
+        while number < 1_000 {
+            digits[3 * number] = b'0' + (number / 100) as u8;
+            digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
+            digits[3 * number + 2] = b'0' + (number % 10) as u8;
+            number += 1;
+        }
+        digits
+    };
+    match str::from_utf8(&DIGITS) {
+        Ok(digits) => digits,
+        Err(_) => panic!("digits are UTF-8"),
+    }
+};
+
+/// Returns the value of `retry-after-ms`: milliseconds, rounded up.
+pub(super) fn retry_after_millis(span: Duration) -> HeaderValue {
+    let millis = span.min(MAX_RETRY_AFTER).as_nanos().div_ceil(1_000_000);
+    number(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
 /// The numbers from 00 to 99, one after another.
@@ -142,5 +188,14 @@ mod tests {
             assert!(buffer[..at].iter().all(|byte| *byte == b'x'));
             assert_eq!(super::number(number), number.to_string().as_str());
         }
+    }
+
+    #[test]
+    fn a_wait_is_its_number_of_seconds() {
+        assert_eq!(retry_after(Duration::ZERO), "1");
+        for seconds in (1..1_200).chain([1_000_000, 0x7fff_ffff]) {
+            assert_eq!(retry_after(Duration::from_secs(seconds)), seconds.to_string().as_str());
+        }
+        assert_eq!(retry_after(Duration::MAX), "2147483647");
     }
 }

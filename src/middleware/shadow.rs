@@ -42,7 +42,7 @@ impl Shadow {
         self.inner.denied.load(Ordering::Relaxed)
     }
 
-    pub(in crate::middleware) fn count(&self) {
+    pub(super) fn count(&self) {
         self.inner.denied.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -5,20 +5,19 @@ use std::fmt::Write;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 
-pub(in crate::middleware) const MEDIA_TYPE: HeaderValue =
-    HeaderValue::from_static("application/problem+json");
+pub(super) const MEDIA_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 const TYPES: &str = "https://iana.org/assignments/http-problem-types#";
 
-pub(in crate::middleware) fn quota_exceeded(policies: &[&str]) -> Bytes {
+pub(super) fn quota_exceeded(policies: &[&str]) -> Bytes {
     quota_exceeded_as(StatusCode::TOO_MANY_REQUESTS, policies)
 }
 
 /// Returns the problem details of an exceeded quota with the status `status`.
-pub(in crate::middleware) fn quota_exceeded_as(status: StatusCode, policies: &[&str]) -> Bytes {
+pub(super) fn quota_exceeded_as(status: StatusCode, policies: &[&str]) -> Bytes {
     of_type("quota-exceeded", "Quota Exceeded", status, policies)
 }
 
-pub(in crate::middleware) fn reduced_capacity(policies: &[&str]) -> Bytes {
+pub(super) fn reduced_capacity(policies: &[&str]) -> Bytes {
     of_type(
         "temporary-reduced-capacity",
         "Temporary Reduced Capacity",
@@ -37,7 +36,7 @@ fn of_type(name: &str, title: &str, status: StatusCode, policies: &[&str]) -> By
 }
 
 /// Returns problem details of the type `about:blank`, which contain only the status, its title and `detail`.
-pub(in crate::middleware) fn plain(status: StatusCode, detail: &str) -> Bytes {
+pub(super) fn plain(status: StatusCode, detail: &str) -> Bytes {
     let title = status.canonical_reason().unwrap_or_default();
     let (status, detail) = (status.as_u16(), escaped(detail));
     format!(r#"{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}"#).into()

@@ -1,9 +1,8 @@
 use std::fmt;
 
+use super::{PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
 use crate::key::KeyError;
-use crate::middleware::response::report::PolicyReport;
-use crate::middleware::response::{Rejection, Responder};
 use crate::store::BoxError;
 
 /// A responder that rejects calls with an [`Error`], for services that are not HTTP.

@@ -13,26 +13,26 @@ use crate::store::{Permit, Reservation};
 /// The decision of one policy, with what is needed until the response is made.
 #[derive(Debug)]
 pub struct Outcome {
-    pub(in crate::middleware) decision: Decision,
+    decision: Decision,
     /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
-    pub(in crate::middleware) is_shadow: bool,
+    is_shadow: bool,
     /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
     /// neither a permit nor such a charge.
-    pub(in crate::middleware) reservation: Reservation,
+    reservation: Reservation,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
-    pub(in crate::middleware) details: Option<Box<OutcomeDetails>>,
+    details: Option<Box<OutcomeDetails>>,
 }
 
 /// The part of an [`Outcome`] that few requests have.
 #[derive(Debug, Default)]
-pub(in crate::middleware) struct OutcomeDetails {
+pub(super) struct OutcomeDetails {
     /// The quotas of the algorithm that decided the request. Empty if these are the quotas with which the policy was
     /// created.
-    pub(in crate::middleware) quotas: Vec<QuotaPolicy>,
+    quotas: Vec<QuotaPolicy>,
     /// `true` if a function chose the algorithm for the request.
-    pub(in crate::middleware) is_tiered: bool,
+    is_tiered: bool,
     /// The units that the call has borrowed from the next window.
-    pub(in crate::middleware) borrowed: u64,
+    borrowed: u64,
 }
 
 impl OutcomeDetails {
@@ -47,20 +47,61 @@ impl OutcomeDetails {
 impl Outcome {
     /// Creates an outcome without a reservation and without details.
     #[inline]
-    pub(in crate::middleware) fn new(decision: Decision, is_shadow: bool) -> Self {
-        Self { decision, is_shadow, reservation: Reservation::default(), details: None }
+    pub(super) fn new(decision: Decision, is_shadow: bool) -> Self {
+        Self::with(decision, is_shadow, Reservation::default(), None)
+    }
+
+    #[inline(always)]
+    pub(super) fn with(
+        decision: Decision,
+        is_shadow: bool,
+        reservation: Reservation,
+        details: Option<Box<OutcomeDetails>>,
+    ) -> Self {
+        Self { decision, is_shadow, reservation, details }
+    }
+
+    #[inline]
+    pub(super) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Returns whether the decision was made in shadow mode.
+    #[inline]
+    pub(super) fn is_shadow(&self) -> bool {
+        self.is_shadow
     }
 
     /// Returns the quotas of the algorithm that decided the request. Empty if these are the quotas with which the
     /// policy was created.
     #[inline]
-    pub(in crate::middleware) fn quotas(&self) -> &[QuotaPolicy] {
+    pub(super) fn quotas(&self) -> &[QuotaPolicy] {
         self.details.as_ref().map_or(&[], |details| &details.quotas)
     }
 
+    /// Returns whether a function chose the algorithm for the request.
     #[inline]
-    pub(in crate::middleware) fn is_tiered(&self) -> bool {
+    pub(super) fn is_tiered(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.is_tiered)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_details(&mut self, details: Option<Box<OutcomeDetails>>) {
+        self.details = details;
+    }
+
+    /// Settles the call, if it has a reservation and `actual` returns its cost. Returns whether this has changed the
+    /// decision.
+    #[inline]
+    pub(super) fn settle(&mut self, actual: impl FnOnce() -> Option<u64>) -> bool {
+        if !self.reservation.is_empty()
+            && let Some(actual) = actual()
+            && let Some(decision) = mem::take(&mut self.reservation).settle(actual)
+        {
+            self.decision = decision.with_delay(Nanos::from(self.decision.delay()).0);
+            return true;
+        }
+        false
     }
 
     /// Sets the number of units that the call has borrowed from the next window.
@@ -78,7 +119,7 @@ impl Outcome {
 /// Takes the permits of all policies out of the outcomes. Returns one permit that holds all of them, and that is empty
 /// if no policy limits calls in progress.
 #[inline]
-pub(in crate::middleware) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Permit {
+pub(super) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Permit {
     let has_permit = |outcome: &Outcome| outcome.reservation.is_permit();
     match outcomes.iter().flatten().any(has_permit) {
         true => Permit::merged(
@@ -95,7 +136,7 @@ pub(in crate::middleware) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Pe
 /// Returns the policies that have an outcome for a request, each with its outcome. A policy from which the request is
 /// exempt has none.
 #[inline]
-pub(in crate::middleware) fn limited<'a>(
+pub(super) fn limited<'a>(
     infos: &'a [PolicyInfo],
     outcomes: &'a [Option<Outcome>],
 ) -> impl Iterator<Item = (&'a PolicyInfo, &'a Outcome)> {
@@ -104,7 +145,7 @@ pub(in crate::middleware) fn limited<'a>(
 
 /// Returns the decision of the last policy in shadow mode that would have denied the request.
 #[inline]
-pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Option<&Decision> {
+pub(super) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Option<&Decision> {
     let denied = |outcome: &&Outcome| outcome.is_shadow && !outcome.decision.is_allowed();
     outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
 }
@@ -114,14 +155,14 @@ pub(in crate::middleware) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Opti
 /// first timeline. Returns zero if no policy with an outcome has a timeline.
 // This function is inlined, so that the loop over a single policy disappears.
 #[inline(always)]
-pub(in crate::middleware) fn record_decisions(
+pub(super) fn record_decisions(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],
     is_admitted: bool,
 ) -> Nanos {
     let mut started = None;
     for (info, outcome) in infos.iter().zip(outcomes) {
-        let (Some(timeline), Some(outcome)) = (&info.timeline, outcome) else { continue };
+        let (Some(timeline), Some(outcome)) = (info.timeline(), outcome) else { continue };
         let now = timeline.now();
         started.get_or_insert(now);
         match (is_admitted, outcome.decision.is_allowed()) {
@@ -144,7 +185,7 @@ fn record_release(timeline: &Timeline, now: Nanos, borrowed: u64) {
 /// Records the response to a request, or the error of the inner service, in the timelines of its policies. `started` is
 /// the reading that [`record_decisions`] returned for the request.
 #[inline(always)]
-pub(in crate::middleware) fn record_end(
+pub(super) fn record_end(
     infos: &[PolicyInfo],
     outcomes: &[Option<Outcome>],
     started: Nanos,
@@ -152,7 +193,7 @@ pub(in crate::middleware) fn record_end(
 ) {
     let mut time = None;
     for (info, outcome) in infos.iter().zip(outcomes) {
-        let (Some(timeline), Some(_)) = (&info.timeline, outcome) else { continue };
+        let (Some(timeline), Some(_)) = (info.timeline(), outcome) else { continue };
         let now = timeline.now();
         let time = *time.get_or_insert_with(|| now.saturating_since(started));
         match is_success {
@@ -165,7 +206,7 @@ pub(in crate::middleware) fn record_end(
 /// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial.
 /// Otherwise, the word is for the first of these that is true of the request: denied in shadow mode, queued, admitted.
 /// Returns `None` if no policy has an outcome.
-pub(in crate::middleware) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
+pub(super) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
     let word = |outcome: &Outcome| match &outcome.decision {
         decision if decision.is_allowed() && decision.is_delayed() => CallOutcome::Queued,
         decision => CallOutcome::of(decision, outcome.is_shadow),

@@ -5,13 +5,79 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
-use super::options::{BodyFormat, Shape};
-use super::problem_json;
-use super::request_head::RequestHead;
+use super::accept::prefers_html;
+use super::{PolicyReport, Rejection};
 use crate::middleware::body::ResponseBody;
-use crate::middleware::response::{PolicyReport, Rejection};
+use crate::middleware::problem_json;
+
+/// The body of a rejection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyFormat {
+    /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page.
+    /// All other clients get [problem details](Self::ProblemJson).
+    #[default]
+    ByAccept,
+    /// Problem details (RFC 9457), with the types that the RateLimit draft registers.
+    ProblemJson,
+    /// One line of text.
+    PlainText,
+    /// An empty body.
+    Empty,
+}
+
+/// A rejected request without its body, which has not been read.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'a> {
+    method: &'a Method,
+    uri: &'a Uri,
+    version: Version,
+    headers: &'a HeaderMap,
+    extensions: &'a Extensions,
+}
+
+impl<'a> RequestHead<'a> {
+    pub(super) fn new<B>(request: &'a Request<B>) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
+    }
+
+    /// Returns the request's method.
+    #[must_use]
+    pub fn method(&self) -> &'a Method {
+        self.method
+    }
+
+    /// Returns the request's URI.
+    #[must_use]
+    pub fn uri(&self) -> &'a Uri {
+        self.uri
+    }
+
+    /// Returns the request's HTTP version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Returns the request's header fields.
+    #[must_use]
+    pub fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
+    /// Returns the request's extensions, such as those that outer layers have inserted.
+    #[must_use]
+    pub fn extensions(&self) -> &'a Extensions {
+        self.extensions
+    }
+}
 
 /// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.
 pub trait RejectionResponse<B> {
@@ -27,6 +93,27 @@ pub trait RejectionResponse<B> {
         head: &RequestHead<'_>,
         shape: Shape,
     ) -> Response<ResponseBody<B>>;
+}
+
+/// The status and the body format of a rejection.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    status: StatusCode,
+    /// The format of the body. It is never `ByAccept`, because this value has already been replaced by the format that
+    /// the client prefers.
+    format: BodyFormat,
+}
+
+impl Shape {
+    /// Creates the shape of the rejection of a request with these header fields.
+    pub(super) fn new(status: StatusCode, format: BodyFormat, headers: &HeaderMap) -> Self {
+        let format = match format {
+            BodyFormat::ByAccept if prefers_html(headers) => BodyFormat::PlainText,
+            BodyFormat::ByAccept => BodyFormat::ProblemJson,
+            chosen => chosen,
+        };
+        Self { status, format }
+    }
 }
 
 /// Removes the body. If the length of the body is known and `Content-Length` is not set, sets `Content-Length` to this
@@ -75,16 +162,14 @@ fn problem_details(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
     match rejection {
         Rejection::Limited(reports) if rejection.is_unavailable() => {
             let reduced = visible(reports).find(|report| report.decision().is_unavailable());
-            reduced.map_or_else(
-                || problem_json::reduced_capacity(&[]),
-                |reduced| reduced.label().reduced.clone(),
-            )
+            reduced
+                .map_or_else(|| problem_json::reduced_capacity(&[]), |reduced| reduced.label().reduced_body())
         }
         Rejection::Limited(reports) => {
             let denials = || visible(reports).filter(|report| !report.decision().is_allowed());
             match (denials().next(), denials().nth(1)) {
                 (Some(denial), None) if status == StatusCode::TOO_MANY_REQUESTS => {
-                    denial.label().exceeded.clone()
+                    denial.label().exceeded_body()
                 }
                 _ => problem_json::quota_exceeded_as(
                     status,
@@ -93,8 +178,7 @@ fn problem_details(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
             }
         }
         Rejection::Key(error) => problem_json::plain(rejection.status(), error.public_text()),
-        Rejection::Store(failure) if failure.info.names.is_hidden() => problem_json::reduced_capacity(&[]),
-        Rejection::Store(failure) => failure.info.names.first().reduced.clone(),
+        Rejection::Store(failure) => failure.info.names().store_failed_body(),
     }
 }
 
@@ -117,7 +201,7 @@ pub struct RejectionFn<F> {
 }
 
 impl<F> RejectionFn<F> {
-    pub(in crate::middleware) fn new(answer: F) -> Self {
+    pub(super) fn new(answer: F) -> Self {
         Self { answer: Arc::new(answer) }
     }
 }

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
-use super::set::{
-    JointOutcomes, JointParts, JointPolicy, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies,
-    Verdict,
-};
+use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
 use crate::key::KeyError;
 use crate::stats::StoreStats;
 use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
@@ -20,10 +19,49 @@ use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
 pub struct And<P, Q>(P, Q);
 
 impl<P, Q> And<P, Q> {
-    pub(in crate::middleware) fn new(first: P, second: Q) -> Self {
+    pub(super) fn new(first: P, second: Q) -> Self {
         Self(first, second)
     }
 }
+
+/// Policies that can decide a request together with others. Only this crate implements the trait, and only for policies
+/// with state in memory or in Redis.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
+    note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
+)]
+pub trait JointPolicy<Req>: PolicyCount {
+    /// The kind of store that all policies have.
+    type Kind: JointKind;
+
+    /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
+    /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
+    /// stores of this kind decide such policies together with the others. Returns the error of the extractor if a
+    /// policy rejects the request because of its key.
+    fn gather<'a>(
+        &'a self,
+        infos: &'a [PolicyInfo],
+        request: &Req,
+        max_wait: Option<Duration>,
+        parts: &mut JointParts<'a, Self::Kind>,
+    ) -> Result<(), KeyError>;
+
+    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
+
+    /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
+    /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
+    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
+
+    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
+    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
+}
+
+/// The parts of policies in a joint decision.
+pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
+
+/// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
+pub(super) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
 
 impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
     const COUNT: usize = P::COUNT + Q::COUNT;

@@ -1,4 +1,9 @@
+//! The options of a request: its cost, its tier, its priority, and its actual cost.
+
+use std::time::Duration;
+
 use crate::algorithm::{Algorithm, Tiered};
+use crate::store::Attempt;
 
 /// Returns the options of each request. [`UnitCost`] is the default. The layer's method `cost` replaces the default,
 /// and `tier`, `settle` and `priority` wrap the options that are already set.
@@ -15,12 +20,46 @@ pub trait RequestOptions<Req, Key, A> {
 #[derive(Clone, Copy, Debug)]
 pub struct Options<A> {
     /// The cost, in units of the quota.
-    pub(super) cost: u64,
+    cost: u64,
     /// The algorithm for the request. `None` for the limiter's own algorithm.
-    pub(super) algorithm: Option<A>,
-    pub(super) has_priority: bool,
+    algorithm: Option<A>,
+    has_priority: bool,
     /// `true` if the cost is settled when the response is known.
-    pub(super) is_settled: bool,
+    is_settled: bool,
+}
+
+impl<A: Algorithm> Options<A> {
+    /// Returns the [`Attempt`] that is passed to the store for the request. If the algorithm queues the request, the
+    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
+    #[inline]
+    pub(super) fn attempt(
+        &self,
+        owns_counts: bool,
+        in_shadow: bool,
+        max_wait: Option<Duration>,
+    ) -> Attempt<'_, A> {
+        let algorithm = self.algorithm.as_ref();
+        let mut attempt = Attempt::with(self.cost, algorithm, self.has_priority);
+        attempt = attempt.of_layer(owns_counts, in_shadow);
+        if let Some(max_wait) = max_wait {
+            attempt = attempt.with_max_wait(max_wait);
+        }
+        if self.is_settled { attempt.with_reservation() } else { attempt }
+    }
+
+    /// Returns the algorithm for the request, or `None` for the limiter's own algorithm.
+    #[inline]
+    pub(super) fn algorithm(&self) -> Option<&A> {
+        self.algorithm.as_ref()
+    }
+
+    /// Returns the algorithm for the request, and the number of units that the request borrows if it is delayed: the
+    /// cost of a request with priority, and 0 for any other request.
+    #[inline]
+    pub(super) fn of_wait(self) -> (Option<A>, u64) {
+        let borrows = if self.has_priority { self.cost } else { 0 };
+        (self.algorithm, borrows)
+    }
 }
 
 /// Options that can determine the actual cost of a request from its response.
@@ -51,7 +90,7 @@ impl<Res> SettleResponse<Res> for UnitCost {}
 pub struct CostFn<F>(F);
 
 impl<F> CostFn<F> {
-    pub(in crate::middleware) fn new(cost: F) -> Self {
+    pub(super) fn new(cost: F) -> Self {
         Self(cost)
     }
 }
@@ -76,7 +115,7 @@ macro_rules! options {
         }
 
         impl<C, F> $name<C, F> {
-            pub(in crate::middleware) fn new(options: C, function: F) -> Self {
+            pub(super) fn new(options: C, function: F) -> Self {
                 Self { options, function }
             }
         }
