@@ -1,5 +1,5 @@
-//! The responses to callers: what a responder is, and what it is told. The modules in this folder have the responders,
-//! and the parts of their responses.
+//! The responses to callers: what a responder is, and the reports that it receives. The modules in this folder have the
+//! responders, and the parts of their responses.
 
 pub(super) mod error;
 
@@ -9,14 +9,6 @@ mod grpc;
 mod http;
 mod on_reject;
 mod rejection_body;
-
-pub use self::fields::{FieldNames, HeaderFormat, ResetFormat};
-pub use self::grpc::GrpcMode;
-pub use self::http::{HttpResponder, SendHeaders};
-pub use self::on_reject::OnReject;
-pub use self::rejection_body::{
-    BodyFormat, DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse, RequestHead,
-};
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -33,6 +25,14 @@ use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
 use crate::key::KeyError;
 use crate::store::{BoxError, Permit};
+
+pub use fields::{FieldNames, HeaderFormat, ResetFormat};
+pub use grpc::GrpcMode;
+pub use http::{HttpResponder, SendHeaders};
+pub use on_reject::OnReject;
+pub use rejection_body::{
+    BodyFormat, DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse, RequestHead,
+};
 
 /// Makes the responses, both to admitted and to rejected calls.
 ///
