@@ -109,22 +109,6 @@ pub(super) struct PolicyName {
 }
 
 impl PolicyName {
-    fn prebuilt_fields(policy_field: &HeaderValue) -> HeaderMap {
-        let mut fields = HeaderMap::new();
-        fields.insert(RATELIMIT_POLICY, policy_field.clone());
-        fields.insert(RATELIMIT, HeaderValue::from_static(""));
-        fields
-    }
-
-    fn prebuilt_denied(policy_field: &HeaderValue) -> HeaderMap {
-        let mut fields = HeaderMap::new();
-        fields.insert(CONTENT_TYPE, problem_json::MEDIA_TYPE);
-        fields.insert(CACHE_CONTROL, NO_STORE);
-        fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
-        fields.extend(Self::prebuilt_fields(policy_field));
-        fields
-    }
-
     fn new(name: &str, policy: QuotaPolicy) -> Result<Self, ConfigError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         if !printable || name.is_empty() || name.len() > MAX_LEN {
@@ -227,6 +211,22 @@ impl PolicyName {
 
     pub(super) fn policy(&self) -> QuotaPolicy {
         self.policy
+    }
+
+    fn prebuilt_fields(policy_field: &HeaderValue) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(RATELIMIT_POLICY, policy_field.clone());
+        fields.insert(RATELIMIT, HeaderValue::from_static(""));
+        fields
+    }
+
+    fn prebuilt_denied(policy_field: &HeaderValue) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(CONTENT_TYPE, problem_json::MEDIA_TYPE);
+        fields.insert(CACHE_CONTROL, NO_STORE);
+        fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
+        fields.extend(Self::prebuilt_fields(policy_field));
+        fields
     }
 }
 
