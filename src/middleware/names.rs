@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
-use super::field_values::{self, MAX_RETRY_AFTER, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after};
+use super::field_values::{self, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after};
 use super::problem_json;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::error::ConfigError;
@@ -151,29 +151,31 @@ impl PolicyName {
         field_values::item(&self.item, remaining, window)
     }
 
-    /// Returns both fields. `item` returns the value of `RateLimit`.
+    /// Sets `headers` to both fields. `item` returns the value of `RateLimit`.
     #[inline]
-    pub(super) fn fields(&self, item: impl FnOnce() -> HeaderValue) -> HeaderMap {
-        let mut fields = self.fields.clone();
-        if let Some((_, value)) = fields.iter_mut().find(|(name, _)| *name == RATELIMIT) {
+    pub(super) fn set_fields(&self, headers: &mut HeaderMap, item: impl FnOnce() -> HeaderValue) {
+        *headers = self.fields.clone();
+        if let Some((_, value)) = headers.iter_mut().find(|(name, _)| *name == RATELIMIT) {
             *value = item();
         }
-        fields
     }
 
-    /// Returns the header fields of a usual rejection by this limit.
+    /// Sets `headers` to the header fields of a usual rejection by this limit. `item` returns the value of `RateLimit`.
     #[inline]
-    pub(super) fn denied_fields(&self, wait: Duration, remaining: u64, is_concurrent: bool) -> HeaderMap {
-        let mut fields = self.denied.clone();
-        for (name, value) in &mut fields {
+    pub(super) fn set_denied_fields(
+        &self,
+        headers: &mut HeaderMap,
+        wait: Duration,
+        item: impl Fn() -> HeaderValue,
+    ) {
+        *headers = self.denied.clone();
+        for (name, value) in headers {
             if *name == RETRY_AFTER {
                 *value = retry_after(wait);
             } else if *name == RATELIMIT {
-                let window = (!is_concurrent).then_some(wait.min(MAX_RETRY_AFTER));
-                *value = self.limit_item(remaining, window);
+                *value = item();
             }
         }
-        fields
     }
 
     /// Returns the body of a rejection with status 429, if no other policy that is visible to callers denied the

@@ -240,7 +240,7 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Op
 /// `item` returns the value of `RateLimit`. If neither field is present, the name of each field is hashed once.
 fn add_new_fields(headers: &mut HeaderMap, label: &PolicyName, item: impl FnOnce() -> HeaderValue) -> bool {
     if headers.is_empty() {
-        *headers = label.fields(item);
+        label.set_fields(headers, item);
         return true;
     }
     let Entry::Vacant(policy) = headers.entry(RATELIMIT_POLICY) else { return false };

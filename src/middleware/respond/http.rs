@@ -19,7 +19,7 @@ use crate::decision::Decision;
 use crate::middleware::body::SameBody;
 use crate::middleware::body::{OuterBody, ResponseBody, WrapBody};
 use crate::middleware::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
-use crate::middleware::field_values::{NO_STORE, retry_after, retry_after_millis};
+use crate::middleware::field_values::{MAX_RETRY_AFTER, NO_STORE, retry_after, retry_after_millis};
 use crate::middleware::names::PolicyName;
 use crate::middleware::shadow::ShadowDenied;
 use crate::store::Permit;
@@ -498,8 +498,10 @@ impl Usual<'_> {
         let Self { report, label, wait } = *self;
         let mut response = Response::new(B::rejected(ResponseBody::full(label.exceeded_body())));
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        let remaining = report.decision().remaining();
-        *response.headers_mut() = label.denied_fields(wait, remaining, report.is_concurrent());
+        label.set_denied_fields(response.headers_mut(), wait, || {
+            let window = (!report.is_concurrent()).then_some(wait.min(MAX_RETRY_AFTER));
+            label.limit_item(report.decision().remaining(), window)
+        });
         response
     }
 }
