@@ -324,7 +324,7 @@ impl<P, R> SharedPart<P, R> {
         P: PolicySet<Req>,
         R: Responder<Req, Res, Err>,
     {
-        let ((policies, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
+        let ((_, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
         observe::record_decision(|| word(outcomes));
         let started = match self.has_timeline {
             true => record_decisions(infos, outcomes, true),
@@ -335,7 +335,7 @@ impl<P, R> SharedPart<P, R> {
         }
         if let Some(denial) = shadow_denial(outcomes) {
             if self.watches_keys {
-                policies.watch(infos, request, outcomes);
+                self.policies.parts().0.watch(infos, request, outcomes);
             }
             self.responder.on_shadow_deny(request, denial);
         }
