@@ -150,7 +150,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
     type Outcomes = JointOutcomes;
     type Wait = <P::Kind as JointKind>::Wait;
 
-    fn decide(
+    fn decide_request(
         &self,
         infos: &[PolicyInfo],
         request: &Req,

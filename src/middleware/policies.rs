@@ -65,7 +65,7 @@ pub trait PolicyCount {
     /// `true` if the store of a policy [can fail](crate::store::Store::CAN_FAIL).
     const CAN_FAIL: bool;
 
-    /// Returns whether a request can be queued. If not, [`PolicySet::decide`] does not use `max_wait`.
+    /// Returns whether a request can be queued. If not, [`PolicySet::decide_request`] does not use `max_wait`.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
     /// Appends, for each policy, the counts of its store.
@@ -84,7 +84,7 @@ pub trait PolicySet<Req>: PolicyCount {
 
     /// Decides a request. If the request is queued, it waits at most `max_wait`. If the decision is made at once, the
     /// outcomes are written to `outcomes`, which must be `Outcomes::default()` when the method is called.
-    fn decide(
+    fn decide_request(
         &self,
         infos: &[PolicyInfo],
         request: &Req,

@@ -173,7 +173,7 @@ where
     type Wait = PolicyWait<S::Wait, A>;
 
     #[inline(always)]
-    fn decide(
+    fn decide_request(
         &self,
         infos: &[PolicyInfo],
         request: &Req,

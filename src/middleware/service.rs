@@ -71,7 +71,7 @@ where
             false => None,
         };
         let mut outcomes = P::Outcomes::default();
-        match policies.decide(infos, &request, max_wait, &mut outcomes) {
+        match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
                 let started = shared.admit(&mut request, &outcomes);
                 let shared = Arc::clone(shared);
