@@ -7,12 +7,12 @@ use crate::limiter::RateLimiter;
 use crate::store::{Attempt, MemoryKey, Reservation};
 
 /// Returns whether an algorithm queues the requests of a layer.
-pub use crate::algorithm::queue_config::holds_requests;
+pub use crate::algorithm::definition::holds_requests;
 /// The steps of a script, which decides a call on a server.
 pub use crate::algorithm::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::CallCounts;
-pub use crate::stats::outcome::CallOutcome;
+pub use crate::stats::counts::CallOutcome;
 /// The parts of joint calls, and the decisions on them.
 pub use crate::store::joint::{
     AllDecisions, AnyAlgorithm, Decided, Few, JointKind, JointOutcome, JointStore,

@@ -7,7 +7,7 @@ use crate::clock::Nanos;
 /// A queued call that is released late is charged at its scheduled time, but at most this long before its release. So a
 /// timer that is at most this late does not lower the rate. After a longer stall, the schedule moves to later times,
 /// and missed admissions are not made up for.
-pub(super) const MAX_OVERDUE: u64 = 5_000_000;
+const MAX_OVERDUE: u64 = 5_000_000;
 
 /// Returns the earliest time at which a queued call that is released at `now` can be charged.
 #[inline]

@@ -1,7 +1,9 @@
+//! The trait [`Algorithm`], and what only its methods return.
+
 use std::fmt::Debug;
 use std::time::Duration;
 
-use super::{LockoutBuilder, QueueConfig, QuotaPolicy, Semaphore, Usage};
+use crate::algorithm::{QueueConfig, QuotaPolicy, Semaphore};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -249,5 +251,105 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         let now = self.last_update(state);
         *state = before;
         let _ = self.peek(state, now, 0);
+    }
+}
+
+/// Returns whether an algorithm queues the requests of a layer.
+#[inline]
+pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
+    algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
+}
+
+/// The used fraction of a key's limit. A store that has no room for a new key compares usages to choose the key to
+/// evict.
+///
+/// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
+/// [`LOCKED_OUT`](Usage::LOCKED_OUT) is above `FULL`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Usage(u64);
+
+impl Usage {
+    /// Nothing is used.
+    pub const NONE: Self = Self(0);
+    /// The limit is reached: nothing remains.
+    pub const FULL: Self = Self(1 << 32);
+    /// The key is locked out, even if units remain.
+    pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
+
+    /// Returns the usage of a key that has used `used` of `limit` units. The result is [`FULL`](Usage::FULL) if `used`
+    /// is at least `limit`, and less otherwise.
+    #[must_use]
+    pub const fn of(used: u64, limit: u64) -> Self {
+        if used >= limit {
+            return Self::FULL;
+        }
+        // The result is less than 2^32, since `used` is less than `limit`. If possible, the division is in 64 bits,
+        // because it then takes less time.
+        match used >> 32 {
+            0 => Self((used << 32) / limit),
+            _ => Self((((used as u128) << 32) / limit as u128) as u64),
+        }
+    }
+
+    /// Returns the usage that follows from the decision on a peek of cost 0.
+    const fn reported_by(decision: &Decision) -> Self {
+        Self::of(decision.limit().saturating_sub(decision.remaining()), decision.limit())
+    }
+
+    /// Returns a number that is ordered as usages are. The number is less than 2^33.
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether the limit is reached or the key is locked out.
+    #[must_use]
+    pub const fn is_full(self) -> bool {
+        self.0 >= Self::FULL.0
+    }
+}
+
+/// A builder of a [`Lockout`](super::Lockout) with a given duration. `after` sets the number of denials, and returns the
+/// `Lockout`.
+#[derive(Clone, Debug)]
+#[must_use = "say after how many denials: `.after(n)`"]
+pub struct LockoutBuilder<A> {
+    algorithm: A,
+    duration: u64,
+}
+
+impl<A> LockoutBuilder<A> {
+    pub(super) fn new(algorithm: A, duration: Duration) -> Self {
+        assert!(!duration.is_zero(), "a block of no time blocks nothing: give at least one nanosecond");
+        // A lockout lasts at most 292 years, like a period.
+        Self { algorithm, duration: Nanos::from(duration).0.min(i64::MAX as u64) }
+    }
+
+    /// Returns the algorithm, and the duration of the lockout in nanoseconds.
+    pub(super) fn into_parts(self) -> (A, u64) {
+        (self.algorithm, self.duration)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usages_are_ordered_across_limits() {
+        assert_eq!(Usage::of(0, 5), Usage::NONE);
+        assert!(Usage::of(1, 1_000) < Usage::of(1, 20));
+        assert!(Usage::of(u64::MAX - 1, u64::MAX) < Usage::FULL);
+        assert_eq!(Usage::of(1, 1), Usage::FULL);
+        assert_eq!(Usage::of(7, 5), Usage::FULL);
+        assert_eq!(Usage::of(0, 0), Usage::FULL);
+        assert!(Usage::FULL < Usage::LOCKED_OUT && Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
+    }
+
+    #[test]
+    fn a_decision_reports_what_is_used() {
+        assert_eq!(Usage::reported_by(&Decision::allow(4, 3, 9)), Usage::of(1, 4));
+        assert_eq!(Usage::reported_by(&Decision::deny(4, 0, Some(1), 9)), Usage::FULL);
+        // A cost above the limit is denied, and uses nothing.
+        assert_eq!(Usage::reported_by(&Decision::deny(4, 4, None, 0)), Usage::NONE);
     }
 }

@@ -119,52 +119,51 @@
 
 mod clock_step;
 mod concurrency;
-mod definition;
+pub(crate) mod definition;
 mod fixed_window;
 mod leaky_bucket;
-pub(crate) mod queue_config;
+mod queue_config;
 mod quota_policy;
 mod rate;
 mod semaphore;
-mod shared_permit;
 mod sliding_counter;
 mod sliding_log;
 mod sliding_window;
 mod smooth;
 pub(crate) mod stored;
 mod token_bucket;
-mod usage;
 
-// This module comes last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
+// These modules come last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
 // before `block_for` and `priority`.
-mod combinator;
+mod lockout;
+mod priority;
+mod tiered;
+mod tuple;
 
-pub use combinator::lockout::{Lockout, LockoutState};
-pub use combinator::priority::{HasPriority, Priority};
-pub use combinator::tiered::{Tiered, TieredState};
-pub use concurrency::{Concurrency, ConcurrencyState};
-pub use definition::Algorithm;
+pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
+pub(crate) use definition::holds_requests;
+pub use definition::{Algorithm, Usage};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
-pub(crate) use queue_config::holds_requests;
+pub use lockout::{Lockout, LockoutState};
+pub use priority::{HasPriority, Priority};
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
 pub(crate) use quota_policy::QuotaUnit;
 pub(crate) use semaphore::QueueSlot;
-pub use shared_permit::SharedPermit;
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};
 pub use sliding_window::{SlidingWindow, SlidingWindowState};
 pub use smooth::{Smooth, SmoothState};
 pub use stored::{ReservedTime, StateReader, StateWriter, StoredAlgorithm};
+pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
-pub use usage::Usage;
 
 // These items occur in the signatures of algorithms.
 #[doc(hidden)]
 pub use self::stored::ScriptSteps;
 #[doc(hidden)]
-pub use self::{combinator::lockout::LockoutBuilder, combinator::priority::Window, semaphore::Semaphore};
+pub use self::{definition::LockoutBuilder, priority::Window, semaphore::Semaphore};
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
+//! The configuration of a key's queue, and the methods of algorithms that set it.
+
 use std::time::Duration;
 
-use super::Algorithm;
 use crate::clock::Nanos;
 
 /// The configuration of a key's queue: how many calls may wait, how long each may wait, and what happens when the queue
@@ -204,12 +205,6 @@ impl QueueConfig {
     pub const fn holds_requests(&self) -> bool {
         self.enabled
     }
-}
-
-/// Returns whether an algorithm queues the requests of a layer.
-#[inline]
-pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
-    algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
 /// Defines the methods that configure the queue of an algorithm: `queue`, `max_wait` and `overflow`.

@@ -10,8 +10,8 @@ use crate::quota::Quota;
 /// numbers are integers, and only the durations that are reported are rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
-    pub(super) limit: u64,
-    pub(super) period: u64,
+    limit: u64,
+    period: u64,
 }
 
 impl Rate {
@@ -21,6 +21,18 @@ impl Rate {
             (a, b) = (b, a % b);
         }
         Self { limit: quota.limit() / a, period: quota.period_nanos() / a }
+    }
+
+    /// Returns the grains that arrive in a nanosecond.
+    #[inline(always)]
+    pub(super) const fn grains_per_nano(&self) -> u64 {
+        self.limit
+    }
+
+    /// Returns the grains of one unit.
+    #[inline(always)]
+    pub(super) const fn grains_per_unit(&self) -> u64 {
+        self.period
     }
 
     /// Returns the grains that arrive in `nanos` nanoseconds.
@@ -33,6 +45,12 @@ impl Rate {
     #[inline]
     pub(super) const fn units(&self, units: u64) -> u128 {
         units as u128 * self.period as u128
+    }
+
+    /// Returns the whole units in `grains`, and the grains that remain.
+    #[inline]
+    pub(super) fn whole_units(&self, grains: u128) -> (u128, u64) {
+        div_rem(grains, self.period)
     }
 
     /// Returns the time in which `units` arrive, in nanoseconds, rounded up. Returns `u64::MAX` for times beyond 584

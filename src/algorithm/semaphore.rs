@@ -1,3 +1,5 @@
+//! A bound for all keys together.
+
 use std::sync::Arc;
 
 use crate::sys::lock::atomic::{AtomicU64, Ordering};

@@ -15,44 +15,42 @@
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
-//! With all features, the doc tests compile the Rust code of all chapters.
+//! The doc tests of the package `tests` compile the Rust code of all chapters.
 //!
 //! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 
-#[doc = include_str!("concurrency.md")]
+#[cfg_attr(not(doctest), doc = include_str!("concurrency.md"))]
 pub mod concurrency {}
 
-#[doc = include_str!("engine.md")]
+#[cfg_attr(not(doctest), doc = include_str!("engine.md"))]
 pub mod engine {}
 
-#[doc = include_str!("floods.md")]
+#[cfg_attr(not(doctest), doc = include_str!("floods.md"))]
 pub mod floods {}
 
-// The code of this chapter needs the feature `axum`.
-#[cfg_attr(any(feature = "axum", not(doctest)), doc = include_str!("keys.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("keys.md"))]
 pub mod keys {}
 
-#[doc = include_str!("limits.md")]
+#[cfg_attr(not(doctest), doc = include_str!("limits.md"))]
 pub mod limits {}
 
-#[doc = include_str!("ordering.md")]
+#[cfg_attr(not(doctest), doc = include_str!("ordering.md"))]
 pub mod ordering {}
 
-// The code of this chapter needs the feature `tracing`.
-#[cfg_attr(any(feature = "tracing", not(doctest)), doc = include_str!("production.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("production.md"))]
 pub mod production {}
 
-#[doc = include_str!("promises.md")]
+#[cfg_attr(not(doctest), doc = include_str!("promises.md"))]
 pub mod promises {}
 
-#[doc = include_str!("proxy.md")]
+#[cfg_attr(not(doctest), doc = include_str!("proxy.md"))]
 pub mod proxy {}
 
-#[doc = include_str!("queueing.md")]
+#[cfg_attr(not(doctest), doc = include_str!("queueing.md"))]
 pub mod queueing {}
 
-#[doc = include_str!("responses.md")]
+#[cfg_attr(not(doctest), doc = include_str!("responses.md"))]
 pub mod responses {}
 
-#[doc = include_str!("rollout.md")]
+#[cfg_attr(not(doctest), doc = include_str!("rollout.md"))]
 pub mod rollout {}

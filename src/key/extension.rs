@@ -88,7 +88,7 @@ impl<T, F> Extension<T, F> {
 
     /// Uses `other` for requests without the extension.
     pub fn or<E>(self, other: E) -> Or<Self, E> {
-        Or { first: self, second: other }
+        Or::new(self, other)
     }
 }
 

@@ -64,40 +64,39 @@
 //! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, each process hashes tokens and sessions with a random
 //! number of its own, so each process would have a limit of its own.
 
+mod any_request;
 mod error;
 mod exempt;
 mod extension;
-mod first_of;
-mod from_fn;
-mod global;
 mod header;
 mod ip;
 mod missing_key;
 mod or;
 mod request;
-mod single_header;
+#[cfg(feature = "axum")]
+mod route;
+mod secret;
 mod tuple;
 mod watched;
 
 use std::hash::Hash;
 
+pub use any_request::{FromFn, Global, from_fn};
 pub use error::KeyError;
 pub use exempt::{GrpcHealth, GrpcReflection, Paths, Preflight, Unless};
 pub use extension::Extension;
-pub use first_of::{ExtractorTuple, first_of};
-pub use from_fn::{FromFn, from_fn};
-pub use global::Global;
-pub use header::{Bearer, Cookie, Header, HeaderKey, SecretHash};
+pub use header::{Header, HeaderKey};
 pub use ip::{ClientIp, Networks, PeerIp, TrustedProxies};
 pub use missing_key::{MissingKey, StoreKey};
-pub use or::{Or, OrKey};
+pub use or::{ExtractorTuple, Or, OrKey, first_of};
 pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
 #[cfg(feature = "axum")]
-pub use request::{Route, RouteKey};
+pub use route::{Route, RouteKey};
+pub use secret::{Bearer, Cookie, SecretHash};
 pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 // These items occur in the types of extractors and in the bounds of methods.
 #[doc(hidden)]
-pub use self::{exempt::RequestPredicate, header::ProcessSeed};
+pub use self::{exempt::RequestPredicate, secret::ProcessSeed};
 
 /// Finds the key of a request.
 ///

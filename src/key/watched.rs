@@ -35,7 +35,13 @@ pub struct HashLabel;
 /// Labels keys by a function.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
-pub struct LabelFn<F>(pub(crate) F);
+pub struct LabelFn<F>(F);
+
+impl<F> LabelFn<F> {
+    pub(crate) fn new(label: F) -> Self {
+        Self(label)
+    }
+}
 
 impl<Key> KeyLabel<Key> for HashLabel {
     fn label(&self, _: &Key, hash: u64) -> String {

@@ -31,36 +31,37 @@
 //! response, and keeps the error type of the service. The form of the responses can be configured. [`ErrorResponder`]
 //! is for services that are not HTTP.
 
-mod accept;
 mod body;
 mod drain;
-mod formats;
-mod future;
+mod field_values;
+mod info;
+mod joint;
 mod layer;
-mod layers;
+mod names;
+mod options;
+mod outcome;
+mod policies;
 mod policy;
-mod response;
+mod problem_json;
+mod respond;
 mod service;
-mod shared;
+mod shadow;
 
 pub use body::ResponseBody;
-pub use formats::{FieldNames, ResetFormat};
-pub use future::ResponseFuture;
+pub use info::OnStoreError;
+pub use layer::Layers;
 #[doc(no_inline)]
 pub use layer::RateLimitLayer;
-pub use layers::Layers;
-pub use policy::on_store_error::OnStoreError;
-pub use policy::shadow::{Shadow, ShadowDenied};
 #[doc(no_inline)]
-pub use response::error::{Error, ErrorResponder};
-pub use response::extensions::{Decisions, Rejected};
+pub use respond::HttpResponder;
 #[doc(no_inline)]
-pub use response::http_responder::HttpResponder;
-pub use response::options::{BodyFormat, GrpcMode, HeaderFormat, SendHeaders};
-pub use response::report::PolicyReport;
-pub use response::request_head::RequestHead;
-pub use response::{Rejection, Responder, StoreError};
-pub use service::RateLimit;
+pub use respond::error::{Error, ErrorResponder};
+pub use respond::{
+    BodyFormat, Decisions, FieldNames, GrpcMode, HeaderFormat, PolicyReport, Rejected, Rejection,
+    RequestHead, ResetFormat, Responder, SendHeaders, StoreError,
+};
+pub use service::{RateLimit, ResponseFuture};
+pub use shadow::{Shadow, ShadowDenied};
 
 #[cfg(feature = "axum")]
 #[doc(hidden)]
@@ -70,10 +71,9 @@ pub use self::body::SameBody;
 pub use self::{
     body::{OuterBody, WrapBody},
     drain::{DrainBody, LeaveUnread, UnreadBody},
-    layers::IntoPolicySet,
+    joint::And,
+    layer::IntoPolicySet,
+    options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost},
     policy::Policy,
-    policy::and::And,
-    policy::request_options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost},
-    response::on_reject::OnReject,
-    response::rejection_body::{DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse},
+    respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectionFn, RejectionResponse},
 };

@@ -1,14 +1,23 @@
-use std::fmt;
-use std::mem;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+//! The rate-limited service, its response future, and the part that the clones of a service share.
 
+use std::fmt;
+use std::future::Future;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::future::ResponseFuture;
-use super::policy::set::{Policies, PolicySet, Progress, SettlePolicies};
-use super::response::Responder;
-use super::shared::{Admitted, Shared};
+use super::drain::Drain;
+use super::info::PolicyInfo;
+use super::outcome::{limited, record_decisions, record_end, shadow_denial, take_permit, word};
+use super::policies::{Policies, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
+use super::respond::{Rejection, Responder, StoreError, reports};
+use crate::clock::Nanos;
+use crate::observe;
+use crate::store::BoxError;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
@@ -19,12 +28,12 @@ use super::shared::{Admitted, Shared};
 /// with a new clone of the inner service.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
-    shared: Arc<Shared<P, R>>,
+    shared: Arc<SharedPart<P, R>>,
 }
 
 impl<Svc, P, R> RateLimit<Svc, P, R> {
     pub(super) fn new(inner: Svc, policies: Arc<Policies<P>>, responder: R) -> Self {
-        Self { inner, shared: Arc::new(Shared::new(policies, responder)) }
+        Self { inner, shared: Arc::new(SharedPart::new(policies, responder)) }
     }
 
     /// Returns a reference to the inner service.
@@ -55,13 +64,14 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let (shared, policies) = (&self.shared, &*self.shared.policies);
-        let max_wait = match policies.set.may_queue(&policies.infos) {
+        let shared = &self.shared;
+        let (policies, infos) = shared.policies.parts();
+        let max_wait = match policies.may_queue(infos) {
             true => shared.responder.max_wait(&request),
             false => None,
         };
         let mut outcomes = P::Outcomes::default();
-        match policies.set.decide(&policies.infos, &request, max_wait, &mut outcomes) {
+        match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
                 let started = shared.admit(&mut request, &outcomes);
                 let shared = Arc::clone(shared);
@@ -93,4 +103,328 @@ impl<Svc: fmt::Debug, P: fmt::Debug, R> fmt::Debug for RateLimit<Svc, P, R> {
             .field("policies", &self.shared.policies)
             .finish_non_exhaustive()
     }
+}
+
+pin_project! {
+    /// The response future of a rate-limited service.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped while its call is queued, the calls behind this call move up, and the inner service is
+    /// not called. With state in memory, the limit that queues the call has charged nothing. A
+    /// [joined](crate::RateLimitLayer::and) policy that has already charged the call refunds as much of the charge as
+    /// still counts. If the future is dropped before the reply of another store, that store may already have charged
+    /// the call.
+    ///
+    /// The future may also be dropped after the queue has released the call, but before the next poll of the future.
+    /// With state in memory, the charge is then undone, with one exception: the charge stays if another call for the
+    /// key was admitted since the release, or if the key's state was changed in another way, such as by a refund.
+    ///
+    /// Once the inner service was called, the charge stays. If the future is dropped before its response is ready, a
+    /// permit of the call is released.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<Svc, Req, P, R>
+    where
+        Svc: Service<Req>,
+        P: PolicySet<Req>,
+        R: Responder<Req, Svc::Response, Svc::Error>,
+    {
+        #[pin]
+        stage: Stage<WaitingCall<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
+        // `None` if the future only has to return a rejection.
+        shared: Option<Arc<SharedPart<P, R>>>,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    enum Stage<H, F, O, T> {
+        // This field is boxed, so that the future of a call that is not queued stays small.
+        Waiting { held: Pin<Box<H>> },
+        Calling {
+            #[pin]
+            response: F,
+            admitted: Admitted<O>,
+        },
+        Answered { answer: Option<T>, drain: Option<Drain> },
+        Done,
+    }
+}
+
+pin_project! {
+    /// A call that waits for its decision, with its request and the instance of the service that is ready for the
+    /// request.
+    struct WaitingCall<W, Svc, Req> {
+        #[pin]
+        wait: W,
+        call: Option<(Svc, Req)>,
+    }
+}
+
+impl<Svc, Req, P, R> ResponseFuture<Svc, Req, P, R>
+where
+    Svc: Service<Req>,
+    P: PolicySet<Req>,
+    R: Responder<Req, Svc::Response, Svc::Error>,
+{
+    /// Creates the future of a call that was passed to the inner service.
+    #[inline(always)]
+    fn calling(
+        response: Svc::Future,
+        admitted: Admitted<P::Outcomes>,
+        shared: Arc<SharedPart<P, R>>,
+    ) -> Self {
+        Self { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
+    }
+
+    /// Creates the future of a call that was rejected.
+    #[inline(always)]
+    fn rejected(
+        rejected: RejectReason,
+        outcomes: &P::Outcomes,
+        request: Req,
+        shared: &Arc<SharedPart<P, R>>,
+    ) -> Self {
+        let answer = Some(shared.reject(rejected, &request, outcomes));
+        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
+        if let (Some(reading), Stage::Answered { drain, .. }) =
+            (shared.responder.drain(request), &mut future.stage)
+        {
+            *drain = Some(reading);
+            future.shared = Some(Arc::clone(shared));
+        }
+        future
+    }
+
+    /// Creates the future of a call that waits for its decision, because the call is queued or the store replies later.
+    /// If the call is admitted, the future passes the request to the service `ready`.
+    fn waiting(wait: P::Wait, ready: Svc, request: Req, shared: &Arc<SharedPart<P, R>>) -> Self {
+        let held = Box::pin(WaitingCall { wait, call: Some((ready, request)) });
+        Self { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
+    }
+}
+
+impl<Svc, Req, P, R> Future for ResponseFuture<Svc, Req, P, R>
+where
+    Svc: Service<Req>,
+    P: PolicySet<Req> + SettlePolicies<Svc::Response>,
+    R: Responder<Req, Svc::Response, Svc::Error>,
+{
+    type Output = Result<R::Response, R::Error>;
+
+    /// # Panics
+    ///
+    /// Panics if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
+    /// the default clock, also panics outside of a tokio runtime whose timer is enabled.
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        match this.stage.project() {
+            StageProj::Calling { response, admitted } => {
+                let shared = this.shared.as_ref().expect("an admitted call has its policies");
+                let answer = shared.finish(response.poll(cx), admitted);
+                if answer.is_ready() {
+                    // The inner future is dropped now, since it may hold resources, such as a permit of another layer.
+                    self.project().stage.set(Stage::Done);
+                }
+                answer
+            }
+            StageProj::Waiting { .. } => {
+                ready!(self.as_mut().poll_wait(cx));
+                self.poll(cx)
+            }
+            StageProj::Answered { answer, drain } => {
+                if let Some(reading) = drain {
+                    let at_end = ready!(Pin::new(reading).poll(cx));
+                    *drain = None;
+                    if let (true, Some(Ok(answer)), Some(shared)) = (at_end, &mut *answer, &*this.shared) {
+                        shared.responder.drained(answer);
+                    }
+                }
+                Poll::Ready(answer.take().expect("polled after it was ready"))
+            }
+            StageProj::Done => panic!("polled after it was ready"),
+        }
+    }
+}
+
+impl<Svc, Req, P, R> ResponseFuture<Svc, Req, P, R>
+where
+    Svc: Service<Req>,
+    P: PolicySet<Req> + SettlePolicies<Svc::Response>,
+    R: Responder<Req, Svc::Response, Svc::Error>,
+{
+    /// Polls the wait of a call. Once the call is decided, passes an admitted call to the inner service, or makes the
+    /// response to a rejected call.
+    fn poll_wait(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        let StageProj::Waiting { held } = this.stage.as_mut().project() else { return Poll::Ready(()) };
+        let shared = this.shared.as_ref().expect("a queued call has its policies");
+        let held = held.as_mut().project();
+        let waited = ready!(held.wait.poll(cx));
+        let (mut ready, mut request) = held.call.take().expect("it calls once");
+        let ((policies, infos), mut outcomes) = (shared.policies.parts(), P::Outcomes::default());
+        let verdict = policies.waited(infos, &request, waited, &mut outcomes);
+        let next = match shared.unless_allowed_on_error(verdict) {
+            Ok(()) => {
+                limited(infos, outcomes.as_ref())
+                    .for_each(|(info, outcome)| info.log_wait(outcome.decision()));
+                let started = shared.admit(&mut request, &outcomes);
+                let response = ready.call(request);
+                Stage::Calling { response, admitted: Admitted { outcomes, started } }
+            }
+            Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
+        };
+        this.stage.set(next);
+        Poll::Ready(())
+    }
+}
+
+impl<Svc, Req, P, R> fmt::Debug for ResponseFuture<Svc, Req, P, R>
+where
+    Svc: Service<Req>,
+    P: PolicySet<Req>,
+    R: Responder<Req, Svc::Response, Svc::Error>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}
+
+/// The part that the clones of a service share.
+struct SharedPart<P, R> {
+    policies: Arc<Policies<P>>,
+    responder: R,
+    has_timeline: bool,
+    watches_keys: bool,
+}
+
+impl<P, R> SharedPart<P, R> {
+    fn new(policies: Arc<Policies<P>>, responder: R) -> Self {
+        let (_, infos) = policies.parts();
+        let has_timeline = infos.iter().any(|info| info.timeline().is_some());
+        let watches_keys = infos.iter().any(PolicyInfo::watches_keys);
+        Self { policies, responder, has_timeline, watches_keys }
+    }
+
+    /// Returns the verdict on a request that had to wait for its decision. If the store could not decide the request,
+    /// the request is admitted only if all policies admit such requests.
+    fn unless_allowed_on_error(&self, verdict: Verdict) -> Verdict {
+        match verdict {
+            Err(RejectReason::StoreError(error)) if self.admits_undecided(&error) => Ok(()),
+            verdict => verdict,
+        }
+    }
+
+    /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
+    /// measured, or zero if none of the policies that decided the request has a timeline.
+    #[inline(always)]
+    fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &P::Outcomes) -> Nanos
+    where
+        P: PolicySet<Req>,
+        R: Responder<Req, Res, Err>,
+    {
+        let ((_, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
+        observe::record_decision(|| word(outcomes));
+        let started = match self.has_timeline {
+            true => record_decisions(infos, outcomes, true),
+            false => Nanos::ZERO,
+        };
+        if outcomes.iter().any(Option::is_some) {
+            self.responder.on_admit(request, &reports(infos, outcomes));
+        }
+        if let Some(denial) = shadow_denial(outcomes) {
+            if self.watches_keys {
+                self.policies.parts().0.watch(infos, request, outcomes);
+            }
+            self.responder.on_shadow_deny(request, denial);
+        }
+        started
+    }
+
+    /// Counts and logs a request that the store could not decide. Returns whether the request is admitted.
+    fn admits_undecided(&self, error: &BoxError) -> bool {
+        // Joined policies have one store, which fails for all of them.
+        let (_, infos) = self.policies.parts();
+        infos.iter().for_each(|info| info.record_store_error(error));
+        observe::record_decision(|| Some("store_error"));
+        infos.iter().all(PolicyInfo::admits_on_store_error)
+    }
+
+    /// Returns the response to a rejected request.
+    fn reject<Req, Res, Err>(
+        &self,
+        rejected: RejectReason,
+        request: &Req,
+        outcomes: &P::Outcomes,
+    ) -> Result<R::Response, R::Error>
+    where
+        P: PolicySet<Req>,
+        R: Responder<Req, Res, Err>,
+    {
+        let ((policies, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
+        match rejected {
+            RejectReason::Denied => {
+                if self.watches_keys {
+                    policies.watch(infos, request, outcomes);
+                }
+                observe::record_decision(|| word(outcomes));
+                if self.has_timeline {
+                    record_decisions(infos, outcomes, false);
+                }
+                limited(infos, outcomes).for_each(|(info, outcome)| info.log_denial(outcome.decision()));
+                self.responder.reject(request, Rejection::Limited(&reports(infos, outcomes)))
+            }
+            RejectReason::KeyError(error) => {
+                observe::record_decision(|| Some(error.label()));
+                self.responder.reject(request, Rejection::Key(error))
+            }
+            RejectReason::StoreError(error) => {
+                self.responder.reject(request, Rejection::Store(StoreError::new(&infos[0], error)))
+            }
+        }
+    }
+
+    /// Makes the response to an admitted call, as soon as the inner service has returned its result.
+    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
+    // copies each response several times.
+    #[inline(never)]
+    fn finish<Req, Res, Err>(
+        &self,
+        answered: Poll<Result<Res, Err>>,
+        admitted: &mut Admitted<P::Outcomes>,
+    ) -> Poll<Result<R::Response, R::Error>>
+    where
+        P: PolicySet<Req> + SettlePolicies<Res>,
+        R: Responder<Req, Res, Err>,
+    {
+        let answered = ready!(answered);
+        let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
+        // If the inner service returned an error, the permit is released when this function returns.
+        let permit = take_permit(outcomes);
+        if self.has_timeline {
+            record_end(infos, outcomes, admitted.started, answered.is_ok());
+        }
+        if let Ok(response) = &answered {
+            policies.settle(outcomes, response);
+        }
+        Poll::Ready(match answered {
+            Ok(response) => {
+                let mut response = self.responder.map_response(&reports(infos, outcomes), response);
+                if !permit.is_empty() {
+                    response = self.responder.hold_permit(response, permit);
+                }
+                Ok(response)
+            }
+            Err(error) => Err(self.responder.map_error(error)),
+        })
+    }
+}
+
+/// An admitted call whose response has not been made yet.
+struct Admitted<O> {
+    outcomes: O,
+    /// The clock reading from which the response time is measured. Zero if none of the policies that decided the call
+    /// has a timeline.
+    started: Nanos,
 }

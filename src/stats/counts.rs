@@ -1,4 +1,4 @@
-//! The counters of calls.
+//! The numbers of calls by outcome, and the counters from which they are read.
 //!
 //! Each thread counts in a cell of its own, so a plain load and a plain store are enough, without an atomic
 //! read-modify-write. The threads that have no number share one cell, to which they add atomically.
@@ -7,10 +7,134 @@ use std::array::from_fn;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::calls::CallStats;
-use super::outcome::{CallOutcome, OUTCOMES};
 use crate::decision::Decision;
 use crate::sys::thread_number::{THREADS, thread_number};
+
+/// The number of outcomes.
+const OUTCOMES: usize = CallOutcome::Queued as usize + 1;
+
+/// The numbers of calls, by outcome.
+///
+/// Each call whose outcome is known is counted in exactly one of the fields other than `queued`. The sum of these
+/// fields is [`ended`](CallStats::ended). A call is counted once, whatever it costs. A peek is not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallStats {
+    /// Calls that were admitted, at once or after a wait in a queue.
+    pub admitted: u64,
+    /// Calls that were denied by the limit. These include calls that were denied because they would have waited longer
+    /// than the maximum wait, and calls that waited for the maximum wait and were then denied.
+    pub denied: u64,
+    /// Calls that were denied because the queue of their key was full, or because `max_queued` calls were queued
+    /// already. These include queued calls that newer calls have displaced.
+    pub queue_full: u64,
+    /// Calls that were denied because the key table had no room for their key. See [`OnFull`](crate::store::OnFull).
+    pub table_full: u64,
+    /// Calls that were denied because the limiter was closed.
+    pub closed: u64,
+    /// Calls that this policy allowed, and that another policy of the same layer denied. These calls were not charged.
+    pub denied_by_others: u64,
+    /// Calls that were dropped while they were queued. With a store that answers later, such as Redis, these include
+    /// calls that were dropped before the store's reply.
+    pub cancelled: u64,
+    /// Calls that were admitted only because of shadow mode, and would otherwise have been denied or queued.
+    pub shadow_denied: u64,
+    /// Calls that joined a queue. Each of them is also counted in another field, once its outcome is known. So
+    /// [`ended`](CallStats::ended) does not include this field.
+    pub queued: u64,
+}
+
+impl CallStats {
+    /// Returns the number of calls whose outcome is known: the sum of all fields but `queued`. An admitted call is
+    /// included from its admission on, even while it is in progress.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.ended_by_outcome().iter().map(|(_, calls)| calls).sum()
+    }
+
+    /// Returns the name of each outcome in events and metrics, and the number of calls with that outcome.
+    pub(crate) fn ended_by_outcome(&self) -> [(&'static str, u64); 8] {
+        [
+            (CallOutcome::Admitted, self.admitted),
+            (CallOutcome::Denied, self.denied),
+            (CallOutcome::QueueFull, self.queue_full),
+            (CallOutcome::TableFull, self.table_full),
+            (CallOutcome::Closed, self.closed),
+            (CallOutcome::DeniedByOthers, self.denied_by_others),
+            (CallOutcome::Cancelled, self.cancelled),
+            (CallOutcome::ShadowDenied, self.shadow_denied),
+        ]
+        .map(|(outcome, calls)| (outcome.label(), calls))
+    }
+
+    /// Returns the number of calls that were denied, for any reason. Calls that were denied only in shadow mode are not
+    /// included.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.denied + self.queue_full + self.table_full + self.closed + self.denied_by_others
+    }
+}
+
+/// The outcome by which a call is counted. `Queued` is counted in addition to the final outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// The call was admitted.
+    Admitted,
+    /// The call was denied by the limit.
+    Denied,
+    /// The call was denied because the queue was full.
+    QueueFull,
+    /// The call was denied because the key table was full.
+    TableFull,
+    /// The call was denied because the limiter was closed.
+    Closed,
+    /// The call was denied by another limit of a joint call.
+    DeniedByOthers,
+    /// The future of the call was dropped before it was ready.
+    Cancelled,
+    /// The call was admitted only because of shadow mode.
+    ShadowDenied,
+    /// The call has joined a queue.
+    Queued,
+}
+
+impl CallOutcome {
+    /// Returns the outcome of a call with this decision.
+    #[inline]
+    pub fn of(decision: &Decision, in_shadow: bool) -> Self {
+        match decision.is_allowed() {
+            true => Self::Admitted,
+            false => Self::of_denial(decision, in_shadow),
+        }
+    }
+
+    /// Returns the name of the outcome in events and metrics.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Denied => "denied",
+            Self::QueueFull => "queue_full",
+            Self::TableFull => "table_full",
+            Self::Closed => "closed",
+            Self::DeniedByOthers => "denied_by_others",
+            Self::Cancelled => "cancelled",
+            Self::ShadowDenied => "shadow_denied",
+            Self::Queued => "queued",
+        }
+    }
+
+    /// Returns the outcome of a call that `decision` denies.
+    #[inline]
+    fn of_denial(decision: &Decision, in_shadow: bool) -> Self {
+        match decision {
+            _ if in_shadow => Self::ShadowDenied,
+            decision if decision.is_closed() => Self::Closed,
+            decision if decision.is_table_full() => Self::TableFull,
+            decision if decision.is_queue_full() => Self::QueueFull,
+            _ => Self::Denied,
+        }
+    }
+}
 
 /// Counters that share no cache line with other counters.
 #[derive(Debug, Default)]
@@ -138,11 +262,27 @@ impl CallRegistry {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::sys::thread_number::TAKING_ALL;
     use std::sync::Barrier;
     use std::thread;
 
-    use super::*;
-    use crate::sys::thread_number::TAKING_ALL;
+    #[test]
+    fn an_outcome_is_read_off_the_decision() {
+        let denial = Decision::deny(3, 0, Some(4), 9);
+        for (decision, outcome) in [
+            (Decision::allow(3, 2, 9), CallOutcome::Admitted),
+            (denial, CallOutcome::Denied),
+            (denial.with_queue_full(), CallOutcome::QueueFull),
+            (Decision::closed(3), CallOutcome::Closed),
+            (Decision::table_full(3), CallOutcome::TableFull),
+        ] {
+            assert_eq!(CallOutcome::of(&decision, false), outcome);
+            let in_shadow =
+                if decision.is_allowed() { CallOutcome::Admitted } else { CallOutcome::ShadowDenied };
+            assert_eq!(CallOutcome::of(&decision, true), in_shadow);
+        }
+    }
 
     #[test]
     fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {

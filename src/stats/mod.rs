@@ -12,24 +12,16 @@
 //! | the last minute of a policy, second by second | a [`Timeline`] |
 //! | the keys that a policy denies most often | [`TopKeys`] |
 
-mod calls;
-mod counts;
-pub(crate) mod outcome;
-mod policy;
-mod ring;
-mod slice;
+pub(crate) mod counts;
 mod timeline;
 mod top_keys;
 
-pub use self::calls::{CallStats, StoreStats};
 #[doc(hidden)]
 pub use self::counts::CallCounts;
-pub(crate) use self::counts::CallRegistry;
-pub(crate) use self::outcome::CallOutcome;
-pub use self::policy::{KeyStats, PolicyStats};
-pub(crate) use self::slice::Event;
-pub use self::slice::Slice;
-pub use self::timeline::Timeline;
+pub use self::counts::CallStats;
+pub(crate) use self::counts::{CallOutcome, CallRegistry};
+pub(crate) use self::timeline::Event;
+pub use self::timeline::{Slice, Timeline};
 pub use self::top_keys::{TopKey, TopKeys};
 
 /// The counts of a limiter. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) returns them.
@@ -41,4 +33,82 @@ pub struct LimiterStats {
     pub calls: CallStats,
     /// The events of the limiter's store, such as evictions.
     pub store: StoreStats,
+}
+
+/// Counts of the events in a store, and the present size of the store. A field that has no meaning for a store is zero
+/// or `false`.
+///
+/// If `evicted` and `shared` are zero, and no call was denied as [`table_full`](CallStats::table_full),
+/// [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
+///
+/// With Redis, `trips`, `late`, `circuit_openings` and `is_circuit_open` are counted for each `RedisStore`. All limiters
+/// of the store report the same values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Keys that were evicted to make room for new keys: see [`OnFull::EvictLeastUsed`](crate::store::OnFull).
+    pub evicted: u64,
+    /// Evicted keys that were at their limits or locked out. At its next call, such a key has its whole quota again.
+    pub evicted_at_limit: u64,
+    /// Calls that were decided by a bucket that several keys share: see
+    /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
+    pub shared: u64,
+    /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
+    pub trips: u64,
+    /// Calls that failed at their deadline or later, whatever the reason was, such as a missing connection. A call that
+    /// a fallback limiter then decides is included. Only stores in Redis count these calls.
+    pub late: u64,
+    /// Calls that the store's fallback limiter has decided. These are the calls that the store could not decide, and
+    /// the calls that were made to the fallback limiter directly.
+    pub fallbacks: u64,
+    /// The number of times that the circuit breaker has opened.
+    pub circuit_openings: u64,
+    /// `true` if the circuit breaker is open now: calls are not sent to the server, except for one call after each
+    /// pause, which tries the server again. The other calls fail at once, or the fallback decides them. In a Redis
+    /// Cluster, this is `true` if the circuit breaker of any master is open.
+    pub is_circuit_open: bool,
+    /// The number of keys that are kept now.
+    pub keys: u64,
+    /// The number of calls that are queued now, for all keys together.
+    pub waiting: u64,
+}
+
+/// The counts of one policy of a layer, for all clones of the layer together.
+/// [`RateLimitLayer::stats`](crate::middleware::RateLimitLayer::stats) returns them.
+///
+/// No field contains a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PolicyStats {
+    /// The name of the policy.
+    pub name: String,
+    /// The numbers of requests that were decided, by outcome. Requests that this policy does not limit are not counted.
+    pub calls: CallStats,
+    /// The requests without a valid key, and the requests of forbidden callers.
+    pub keys: KeyStats,
+    /// The number of requests that the store failed to decide.
+    pub store_errors: u64,
+    /// The events of the store. If other layers, or calls without a layer, use the same store, the events that these
+    /// cause are included.
+    pub store: StoreStats,
+}
+
+/// The counts of a policy's requests without a valid key, and of the requests of forbidden callers. This is the type of
+/// [`PolicyStats::keys`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyStats {
+    /// The number of requests that were rejected because they had no key:
+    /// [`MissingKey::Reject`](crate::key::MissingKey).
+    pub rejected: u64,
+    /// The number of requests without a key that were decided by the one budget that such requests share:
+    /// [`MissingKey::Shared`](crate::key::MissingKey).
+    pub shared: u64,
+    /// The number of requests without a key that were not limited: [`MissingKey::Pass`](crate::key::MissingKey).
+    pub unlimited: u64,
+    /// The number of requests of forbidden callers: [`KeyError::forbidden`](crate::key::KeyError::forbidden).
+    pub forbidden: u64,
+    /// The number of requests that were rejected because the client made the key invalid:
+    /// [`KeyError::invalid`](crate::key::KeyError::invalid).
+    pub invalid: u64,
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::case::Case;
-use super::cases::cases;
-use super::tested::{Env, Subject};
+use super::{Case, Env, Subject, cases};
 
 /// The maximum time of a case. A case that takes longer fails.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +31,7 @@ impl<M: Subject> Contract<M> {
     /// Returns the names of all cases.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
-        cases::<M>().iter().map(|case| case.name).collect()
+        cases::all::<M>().iter().map(|case| case.name).collect()
     }
 
     /// Runs all cases at the same time.
@@ -61,7 +59,7 @@ impl<M: Subject> Contract<M> {
     /// Panics outside of a tokio runtime whose timer is enabled.
     pub async fn run_if(&self, is_wanted: impl Fn(&str) -> bool) -> Report {
         let mut running = JoinSet::new();
-        for Case { name, run } in cases::<M>().into_iter().filter(|case| is_wanted(case.name)) {
+        for Case { name, run } in cases::all::<M>().into_iter().filter(|case| is_wanted(case.name)) {
             let case = tokio::spawn(timeout(PATIENCE, run(Env { make: self.make.clone() })));
             let case = AbortOnDrop(case);
             running.spawn(async move { (name, case.ended().await) });

@@ -13,8 +13,8 @@ use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::{Clock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
-/// The number of executions of each model under each of the two schedulers. In all, there are about 200,000.
-const EXECUTIONS: usize = 3_000;
+/// The number of executions of each model under each of the two schedulers. In all, there are about 20,000.
+const EXECUTIONS: usize = 300;
 
 pub(crate) fn run(scheduler: impl Scheduler + 'static, model: impl Fn() + Send + Sync + 'static) {
     let mut config = Config::new();

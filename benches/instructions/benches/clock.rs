@@ -12,7 +12,7 @@ fn main() {
         let clock = AnyClock::default();
         counted(|| walk(&clock, readings));
     })
-    .at_most(20.5, 0.0)]);
+    .at_most(99.5, 0.0)]);
 }
 
 #[inline(never)]

@@ -9,9 +9,8 @@ use tower_throttle_redis::{RedisErrorKind, RedisStoreBuilder};
 
 use crate::support::redis_server::{RedisServer, free_port};
 
-const CERTIFICATE: &str =
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/services/certificates/localhost.pem");
-const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/services/certificates/localhost.key");
+const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/certificates/localhost.pem");
+const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/certificates/localhost.key");
 
 pub(crate) fn server() -> (RedisServer, String) {
     let port = free_port();

@@ -1,21 +1,27 @@
 //! Guava's rate limiters.
 
-mod decide;
-mod schedule;
-mod stored;
-mod stored_permits;
 #[cfg(test)]
 mod tests;
 mod wide_math;
 
 use std::time::Duration;
 
-use self::stored_permits::{FRACTION_BITS, StoredPermits};
-use crate::algorithm::rate::Rate;
-use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow};
+use self::wide_math::{mul_div_ceil, scale_ceil};
+use crate::algorithm::clock_step::{earliest_slot, step};
+use crate::algorithm::rate::{Rate, div_rem};
+use crate::algorithm::stored::numbers_of;
+use crate::algorithm::{
+    Algorithm, QueueConfig, QueueOverflow, QuotaPolicy, StateReader, StateWriter, StoredAlgorithm,
+};
 use crate::clock::Nanos;
+use crate::decision::Decision;
 use crate::quota::Quota;
 
+/// The number of bits of a fraction: a nanosecond has 2^48 fine units.
+const FRACTION_BITS: u32 = 48;
+/// The number of bits of a cold factor's fraction: cold factors are multiples of 1/1024.
+const COLD_FACTOR_BITS: u32 = 10;
+const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 const MAX_COLD_FACTOR: f64 = 1_000.0;
 /// The latest scheduled time, in fine units: nine million years after the clock's zero.
 const MAX_FIXED: u128 = 1 << 126;
@@ -219,4 +225,450 @@ impl Smooth {
         self.queue_config = self.queue_config.with_overflow(overflow);
         self
     }
+
+    /// Returns the time of `units` intervals in fine units, rounded up, but at most [`MAX_FIXED`].
+    fn nanos_of(&self, units: u128) -> u128 {
+        let grains = units.saturating_mul(u128::from(self.rate.grains_per_unit()));
+        let per_nano = self.rate.grains_per_nano();
+        let (nanos, rest) = div_rem(grains, per_nano);
+        if nanos >= MAX_FIXED >> FRACTION_BITS {
+            return MAX_FIXED;
+        }
+        (nanos << FRACTION_BITS) + (u128::from(rest) << FRACTION_BITS).div_ceil(u128::from(per_nano))
+    }
+
+    /// If `now` is after `next`, stores the permits of the idle time from `next` to `now`, and sets `next` to `now`.
+    fn catch_up(&self, state: &mut SmoothState, now: Nanos) {
+        let now = fine(now);
+        if now > state.next {
+            state.stored =
+                self.max_stored.min(state.stored + self.stored_permits.accrued_in(now - state.next));
+            state.next = now;
+        }
+    }
+
+    /// Returns whether the interval is a whole number of nanoseconds.
+    fn is_whole(&self) -> bool {
+        self.rate.grains_per_nano() == 1
+    }
+
+    /// Returns the scheduled time of the next call, rounded up to the nanosecond.
+    fn turn(&self, state: &SmoothState) -> Nanos {
+        ceil(self.exact(state.next))
+    }
+
+    /// Returns whether the next call can be admitted at `state.last`, the latest clock reading of the key.
+    fn is_due(&self, state: &SmoothState) -> bool {
+        self.exact(state.next) <= fine(state.last)
+    }
+
+    /// Charges a call at its scheduled time. `arrived` is when the call arrived.
+    fn charge(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
+        self.catch_up(state, arrived);
+        let time = self.withdraw(&mut state.stored, u128::from(cost));
+        state.next = state.next.saturating_add(time).min(MAX_FIXED);
+    }
+
+    /// Advances the state to `now`, and returns the key's time after this.
+    fn observe(&self, state: &mut SmoothState, now: Nanos) -> Nanos {
+        let step = step(state.last, now, self.quota.period_nanos());
+        if step.set_back > 0 {
+            // The schedule moves back with the clock. The idle time until the old reading is stored first.
+            let last = state.last;
+            self.catch_up(state, last);
+            state.next = state.next.saturating_sub(u128::from(step.set_back) << FRACTION_BITS);
+        }
+        state.last = step.last_update(now);
+        state.last
+    }
+
+    /// Returns how many calls of cost 1 can pass now, one after another.
+    fn passing(&self, state: &SmoothState, observed: Nanos) -> u64 {
+        if !self.is_due(state) {
+            return 0;
+        }
+        let mut state = state.clone();
+        self.catch_up(&mut state, observed);
+        self.burst_of(state.stored)
+    }
+
+    fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
+        self.turn(state).saturating_since(now)
+    }
+
+    /// Returns the scheduled time of a call if other calls, which cost `units` in total, are admitted before it.
+    fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
+        if units == 0 {
+            return self.turn(state);
+        }
+        let (mut state, last) = (state.clone(), state.last);
+        self.catch_up(&mut state, last);
+        let next = state.next.saturating_add(self.withdraw(&mut state.stored, u128::from(units)));
+        ceil(self.exact(next))
+    }
+
+    /// Returns the time until the key is fresh.
+    fn reset(&self, state: &SmoothState, now: Nanos) -> u64 {
+        let mut state = state.clone();
+        let last = state.last;
+        self.catch_up(&mut state, last);
+        ceil(state.next.saturating_add(self.stored_permits.until(self.max_stored - state.stored)))
+            .saturating_since(now)
+    }
+
+    /// Returns the time at which a call may be admitted if its scheduled time was computed as `next`.
+    ///
+    /// If a scheduled time was rounded up, less idle time is left after it, and fewer permits are stored. A limiter
+    /// that warms up is then less cold, and the following scheduled times are too early. So with a warm-up, a margin is
+    /// added to each time that is not a whole number of nanoseconds.
+    fn exact(&self, next: u128) -> u128 {
+        let is_exact =
+            next.is_multiple_of(1 << FRACTION_BITS) || matches!(self.stored_permits, StoredPermits::Bursty);
+        if is_exact { next } else { next.saturating_add(MARGIN) }
+    }
+
+    /// Returns how many calls of cost 1 can pass at one instant: those that cost no time, and one more, whose cost
+    /// delays the next call.
+    fn burst_of(&self, stored: u128) -> u64 {
+        self.stored_permits.free(stored, self.nanos_of(1)).saturating_add(1)
+    }
+
+    /// Takes `units` permits: stored permits first, and new permits once `stored` is used up. Returns the time by which
+    /// these permits delay the next call, in fine units.
+    fn withdraw(&self, stored: &mut u128, units: u128) -> u128 {
+        self.stored_permits.withdraw(stored, self.nanos_of(units))
+    }
+}
+
+impl Algorithm for Smooth {
+    type State = SmoothState;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> SmoothState {
+        let stored = self.stored_permits.initial();
+        SmoothState { last: now, next: fine(created_at.min(now)), stored }
+    }
+
+    #[inline]
+    fn last_update(&self, state: &SmoothState) -> Nanos {
+        state.last
+    }
+
+    fn check(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
+        let observed = self.observe(state, now);
+        let passes = self.is_due(state);
+        if cost > 0 && !passes {
+            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
+        }
+        if cost > 0 {
+            self.charge(state, observed, cost);
+        }
+        let remaining = self.passing(state, observed);
+        let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
+        if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
+    }
+
+    fn peek(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
+        let observed = self.observe(state, now);
+        match self.passing(state, observed) {
+            0 if cost > 0 => {
+                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
+            }
+            passing => Decision::allow(self.at_once, passing, self.reset(state, now)),
+        }
+    }
+
+    /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. Stored permits
+    /// that were used are not given back.
+    ///
+    /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
+    /// tiny part of the charge remains.
+    fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+        let observed = fine(self.observe(state, now));
+        // The exact value of a saturated scheduled time is not known, so nothing is subtracted from it.
+        if state.next > observed && state.next < MAX_FIXED {
+            let charged = self.nanos_of(u128::from(cost));
+            let given = if self.is_whole() { charged } else { charged.saturating_sub(1) };
+            state.next = state.next.saturating_sub(given).max(observed);
+        }
+    }
+
+    /// Undoes the part of the charge whose time cannot have passed since `charged_at`.
+    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Nanos) {
+        let observed = fine(self.observe(state, now));
+        if charged_at <= state.last && state.next > observed && state.next < MAX_FIXED {
+            let charged = self.nanos_of(u128::from(cost)).saturating_sub(1);
+            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(charged_at))));
+            state.next = state.next.saturating_sub(given).max(observed);
+        }
+    }
+
+    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after the key's time,
+    /// unless the scheduled time is later already. A `cost` of 0 changes nothing.
+    fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+        let observed = self.observe(state, now);
+        match self.is_due(state) {
+            _ if cost == 0 => {}
+            true => self.charge(state, observed, cost),
+            false => {
+                state.next =
+                    state.next.max(fine(observed).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
+            }
+        }
+    }
+
+    /// Keeps the number of intervals until the next scheduled time. If both configurations are bursty, keeps the stored
+    /// time. If both warm up, and the old configuration can store permits, keeps the stored time as a fraction of the
+    /// maximum. Otherwise starts with the initial stored time.
+    fn migrate(&self, state: &mut SmoothState, from: &Self, now: Nanos) {
+        let observed = from.observe(state, now);
+        from.catch_up(state, observed);
+        let observed = fine(observed);
+        let (new, old) = (self.rate, from.rate);
+        let times = u128::from(new.grains_per_unit()) * u128::from(old.grains_per_nano());
+        let divisors = [new.grains_per_nano(), old.grains_per_unit()];
+        let away = mul_div_ceil(state.next - observed, times, 1, &divisors, 0);
+        state.next = observed.saturating_add(away).min(MAX_FIXED);
+        state.stored = self.stored_permits.refill(state.stored, from.stored_permits);
+    }
+
+    fn is_fresh(&self, state: &SmoothState, now: Nanos) -> bool {
+        let mut state = state.clone();
+        let observed = self.observe(&mut state, now);
+        self.catch_up(&mut state, observed);
+        observed == now && self.is_due(&state) && state.stored == self.max_stored
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        QuotaPolicy::refilled(self.capacity, self.rate)
+    }
+
+    #[inline]
+    fn queue_config(&self) -> Option<QueueConfig> {
+        Some(self.queue_config.counted())
+    }
+
+    fn ready_at(&self, state: &mut SmoothState, now: Nanos, _cost: u64) -> Option<Nanos> {
+        self.observe(state, now);
+        // The call is ready even while the clock is behind the key's time.
+        Some(if self.is_due(state) { self.turn(state).min(now) } else { self.turn(state) })
+    }
+
+    /// Charges the call at its scheduled time. If this time is more than 5 ms before the key's time, charges the call
+    /// at 5 ms before the key's time instead, and the schedule continues from there. The time of the stall is not
+    /// stored as permits.
+    fn admit_queued(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
+        let observed = self.observe(state, now);
+        if !self.is_due(state) {
+            return None;
+        }
+        self.catch_up(state, arrived.min(observed));
+        state.next = state.next.max(fine(earliest_slot(observed)));
+        let ready_at = self.turn(state);
+        self.charge(state, Nanos::ZERO, cost);
+        Some(ready_at)
+    }
+
+    fn project(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
+        self.charge(state, arrived, cost);
+        now
+    }
+
+    /// Finds the number of calls by binary search, which is possible because no call is ready before the calls ahead of
+    /// it.
+    fn queue_capacity(&self, state: &mut SmoothState, now: Nanos, max_wait: u64) -> u64 {
+        if max_wait == u64::MAX {
+            return u64::MAX;
+        }
+        self.observe(state, now);
+        let latest = now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
+        let (mut fit, mut beyond) = (0, u64::MAX);
+        while fit < beyond {
+            let middle = fit + (beyond - fit) / 2;
+            match self.ready_after(state, middle) <= latest {
+                true => fit = middle + 1,
+                false => beyond = middle,
+            }
+        }
+        fit
+    }
+}
+
+// The state as a string: the key's time, the next scheduled time, and the stored permits, counted as time.
+impl StoredAlgorithm for Smooth {
+    fn unit(&self) -> String {
+        let (limit, period) = (self.quota.limit(), self.quota.period_nanos());
+        match self.stored_permits {
+            StoredPermits::Bursty => format!("s:{limit}/{period}"),
+            StoredPermits::WarmingUp { warm_up, cold_factor } => {
+                format!("sw:{limit}/{period}/{warm_up}/{cold_factor}")
+            }
+        }
+    }
+
+    fn with_unit(&self, unit: &str) -> Option<Self> {
+        let (limit, period, stored_permits) = match numbers_of(unit, "s:") {
+            Some([limit, period]) => (limit, period, StoredPermits::Bursty),
+            None => {
+                let [limit, period, warm_up, cold_factor] = numbers_of(unit, "sw:")?;
+                // The cold factor is from 1 to 1,000. It is written as a multiple of 1/1024.
+                let is_valid = warm_up <= i64::MAX as u64 && (1_024..=1_024_000).contains(&cold_factor);
+                (limit, period, is_valid.then_some(StoredPermits::WarmingUp { warm_up, cold_factor })?)
+            }
+        };
+        let quota = Quota::per(limit, Duration::from_nanos(period)).ok()?;
+        let smooth = Self::with(quota, stored_permits);
+        Some(Self { queue_config: self.queue_config, ..smooth }.measured())
+    }
+
+    fn write_state(&self, state: &SmoothState, numbers: &mut StateWriter) {
+        numbers.instant(state.last);
+        numbers.wide(state.next);
+        numbers.wide(state.stored);
+    }
+
+    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<SmoothState> {
+        let last = numbers.instant()?;
+        let next = numbers.wide().filter(|next| *next <= MAX_FIXED)?;
+        let stored = numbers.wide().filter(|stored| *stored <= self.max_stored)?;
+        Some(SmoothState { last, next, stored })
+    }
+}
+
+/// How idle time adds to the stored permits, and how much time they cost when they are taken. Times are in fine units,
+/// except where nanoseconds are named.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum StoredPermits {
+    /// Unused time is stored, up to one second. Stored permits cost no time.
+    Bursty,
+    WarmingUp {
+        /// The time of a warm-up, in nanoseconds.
+        warm_up: u64,
+        /// The cold factor, as a multiple of 1/1024.
+        cold_factor: u64,
+    },
+}
+
+impl StoredPermits {
+    const fn warming_up(warm_up: u64, cold_factor: u64) -> Self {
+        Self::WarmingUp { warm_up, cold_factor: cold_factor << COLD_FACTOR_BITS }
+    }
+
+    /// Returns the same configuration with another cold factor, which is at least 1.
+    fn with_cold_factor(self, factor: f64) -> Self {
+        match self {
+            Self::Bursty => self,
+            Self::WarmingUp { warm_up, .. } => {
+                let cold_factor = (factor * f64::from(1 << COLD_FACTOR_BITS)).ceil() as u64;
+                Self::WarmingUp { warm_up, cold_factor }
+            }
+        }
+    }
+
+    /// Returns the maximum of the stored time.
+    fn max_stored(self) -> u128 {
+        match self {
+            Self::Bursty => SECOND,
+            Self::WarmingUp { warm_up, cold_factor } => {
+                let above = (2 * u128::from(warm_up)) << (FRACTION_BITS + COLD_FACTOR_BITS);
+                threshold(warm_up) + above.div_ceil(u128::from(cold_factor) + (1 << COLD_FACTOR_BITS))
+            }
+        }
+    }
+
+    /// Converts `stored`, a stored time of the configuration `old`, to this configuration. If both are bursty, the time
+    /// stays the same. If both warm up, and `old` can store permits, the time stays the same fraction of the maximum,
+    /// rounded up so that no call is admitted early. Otherwise returns the [initial](Self::initial) time.
+    fn refill(self, stored: u128, old: Self) -> u128 {
+        match (self, old) {
+            (Self::Bursty, Self::Bursty) => stored,
+            (Self::WarmingUp { .. }, Self::WarmingUp { .. }) if old.max_stored() > 0 => {
+                scale_ceil(self.max_stored(), stored, old.max_stored())
+            }
+            _ => self.initial(),
+        }
+    }
+
+    /// Returns the stored time with which a limiter begins: zero if bursty, the maximum if warming up.
+    fn initial(self) -> u128 {
+        match self {
+            Self::Bursty => 0,
+            Self::WarmingUp { .. } => self.max_stored(),
+        }
+    }
+
+    /// Returns the stored time that the idle time `idle` adds.
+    fn accrued_in(self, idle: u128) -> u128 {
+        match self {
+            Self::Bursty => idle,
+            Self::WarmingUp { cold_factor, .. } => {
+                let (fills, over) = fill_rate(cold_factor);
+                mul_div_ceil(idle, fills, 1, &[over], 0)
+            }
+        }
+    }
+
+    /// Returns the idle time that adds `missing` to the stored time.
+    fn until(self, missing: u128) -> u128 {
+        match self {
+            Self::Bursty => missing,
+            Self::WarmingUp { cold_factor, .. } => {
+                let (fills, over) = fill_rate(cold_factor);
+                mul_div_ceil(missing, over.into(), 1, &[fills as u64], 0)
+            }
+        }
+    }
+
+    /// Takes an amount of permits, given as `time`: one interval for each permit. Takes stored permits first, and new
+    /// permits once `stored` is used up. Returns the time by which these permits delay the next call.
+    fn withdraw(self, stored: &mut u128, time: u128) -> u128 {
+        let before = *stored;
+        *stored = before.saturating_sub(time);
+        match self {
+            Self::Bursty => time - (before - *stored),
+            Self::WarmingUp { warm_up, cold_factor } => {
+                let threshold = threshold(warm_up);
+                let (from, to) = (before.saturating_sub(threshold), stored.saturating_sub(threshold));
+                if from == to {
+                    return time;
+                }
+                // The slope adds (cf^2 - 1) (from^2 - to^2) / (4 warm_up).
+                let slope = cold_factor * cold_factor - (1 << (2 * COLD_FACTOR_BITS));
+                time + mul_div_ceil(
+                    from - to,
+                    from + to,
+                    slope,
+                    &[warm_up],
+                    2 + 2 * COLD_FACTOR_BITS + FRACTION_BITS,
+                )
+            }
+        }
+    }
+
+    /// Returns how many stored permits can be taken without delaying the next call. `time` is the length of one
+    /// interval. In `stored`, one permit is counted as this time.
+    fn free(self, stored: u128, time: u128) -> u64 {
+        match self {
+            Self::Bursty => u64::try_from(stored / time).unwrap_or(u64::MAX),
+            Self::WarmingUp { .. } => 0,
+        }
+    }
+}
+
+fn fine(now: Nanos) -> u128 {
+    u128::from(now.0) << FRACTION_BITS
+}
+
+fn ceil(fine: u128) -> Nanos {
+    Nanos(u64::try_from(fine.div_ceil(1 << FRACTION_BITS)).unwrap_or(u64::MAX))
+}
+
+fn threshold(warm_up: u64) -> u128 {
+    u128::from(warm_up) << (FRACTION_BITS - 1)
+}
+
+/// Returns the numerator and the denominator of `1/2 + 2 / (1 + cf)`: the number of seconds by which the stored time
+/// grows per second of idle time.
+fn fill_rate(cold_factor: u64) -> (u128, u64) {
+    const ONE: u64 = 1 << COLD_FACTOR_BITS;
+    (u128::from(cold_factor + 5 * ONE), 2 * (cold_factor + ONE))
 }

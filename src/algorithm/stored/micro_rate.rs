@@ -1,3 +1,5 @@
+//! A rate in whole microseconds, for strings and scripts.
+
 use crate::algorithm::rate::Rate;
 use crate::error::ConfigError;
 
@@ -10,24 +12,29 @@ use crate::error::ConfigError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::algorithm) struct MicroRate {
     /// The grains of a microsecond.
-    pub(in crate::algorithm) micro: u128,
+    micro: u128,
     /// The grains of a unit.
-    pub(in crate::algorithm) unit: u128,
+    unit: u128,
     /// The grains of the [`Rate`] in one grain of this rate.
     factor: u64,
 }
 
 impl MicroRate {
     pub(in crate::algorithm) const fn of(rate: Rate) -> Self {
-        let (mut factor, mut b) = (1_000, rate.period);
+        let (mut factor, mut b) = (1_000, rate.grains_per_unit());
         while b > 0 {
             (factor, b) = (b, factor % b);
         }
         Self {
-            micro: rate.limit as u128 * (1_000 / factor) as u128,
-            unit: (rate.period / factor) as u128,
+            micro: rate.grains_per_nano() as u128 * (1_000 / factor) as u128,
+            unit: (rate.grains_per_unit() / factor) as u128,
             factor,
         }
+    }
+
+    /// Returns the grains of a microsecond, and those of a unit.
+    pub(in crate::algorithm) const fn grains(self) -> (u128, u128) {
+        (self.micro, self.unit)
     }
 
     /// Converts grains of the [`Rate`] to grains of this rate, rounded up. If `is_exact`, returns them as they are: the

@@ -17,7 +17,6 @@ use crate::error::ConfigError;
 pub(in crate::algorithm) use micro_rate::MicroRate;
 pub(in crate::algorithm) use script::MAX_EXACT;
 pub use script::{MAX_LOCALS, ScriptSteps, Step, StepKind};
-pub(crate) use text::split_members;
 pub use text::{StateReader, StateWriter};
 pub(in crate::algorithm) use text::{numbers_of, scale_of};
 

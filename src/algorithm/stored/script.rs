@@ -1,3 +1,5 @@
+//! The steps of a script that decides a check on a server.
+
 /// The largest integer up to which a script computes exactly, because the numbers of a script are floating-point.
 pub(in crate::algorithm) const MAX_EXACT: u128 = 1 << 53;
 

@@ -1,3 +1,5 @@
+//! The writer and the reader of the numbers in a string.
+
 use std::fmt::Write;
 
 use crate::clock::Nanos;
@@ -134,20 +136,6 @@ pub(in crate::algorithm) const fn scale_of(period: u64) -> u64 {
     if period.is_multiple_of(1_000) { 1_000 } else { 1 }
 }
 
-/// Splits the [units of the states](super::StoredAlgorithm::unit) of a tuple's members, such as `a,(b,c),d`, at the
-/// commas outside of parentheses.
-pub(crate) fn split_members(units: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0_i32;
-    units.split(move |c| {
-        depth += match c {
-            '(' => 1,
-            ')' => -1,
-            _ => 0,
-        };
-        c == ',' && depth == 0
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,11 +158,5 @@ mod tests {
         assert_eq!(reader.number(), Some(1));
         assert!(!reader.is_at_end());
         assert_eq!(reader.number(), None);
-    }
-
-    #[test]
-    fn members_are_split_outside_of_parentheses() {
-        let members: Vec<_> = split_members("a:1,(b,(c,d)),e").collect();
-        assert_eq!(members, ["a:1", "(b,(c,d))", "e"]);
     }
 }

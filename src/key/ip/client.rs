@@ -1,16 +1,16 @@
+//! [`ClientIp`], which finds the client's address in a header of a proxy.
+
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, Request};
 
-use super::address;
-use super::header_list::List;
-use super::networks::{NetworkSet, Networks};
+use super::header_list::{self, List};
+use super::networks::{NetworkSet, Networks, Trust, TrustedProxies};
 use super::options::{IpOptions, ip_extractor};
 use super::peer_source::{Peer, PeerSource};
-use super::trusted::{Trust, TrustedProxies};
 use crate::error::ConfigError;
 use crate::key::error::HeaderProblem;
-use crate::key::single_header::single_value;
+use crate::key::header::single_value;
 use crate::key::{KeyError, KeyExtractor};
 
 const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
@@ -193,8 +193,8 @@ impl ClientIp {
                     Trust::Hops(count) => nth_hop(*list, *count, headers).map(Peer::Ip),
                 })
             }
-            Source::Single(name) => single(name, headers, address::address).map(Peer::Ip),
-            Source::CloudFront => single(&CLOUDFRONT, headers, address::before_port).map(Peer::Ip),
+            Source::Single(name) => single(name, headers, header_list::address).map(Peer::Ip),
+            Source::CloudFront => single(&CLOUDFRONT, headers, header_list::before_port).map(Peer::Ip),
         }
     }
 }
@@ -250,7 +250,7 @@ fn single(
     address: fn(&[u8]) -> Option<IpAddr>,
 ) -> Result<IpAddr, KeyError> {
     let value = single_value(name, headers)?.ok_or_else(|| KeyError::header(HeaderProblem::Missing, name))?;
-    address(address::trimmed(value.as_bytes())).ok_or_else(|| invalid_address(name))
+    address(header_list::trimmed(value.as_bytes())).ok_or_else(|| invalid_address(name))
 }
 
 fn invalid_address(name: &HeaderName) -> KeyError {

@@ -12,8 +12,8 @@ use crate::key::KeyError;
 pub(super) struct IpOptions {
     v4_mask: u32,
     v6_mask: u128,
-    pub(super) allow: Vec<Networks>,
-    pub(super) deny: Vec<Networks>,
+    allow: Vec<Networks>,
+    deny: Vec<Networks>,
 }
 
 impl IpOptions {
@@ -38,6 +38,14 @@ impl IpOptions {
             Some(mask) => mask,
             None => 0,
         };
+    }
+
+    pub(super) fn allow(&mut self, networks: Networks) {
+        self.allow.push(networks);
+    }
+
+    pub(super) fn deny(&mut self, networks: Networks) {
+        self.deny.push(networks);
     }
 
     /// Returns the key of a caller, or `None` if the caller is not limited. Returns an error if the caller is denied
@@ -129,7 +137,7 @@ macro_rules! ip_extractor {
             /// the limit of the whole tuple. If the method is called twice, callers in either list are exempt.
             #[must_use]
             pub fn allow(mut self, networks: Networks) -> Self {
-                self.options.allow.push(networks);
+                self.options.allow(networks);
                 self
             }
 
@@ -145,7 +153,7 @@ macro_rules! ip_extractor {
             /// ```
             #[must_use]
             pub fn deny(mut self, networks: Networks) -> Self {
-                self.options.deny.push(networks);
+                self.options.deny(networks);
                 self
             }
 

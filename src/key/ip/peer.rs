@@ -1,11 +1,13 @@
-use std::net::{IpAddr, SocketAddr};
+//! [`PeerIp`], and its warning about peers that are probably proxies.
 
-use http::{Extensions, HeaderMap, Request};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{Extensions, HeaderMap, HeaderName, Request, header};
 
 use super::networks::Networks;
 use super::options::{IpOptions, ip_extractor};
 use super::peer_source::{Peer, PeerSource};
-use super::proxied::ProxyWarning;
 use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
@@ -136,6 +138,79 @@ impl Default for PeerIp {
 }
 
 ip_extractor!(PeerIp);
+
+/// The header fields in which proxies report the client of a request.
+static FORWARDING: [HeaderName; 6] = [
+    HeaderName::from_static("x-forwarded-for"),
+    header::FORWARDED,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("cf-connecting-ip"),
+    HeaderName::from_static("true-client-ip"),
+    HeaderName::from_static("fly-client-ip"),
+];
+
+/// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all clients
+/// of that proxy one budget.
+///
+/// The warning is logged once. A layer has one extractor for all its services, so each layer logs the warning at most
+/// once.
+#[derive(Debug, Default)]
+struct ProxyWarning {
+    is_logged: AtomicBool,
+}
+
+impl ProxyWarning {
+    const fn new() -> Self {
+        Self { is_logged: AtomicBool::new(false) }
+    }
+
+    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header field of a
+    /// proxy.
+    ///
+    /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
+    #[inline]
+    fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
+        if cfg!(feature = "tracing")
+            && matches!(peer, Peer::Ip(address) if is_internal(address))
+            && !self.is_logged.load(Ordering::Relaxed)
+        {
+            self.warn_once(headers);
+        }
+    }
+
+    fn warn_once(&self, headers: &HeaderMap) {
+        if FORWARDING.iter().any(|name| headers.contains_key(name))
+            && !self.is_logged.swap(true, Ordering::Relaxed)
+        {
+            warn();
+        }
+    }
+}
+
+impl Clone for ProxyWarning {
+    fn clone(&self) -> Self {
+        Self { is_logged: AtomicBool::new(self.is_logged.load(Ordering::Relaxed)) }
+    }
+}
+
+/// Returns whether a canonical address is loopback, private or link-local.
+fn is_internal(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),
+        IpAddr::V6(address) => {
+            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
+        }
+    }
+}
+
+#[cold]
+fn warn() {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        "tower-throttle: the peer is on this machine or in a private network, and its request has been forwarded: if it \
+         is a proxy, `PeerIp` counts all of its clients as one; take `ClientIp` (said once)"
+    );
+}
 
 #[cfg(test)]
 mod tests {

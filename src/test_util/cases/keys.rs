@@ -1,9 +1,9 @@
 //! Keys: which calls share a budget, and which do not.
 
-use super::super::tested::{Env, Subject};
 use crate::algorithm::{FixedWindow, TokenBucket};
 use crate::key::StoreKey;
 use crate::quota::Quota;
+use crate::test_util::{Env, Subject};
 
 list! {
     keys_do_not_share_units

@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::super::tested::{Env, Subject};
 use crate::algorithm::{FixedWindow, LeakyBucket};
 use crate::key::{FromFn, from_fn};
 use crate::middleware::{Error, ErrorResponder, RateLimitLayer};
 use crate::quota::Quota;
+use crate::test_util::{Env, Subject};
 
 list! {
     a_layer_admits_the_limit_and_rejects_the_rest

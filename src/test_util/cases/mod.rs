@@ -3,41 +3,25 @@
 /// Defines the function `cases`, which returns the cases of a file.
 macro_rules! list {
     ($($name:ident)+) => {
-        pub(super) fn cases<M: Subject>() -> Vec<super::super::case::Case<M>> {
-            vec![$(super::super::case::Case { name: stringify!($name), run: |env| Box::pin($name(env)) }),+]
+        pub(super) fn cases<M: Subject>() -> Vec<crate::test_util::Case<M>> {
+            vec![$(crate::test_util::Case { name: stringify!($name), run: |env| Box::pin($name(env)) }),+]
         }
     };
 }
 
-mod combined;
+mod algorithms;
 mod counting;
 mod keys;
 mod layer;
 mod refunds;
-mod replace;
-mod settle;
-mod tasks;
 mod time;
-mod waiting;
 
-use super::case::Case;
-use super::tested::Subject;
+use super::{Case, Subject};
 
 /// Returns all cases.
-pub(super) fn cases<M: Subject>() -> Vec<Case<M>> {
-    [
-        counting::cases(),
-        keys::cases(),
-        refunds::cases(),
-        time::cases(),
-        tasks::cases(),
-        waiting::cases(),
-        combined::cases(),
-        settle::cases(),
-        replace::cases(),
-        layer::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+pub(super) fn all<M: Subject>() -> Vec<Case<M>> {
+    [counting::cases(), keys::cases(), refunds::cases(), time::cases(), algorithms::cases(), layer::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }

@@ -1,0 +1,302 @@
+//! The part of a policy that has the same type for all policies: the name, the settings and the counters.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::names::PolicyNames;
+use super::shadow::Shadow;
+use crate::algorithm::Algorithm;
+use crate::decision::Decision;
+use crate::key::{KeyError, MissingKey, StoreKey};
+use crate::observe::Observer;
+use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
+use crate::store::BoxError;
+
+/// The name, the settings and the counters of one policy.
+pub struct PolicyInfo {
+    names: PolicyNames,
+    missing: MissingKey,
+    on_store_error: OnStoreError,
+    shadow: Option<Shadow>,
+    /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
+    /// own.
+    is_tiered: bool,
+    /// The counters of calls. All clones of the layer share the fields `calls`, `keys` and `store_errors`.
+    calls: Arc<CallCounts>,
+    keys: Arc<KeyCounters>,
+    store_errors: Arc<AtomicU64>,
+    timeline: Option<Timeline>,
+    /// `true` if the extractor counts the keys that are denied.
+    watches_keys: bool,
+    observer: Observer,
+}
+
+impl PolicyInfo {
+    pub(super) fn new(algorithm: &impl Algorithm, calls: Arc<CallCounts>) -> Self {
+        Self {
+            names: PolicyNames::unnamed(algorithm),
+            missing: MissingKey::default(),
+            on_store_error: OnStoreError::default(),
+            shadow: None,
+            is_tiered: false,
+            calls,
+            keys: Arc::default(),
+            store_errors: Arc::default(),
+            timeline: None,
+            watches_keys: false,
+            observer: Observer::default(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.names.first().name()
+    }
+
+    pub(super) fn names(&self) -> &PolicyNames {
+        &self.names
+    }
+
+    pub(super) fn names_mut(&mut self) -> &mut PolicyNames {
+        &mut self.names
+    }
+
+    pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
+        self.missing = missing;
+    }
+
+    pub(super) fn set_on_store_error(&mut self, treatment: OnStoreError) {
+        self.on_store_error = treatment;
+    }
+
+    pub(super) fn set_shadow(&mut self, shadow: &Shadow) {
+        self.shadow = Some(shadow.clone());
+    }
+
+    /// Sets that a function chooses the algorithm for each request.
+    pub(super) fn set_tiered(&mut self) {
+        self.is_tiered = true;
+    }
+
+    pub(super) fn set_timeline(&mut self, timeline: &Timeline) {
+        self.timeline = Some(timeline.clone());
+    }
+
+    /// Sets that the extractor counts the keys that are denied.
+    pub(super) fn watch_keys(&mut self) {
+        self.watches_keys = true;
+    }
+
+    /// Returns whether a function chooses the algorithm for each request.
+    #[inline]
+    pub(super) fn is_tiered(&self) -> bool {
+        self.is_tiered
+    }
+
+    /// Returns whether the extractor counts the keys that are denied.
+    #[inline]
+    pub(super) fn watches_keys(&self) -> bool {
+        self.watches_keys
+    }
+
+    /// Returns the counters of calls. All clones of the layer share them.
+    #[inline]
+    pub(super) fn calls(&self) -> &Arc<CallCounts> {
+        &self.calls
+    }
+
+    #[inline]
+    pub(super) fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_ref()
+    }
+
+    /// Returns whether shadow mode is on.
+    #[inline]
+    pub(super) fn is_in_shadow(&self) -> bool {
+        self.shadow.as_ref().is_some_and(Shadow::is_on)
+    }
+
+    /// Returns whether requests that the store cannot decide are admitted.
+    pub(super) fn admits_on_store_error(&self) -> bool {
+        self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
+    }
+
+    /// Counts a request without a valid key or of a forbidden caller. Unless the caller is forbidden, the observer may
+    /// log the error. Returns the shared key if the request is charged to this key, `None` if the request is not
+    /// limited, or the error if the request is rejected.
+    #[cold]
+    pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
+        if error.is_forbidden() {
+            self.keys.record_forbidden();
+            return Err(error);
+        }
+        if error.is_invalid() {
+            self.keys.record_invalid();
+            self.observer.invalid_key(self.name(), &error);
+            return Err(error);
+        }
+        self.keys.record_missing(self.missing);
+        self.observer.key_error(self.name(), &error, self.missing);
+        match self.missing {
+            MissingKey::Reject => Err(error),
+            MissingKey::Shared => Ok(Some(StoreKey::Missing)),
+            MissingKey::Pass => Ok(None),
+        }
+    }
+
+    /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor logs
+    /// the error.
+    pub(super) fn without_key_uncounted<T>(&self, error: &KeyError) -> Option<StoreKey<T>> {
+        let is_shared = self.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_invalid();
+        is_shared.then_some(StoreKey::Missing)
+    }
+
+    /// Counts and logs a denial in shadow mode.
+    #[cold]
+    pub(super) fn record_shadow_denial(&self, denial: &Decision) {
+        self.shadow.iter().for_each(Shadow::count);
+        self.observer.shadow(self.name(), denial);
+    }
+
+    /// Returns the counts of this policy. `store` contains the counts of its store.
+    pub(super) fn stats(&self, store: StoreStats) -> PolicyStats {
+        PolicyStats {
+            name: self.name().to_owned(),
+            calls: self.calls.stats(),
+            keys: self.keys.counts(),
+            store_errors: self.store_errors.load(Ordering::Relaxed),
+            store,
+        }
+    }
+
+    /// Logs the decision of this policy on a rejected request, if the decision is a denial. If the request costs more
+    /// than the limit can ever admit, logs this fact once.
+    pub(super) fn log_denial(&self, decision: &Decision) {
+        if !decision.is_allowed() {
+            self.observer.denied(self.name(), decision);
+        }
+        if decision.never_fits() {
+            self.observer.unsatisfiable_cost(self.name());
+        }
+    }
+
+    pub(super) fn log_wait(&self, decision: &Decision) {
+        self.observer.waited(self.name(), decision);
+        #[cfg(feature = "metrics")]
+        if decision.is_delayed() {
+            crate::metrics::record_wait(self.name(), decision.delay());
+        }
+    }
+
+    /// Counts and logs a request that the store could not decide.
+    pub(super) fn record_store_error(&self, error: &BoxError) {
+        self.store_errors.fetch_add(1, Ordering::Relaxed);
+        self.observer.store_error(self.name(), error, self.admits_on_store_error());
+    }
+
+    /// Tells the observer that the store has decided a request. If a failure was logged before, the observer may log
+    /// that the store decides again.
+    #[inline]
+    pub(super) fn log_store_decided(&self) {
+        self.observer.store_decided(self.name());
+    }
+}
+
+/// A clone has its own observer, so the clone logs each kind of mistake again.
+impl Clone for PolicyInfo {
+    fn clone(&self) -> Self {
+        Self {
+            names: self.names.clone(),
+            missing: self.missing,
+            on_store_error: self.on_store_error,
+            shadow: self.shadow.clone(),
+            is_tiered: self.is_tiered,
+            calls: Arc::clone(&self.calls),
+            keys: Arc::clone(&self.keys),
+            store_errors: Arc::clone(&self.store_errors),
+            timeline: self.timeline.clone(),
+            watches_keys: self.watches_keys,
+            observer: Observer::default(),
+        }
+    }
+}
+
+impl fmt::Debug for PolicyInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyInfo").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// The treatment of requests that the store could not decide, because the store failed or did not answer in time.
+///
+/// A store in memory never fails. A store in Redis (the crate `tower-throttle-redis`) can have a [fallback], a limiter
+/// in memory that decides while Redis fails. The setting does not affect requests that the fallback decides. In [shadow
+/// mode](crate::middleware::RateLimitLayer::shadow), a request that the store could not decide is admitted with either
+/// setting.
+///
+/// ```
+/// use tower_throttle::middleware::OnStoreError;
+/// # use tower_throttle::algorithm::TokenBucket;
+/// # use tower_throttle::key::PeerIp;
+/// # use tower_throttle::store::Store;
+/// # use tower_throttle::{RateLimitLayer, RateLimiter};
+/// # fn example<S: Store<TokenBucket>>(limiter: RateLimiter<TokenBucket, S>) {
+/// // while the store of `limiter` fails, requests are not limited
+/// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter).on_store_error(OnStoreError::Allow);
+/// # }
+/// ```
+///
+/// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#when-redis-is-slow-or-fails
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnStoreError {
+    /// Rejects the request: HTTP 503, gRPC `UNAVAILABLE`. This is the default, so that no request above the limit is
+    /// admitted while the store fails.
+    #[default]
+    Reject,
+    /// Admits the request without a limit, and reports no limit to the caller. Use this setting only if the service can
+    /// do without the limit for a while. A process that has to start while Redis fails must connect [lazily].
+    ///
+    /// [lazily]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#when-redis-is-slow-or-fails
+    Allow,
+}
+
+/// The counters of requests without a valid key and of requests from forbidden callers.
+#[derive(Debug, Default)]
+struct KeyCounters {
+    rejected: AtomicU64,
+    shared: AtomicU64,
+    unlimited: AtomicU64,
+    forbidden: AtomicU64,
+    invalid: AtomicU64,
+}
+
+impl KeyCounters {
+    fn record_missing(&self, missing: MissingKey) {
+        let counter = match missing {
+            MissingKey::Reject => &self.rejected,
+            MissingKey::Shared => &self.shared,
+            MissingKey::Pass => &self.unlimited,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn record_forbidden(&self) {
+        self.forbidden.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that was rejected because the client made its key invalid.
+    fn record_invalid(&self) {
+        self.invalid.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> KeyStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        KeyStats {
+            rejected: count(&self.rejected),
+            shared: count(&self.shared),
+            unlimited: count(&self.unlimited),
+            forbidden: count(&self.forbidden),
+            invalid: count(&self.invalid),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Several policies that decide together. Each policy has its own key.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::info::PolicyInfo;
+use super::outcome::Outcome;
+use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
+use crate::key::KeyError;
+use crate::stats::StoreStats;
+use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
+
+/// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
+///
+/// If both policies allow a request, the request is admitted, and both policies charge it. If one policy denies the
+/// request, neither policy charges it. A policy in shadow mode denies no request.
+#[derive(Clone, Debug)]
+pub struct And<P, Q>(P, Q);
+
+impl<P, Q> And<P, Q> {
+    pub(super) fn new(first: P, second: Q) -> Self {
+        Self(first, second)
+    }
+}
+
+/// Policies that can decide a request together with others. Only this crate implements the trait, and only for policies
+/// with state in memory or in Redis.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
+    note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
+)]
+pub trait JointPolicy<Req>: PolicyCount {
+    /// The kind of store that all policies have.
+    type Kind: JointKind;
+
+    /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
+    /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
+    /// stores of this kind decide such policies together with the others. Returns the error of the extractor if a
+    /// policy rejects the request because of its key.
+    fn gather<'a>(
+        &'a self,
+        infos: &'a [PolicyInfo],
+        request: &Req,
+        max_wait: Option<Duration>,
+        parts: &mut JointParts<'a, Self::Kind>,
+    ) -> Result<(), KeyError>;
+
+    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
+
+    /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
+    /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
+    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
+
+    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
+    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
+}
+
+/// The parts of policies in a joint decision.
+pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
+
+/// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
+pub(super) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
+
+impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
+    const COUNT: usize = P::COUNT + Q::COUNT;
+    const CAN_FAIL: bool = P::CAN_FAIL || Q::CAN_FAIL;
+
+    #[inline]
+    fn may_queue(&self, infos: &[PolicyInfo]) -> bool {
+        let (first, second) = infos.split_at(P::COUNT);
+        self.0.may_queue(first) || self.1.may_queue(second)
+    }
+
+    fn store_stats(&self, all: &mut Vec<StoreStats>) {
+        self.0.store_stats(all);
+        self.1.store_stats(all);
+    }
+}
+
+impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<Req> for And<P, Q> {
+    type Kind = P::Kind;
+
+    fn gather<'a>(
+        &'a self,
+        infos: &'a [PolicyInfo],
+        request: &Req,
+        max_wait: Option<Duration>,
+        parts: &mut JointParts<'a, P::Kind>,
+    ) -> Result<(), KeyError> {
+        let (infos, others) = infos.split_at(P::COUNT);
+        let first = self.0.gather(infos, request, max_wait, parts);
+        if matches!(&first, Err(error) if error.is_forbidden()) {
+            return first;
+        }
+        // The second policy is asked even if the request has no key for the first. If the second policy forbids the
+        // caller, its error replaces that of the first policy.
+        match self.1.gather(others, request, max_wait, parts) {
+            Err(error) if error.is_forbidden() => Err(error),
+            second => first.and(second),
+        }
+    }
+
+    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes) {
+        let (first, second) = decided.split_at_mut(P::COUNT);
+        self.0.finish(first, outcomes);
+        self.1.finish(second, outcomes);
+    }
+
+    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
+        let (first, second) = infos.split_at(P::COUNT);
+        let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
+        self.0.decide_shadows(first, request, outcomes);
+        self.1.decide_shadows(second, request, others);
+    }
+
+    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
+        let (first, second) = infos.split_at(P::COUNT);
+        let (outcomes, others) = outcomes.split_at(P::COUNT);
+        self.0.watch_each(first, request, outcomes);
+        self.1.watch_each(second, request, others);
+    }
+}
+
+impl<P, Q> And<P, Q> {
+    /// Returns the verdict on a request that the policies outside of shadow mode have decided. If these policies have
+    /// admitted the request, lets the policies in shadow mode decide it, unless they have already done so.
+    fn verdict<Req>(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        mut decided: AllDecisions,
+        outcomes: &mut JointOutcomes,
+    ) -> Verdict
+    where
+        Self: JointPolicy<Req>,
+    {
+        let is_admitted = decided.iter().flatten().all(|one| one.is_shadow || one.decision.is_allowed());
+        self.finish(&mut decided, outcomes);
+        if !is_admitted {
+            return Err(RejectReason::Denied);
+        }
+        self.decide_shadows(infos, request, outcomes);
+        Ok(())
+    }
+}
+
+impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Req> for And<P, Q> {
+    type Outcomes = JointOutcomes;
+    type Wait = <P::Kind as JointKind>::Wait;
+
+    fn decide_request(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        max_wait: Option<Duration>,
+        outcomes: &mut JointOutcomes,
+    ) -> Progress<Self::Wait> {
+        let mut parts = Few::new();
+        if let Err(error) = self.gather(infos, request, max_wait, &mut parts) {
+            return Progress::Ready(Err(RejectReason::KeyError(error)));
+        }
+        parts.iter().for_each(|_| outcomes.push(None));
+        let report = &mut |at, decision| outcomes[at] = Some(Outcome::new(decision, false));
+        match P::Kind::decide_at_once(&parts, report) {
+            Some(true) => {
+                self.decide_shadows(infos, request, outcomes);
+                return Progress::Ready(Ok(()));
+            }
+            Some(false) => return Progress::Ready(Err(RejectReason::Denied)),
+            None => outcomes.clear(),
+        }
+        match P::Kind::decide(parts) {
+            JointOutcome::Ready(decided) => Progress::Ready(self.verdict(infos, request, decided, outcomes)),
+            JointOutcome::Pending(wait) => Progress::Pending(wait),
+        }
+    }
+
+    fn waited(
+        &self,
+        infos: &[PolicyInfo],
+        request: &Req,
+        waited: Result<AllDecisions, <P::Kind as JointKind>::Error>,
+        outcomes: &mut JointOutcomes,
+    ) -> Verdict {
+        let decided = match waited {
+            Ok(decided) => decided,
+            Err(error) => {
+                outcomes.resize_with(Self::COUNT, || None);
+                return Err(RejectReason::StoreError(error.into()));
+            }
+        };
+        infos.iter().for_each(PolicyInfo::log_store_decided);
+        self.verdict(infos, request, decided, outcomes)
+    }
+
+    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
+        self.watch_each(infos, request, outcomes);
+    }
+}
+
+impl<Res, P: SettlePolicies<Res>, Q: SettlePolicies<Res>> SettlePolicies<Res> for And<P, Q> {
+    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
+        let (first, second) = outcomes.split_at_mut(P::COUNT);
+        self.0.settle(first, response);
+        self.1.settle(second, response);
+    }
+}

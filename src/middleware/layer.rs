@@ -1,0 +1,739 @@
+//! The layers: [`RateLimitLayer`] with one policy, and [`Layers`] with several.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::info::{OnStoreError, PolicyInfo};
+use super::joint::And;
+use super::options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost};
+use super::policies::{Policies, PolicyCount};
+use super::policy::Policy;
+use super::respond::{HttpResponder, OnReject, Rejection};
+use super::service::RateLimit;
+use super::shadow::Shadow;
+use crate::algorithm::{Algorithm, HasPriority, Tiered, TokenBucket};
+use crate::error::ConfigError;
+use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
+use crate::limiter::RateLimiter;
+#[cfg(feature = "metrics")]
+use crate::metrics;
+use crate::quota::Quota;
+use crate::stats::{PolicyStats, Timeline, TopKeys};
+use crate::store::{MemoryStore, SettleStore, Store};
+
+/// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
+///
+/// ```
+/// use http::Request;
+/// use tower_throttle::algorithm::SlidingWindow;
+/// use tower_throttle::key::{Paths, PeerIp};
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_minute(100)))
+///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 })
+///     .unless(Paths::new(["/health", "/metrics"]))
+///     .name("per-ip");
+/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// ```
+///
+/// | you want | method |
+/// |---|---|
+/// | a limit per IP address of the TCP peer | [`per_ip`](RateLimitLayer::per_ip) |
+/// | a limit per user, header, route, or any other [key](crate::key), or another [algorithm](crate::algorithm) | [`new`](RateLimitLayer::new) |
+/// | to share one limiter among several layers, or to call the limiter directly | [`with_limiter`](RateLimitLayer::with_limiter), [`limiter`](RateLimitLayer::limiter) |
+/// | some requests to cost more than others | [`cost`](RateLimitLayer::cost) |
+/// | different limits for different callers or requests | [`tier`](RateLimitLayer::tier) |
+/// | a cost that is known only with the response | [`settle`](RateLimitLayer::settle) |
+/// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
+/// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
+/// | to choose what happens to requests without a key | [`missing_key`](RateLimitLayer::missing_key) |
+/// | to choose what happens to requests that the store cannot decide | [`on_store_error`](RateLimitLayer::on_store_error) |
+/// | to try a limit out before it is enforced | [`shadow`](RateLimitLayer::shadow) |
+/// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
+/// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
+/// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
+/// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
+/// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
+/// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
+/// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
+/// | the numbers of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
+///
+/// # Order of the methods
+///
+/// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
+/// `responder` before `on_reject`. Configure each layer before you join it by `and`. After `and`, only these methods
+/// can be called: `and`, `responder`, `on_reject`, `stats` and `record_metrics`. The methods not mentioned here can be
+/// called in any order before `and`.
+///
+/// # Shared state
+///
+/// A layer contains the state of its keys. The layer's clones share this state, as do all services to which the layer
+/// is applied. axum applies a layer once per route, and all these routes share one budget per key. For a budget per
+/// route, apply a separate layer to each route.
+///
+/// # Type parameters
+///
+/// The type can be written out: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
+/// [cost](RateLimitLayer::cost) and the other options of a request, `R` makes the
+/// [responses](RateLimitLayer::responder), and `S` stores the state.
+pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
+    policies: Arc<Policies<Policy<K, A, C, S>>>,
+    responder: R,
+}
+
+impl RateLimitLayer<PeerIp, TokenBucket> {
+    /// Creates a layer with a token bucket for each IP address of a TCP peer. All IPv6 addresses of a /64 share a
+    /// bucket.
+    #[must_use]
+    pub fn per_ip(quota: Quota) -> Self {
+        Self::new(PeerIp::new(), TokenBucket::new(quota))
+    }
+}
+
+impl<K, A: Algorithm> RateLimitLayer<K, A> {
+    /// Creates a layer with state in memory. `key` extracts the key of a request, and `algorithm` limits each key.
+    #[must_use]
+    pub fn new(key: K, algorithm: A) -> Self {
+        Self::with_limiter(key, RateLimiter::new(algorithm))
+    }
+}
+
+impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
+    /// Creates a layer from the key extractor `key` and a limiter. Other layers, and code that calls the limiter
+    /// directly, can share the limiter.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_minute(100))).max_keys(1_000_000).build();
+    /// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone());
+    /// println!("{} addresses are known", limiter.len());
+    /// ```
+    #[must_use]
+    pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
+        Self { policies: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
+    }
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
+    fn map_policy<L, D>(
+        self,
+        f: impl FnOnce(Policy<K, A, C, S>) -> Policy<L, A, D, S>,
+    ) -> RateLimitLayer<L, A, D, R, S> {
+        let policies = Arc::unwrap_or_clone(self.policies).map(f);
+        RateLimitLayer { policies: Arc::new(policies), responder: self.responder }
+    }
+
+    fn with_info(self, f: impl FnOnce(&mut PolicyInfo)) -> Self {
+        let mut policies = Arc::unwrap_or_clone(self.policies);
+        f(policies.first_info_mut());
+        Self { policies: Arc::new(policies), responder: self.responder }
+    }
+
+    /// Hides this policy from callers: no header field reports the policy, and no body and no gRPC details name it.
+    ///
+    /// Use this method for limits whose state callers must not see, such as one limit for all callers together. A
+    /// rejection still reports the time to wait.
+    #[must_use]
+    pub fn hidden(self) -> Self {
+        self.with_info(|info| info.names_mut().hide())
+    }
+
+    /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
+    /// [reject](MissingKey::Reject) them. The setting does not affect requests in which the client made the key
+    /// [invalid](crate::key::KeyError::invalid). These requests are always rejected, with HTTP 400 or gRPC
+    /// `INVALID_ARGUMENT`.
+    ///
+    /// ```
+    /// use tower_throttle::key::MissingKey;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).missing_key(MissingKey::Shared);
+    /// ```
+    #[must_use]
+    pub fn missing_key(self, missing: MissingKey) -> Self {
+        self.with_info(|info| info.set_missing_key(missing))
+    }
+
+    /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject)
+    /// them.
+    ///
+    /// With the feature `tracing`, the layer logs the first such request, and then none until the store has recovered.
+    /// The store has recovered when it has decided a certain number of requests in a row. The layer logs the recovery,
+    /// too. The number is 1 after the first logged failure, and doubles with each further logged failure, up to 1,024.
+    /// So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
+    /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot decide is
+    /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
+    #[must_use]
+    pub fn on_store_error(self, treatment: OnStoreError) -> Self {
+        self.with_info(|info| info.set_on_store_error(treatment))
+    }
+
+    /// Sets the policy's name in header fields and bodies. The default is `default`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `name` does not consist of 1 to 256 printable ASCII characters, because header fields contain the
+    /// name. For a name from outside the program, use [`try_name`](RateLimitLayer::try_name).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).name("per-ip");
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn name(self, name: &str) -> Self {
+        match self.try_name(name) {
+            Ok(layer) => layer,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Sets the policy's name, or returns an error if `name` is not valid.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `name` does not consist of 1 to 256 printable ASCII characters.
+    pub fn try_name(self, name: &str) -> Result<Self, ConfigError> {
+        let mut renamed = Ok(());
+        let layer = self.with_info(|info| renamed = info.names_mut().rename(name));
+        renamed.map(|()| layer)
+    }
+
+    fn map_options<D>(self, f: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
+        self.map_policy(|policy| policy.map_options(f))
+    }
+
+    /// Exempts requests that match `condition` from this limit.
+    ///
+    /// The condition is either a closure that states the type of its argument, or one of [`Paths`](crate::key::Paths),
+    /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) and
+    /// [`GrpcReflection`](crate::key::GrpcReflection). If `unless` is called twice, requests that match either
+    /// condition are exempt. Exempt requests need no key. But an exempt request is still rejected if its caller is [on
+    /// a deny list](crate::key::PeerIp::deny). To switch a limit off by configuration, use
+    /// [`shadow`](RateLimitLayer::shadow).
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::key::{Paths, Preflight};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// // inserted by an outer layer
+    /// #[derive(Clone)]
+    /// struct Staff;
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .unless(Preflight)
+    ///     .unless(Paths::new(["/health", "/metrics"]))
+    ///     .unless(|request: &Request<axum::body::Body>| request.extensions().get::<Staff>().is_some());
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, S> {
+        self.map_policy(|policy| policy.map_key(|key| Unless::new(key, condition)))
+    }
+
+    /// Sets `top` as the list of the keys that this policy denies most often. The list shows a hash of each key, with a
+    /// random seed. See [`TopKeys`].
+    ///
+    /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
+    #[must_use]
+    pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, S> {
+        self.watched(top, HashLabel)
+    }
+
+    /// Sets `top` as the list of the keys that this policy denies most often. The list shows each key by the string
+    /// that the function `label` returns.
+    ///
+    /// The string is shown as it is. So it must not contain what readers of the list must not see, such as an API key.
+    /// Call `top_keys_by` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use tower_throttle::stats::TopKeys;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let top = TopKeys::new();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).top_keys_by(&top, |ip: &IpAddr| ip.to_string());
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn top_keys_by<F, Key, T>(
+        self,
+        top: &TopKeys,
+        label: F,
+    ) -> RateLimitLayer<Watched<K, LabelFn<F>>, A, C, R, S>
+    where
+        F: Fn(&Key) -> T,
+        T: Into<String>,
+    {
+        self.watched(top, LabelFn::new(label))
+    }
+
+    fn watched<L>(self, top: &TopKeys, label: L) -> RateLimitLayer<Watched<K, L>, A, C, R, S> {
+        self.with_info(PolicyInfo::watch_keys)
+            .map_policy(|policy| policy.map_key(|key| Watched::new(key, top, label)))
+    }
+
+    /// Sets the function that returns whether a request has priority. The algorithm must be a [window with
+    /// priority](crate::algorithm::Priority), alone or within [`Tiered`] or [`Lockout`](crate::algorithm::Lockout).
+    /// Requests with priority can wait for the next window instead of being rejected. If you also set a
+    /// [`cost`](RateLimitLayer::cost), set the cost first.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::Global;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let window = SlidingWindow::new(Quota::per_second(100)).priority(20);
+    /// let layer = RateLimitLayer::new(Global, window)
+    ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    ///
+    /// The method does not compile with an algorithm that does not implement [`HasPriority`]:
+    ///
+    /// ```compile_fail,E0277
+    /// # use http::Request;
+    /// # use tower_throttle::algorithm::SlidingWindow;
+    /// # use tower_throttle::key::Global;
+    /// # use tower_throttle::{Quota, RateLimitLayer};
+    /// let window = SlidingWindow::new(Quota::per_second(100));
+    /// let layer = RateLimitLayer::new(Global, window)
+    ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
+    /// ```
+    #[must_use]
+    pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, PriorityFn<C, F>, R, S>
+    where
+        A: HasPriority,
+        F: Fn(&Req) -> bool,
+    {
+        self.map_options(|options| PriorityFn::new(options, has_priority))
+    }
+
+    /// Sets shadow mode. While `shadow` is on, this limit decides and counts calls, but neither denies nor delays any
+    /// call. The counts show what the limit would do. nginx calls this mode dry run.
+    ///
+    /// A call that would be denied or queued is admitted at once, and charges nothing. Such a call is
+    /// [counted](Shadow::denied), and an event of level `debug` is emitted (feature `tracing`). An
+    /// [`HttpResponder`](crate::middleware::HttpResponder) adds the extension
+    /// [`ShadowDenied`](crate::middleware::ShadowDenied) to the request. Callers see nothing of this limit. When shadow
+    /// mode is turned [off](Shadow::set), the limit is enforced, and the units that were charged in shadow mode count.
+    ///
+    /// If the layer is joined with others, this limit decides only the calls that the limits outside of shadow mode
+    /// admit. Shadow mode does not change how requests without a valid key and requests of forbidden callers are
+    /// treated: by default, they are rejected. If the store fails, this limit admits the call.
+    ///
+    /// ```
+    /// use tower_throttle::middleware::Shadow;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let shadow = Shadow::new();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).shadow(&shadow);
+    /// // a day later, if no legitimate caller would have been denied
+    /// println!("{} calls would have been denied", shadow.denied());
+    /// shadow.set(false);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn shadow(self, shadow: &Shadow) -> Self {
+        self.with_info(|info| info.set_shadow(shadow))
+    }
+
+    /// Sets a timeline. For each of the last 60 seconds, by default, the timeline counts what this policy does, and
+    /// records the response times of the inner service. If several policies have the same timeline, their counts are
+    /// added up.
+    ///
+    /// ```
+    /// use tower_throttle::stats::Timeline;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let last_minute = Timeline::new();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).timeline(&last_minute);
+    /// for (start, second) in last_minute.recent() {
+    ///     println!("{start:?}: {} admitted, {} denied", second.admitted, second.denied);
+    /// }
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn timeline(self, timeline: &Timeline) -> Self {
+        self.with_info(|info| info.set_timeline(timeline))
+    }
+
+    /// Joins two layers: a request is admitted only if both layers allow the request. If one layer denies the request,
+    /// neither layer charges it.
+    ///
+    /// Both policies decide the request in one step, so no other call for one of the two keys is decided in between.
+    /// The responder of this layer makes the responses. If both policies have the same name, the name of the second
+    /// gets a number: `default`, `default-2`.
+    ///
+    /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
+    /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
+    /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
+    /// the request, the request is admitted as soon as both queues can release it. On average, the inner service then
+    /// receives no more requests than either queue alone would release, but the intervals between the requests are less
+    /// even than with a single queue.
+    ///
+    /// Both layers must have their state in memory, or both in one `RedisStore` of the crate `tower-throttle-redis`:
+    /// see [many machines]. Call [`unless`](RateLimitLayer::unless) and [`missing_key`](RateLimitLayer::missing_key) on
+    /// each layer before you join the layers.
+    ///
+    /// [many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#several-limits
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::{Global, PeerIp};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5))
+    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))).name("all"));
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
+        let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
+        Layers { policies: Arc::new(policies), responder: self.responder }
+    }
+}
+
+impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S> {
+    /// Sets the function that returns the cost of a request, in units of the quota. The default is 1. With state in
+    /// memory, this limit never denies a request with a cost of 0.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
+    /// ```
+    #[must_use]
+    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, CostFn<F>, R, S>
+    where
+        F: Fn(&Req) -> u64,
+    {
+        self.map_options(|_| CostFn::new(cost))
+    }
+}
+
+impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
+    RateLimitLayer<K, Tiered<A>, C, R, S>
+{
+    /// Sets the function that returns the algorithm for a request. For example, the function can return one limit for
+    /// free users and another for paying users, or one for logins and another for searches.
+    ///
+    /// Units that a key uses in one tier count in all tiers: if a user moves to another tier, the usage is not reset.
+    /// See [`Tiered`]. Clients see the quota of the chosen algorithm. If you also set a [`cost`](RateLimitLayer::cost),
+    /// set the cost first.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::algorithm::{Tiered, TokenBucket};
+    /// use tower_throttle::key::Extension;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct User {
+    ///     id: u64,
+    ///     pays: bool,
+    /// }
+    ///
+    /// let free = TokenBucket::new(Quota::per_minute(10));
+    /// let paid = TokenBucket::new(Quota::per_minute(1_000));
+    /// let by_user = Extension::<User, _>::new(|user| user.id);
+    /// let layer = RateLimitLayer::new(by_user, Tiered::new(free.clone())).tier(
+    ///     move |request: &Request<axum::body::Body>, _key| {
+    ///         let pays = request.extensions().get().is_some_and(|user: &User| user.pays);
+    ///         if pays { paid.clone() } else { free.clone() }
+    ///     },
+    /// );
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn tier<F, Req>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, TierFn<C, F>, R, S>
+    where
+        K: KeyExtractor<Req>,
+        F: Fn(&Req, &K::Key) -> A,
+    {
+        self.with_info(|info| info.set_tiered()).map_options(|options| TierFn::new(options, choose))
+    }
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
+    /// Sets the function that returns the actual cost of a call, in units of the quota. The argument of the function is
+    /// the response to the call. If the function returns `None`, the charge of the call stays as it is.
+    ///
+    /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
+    /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
+    /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
+    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged. If fewer
+    /// units than the difference are available, only these units are charged, so the remaining units never become
+    /// negative. If the inner service returns an error, or the client disconnects before there is a response, the
+    /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
+    /// calls end.
+    ///
+    /// If the store settles a call at once, as [`MemoryStore`](crate::store::MemoryStore) does, the header fields of
+    /// the response describe the state after the settlement. In all other cases, for example if the function returned
+    /// `None` or the call was rejected, the header fields describe the state at the decision. The
+    /// [`Decision`](crate::Decision) in the request's extensions describes the state at the decision, too.
+    ///
+    /// ```
+    /// use axum::response::Response;
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// // five failed logins a minute, which are answered with 401; successful logins are free, also with a redirect
+    /// let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
+    ///     .settle(|response: &Response| u64::from(response.status().is_client_error()));
+    /// # let _: axum::Router = axum::Router::new().layer(logins);
+    /// ```
+    ///
+    /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
+    /// charged, callers cannot exceed the limit by many calls at once.
+    ///
+    /// A store in [Redis] charges and refunds the same units as a store in memory, but later: it
+    /// sends the settlement to the server when the response is ready, and waits for no reply. Until the server has
+    /// executed the settlement, the whole charge counts. If the server does not execute it within the store's
+    /// [deadline], or if the process ends before, the settlement is lost: the charge stays as it is, also if the call
+    /// has cost more. A [fallback] settles only the calls that it has decided.
+    ///
+    /// [Redis]: https://docs.rs/tower-throttle-redis
+    /// [deadline]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStoreBuilder.html#method.deadline
+    /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html#method.fallback
+    #[must_use]
+    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
+    where
+        F: Fn(&Res) -> Actual,
+        Actual: Into<Option<u64>>,
+    {
+        self.map_options(|options| SettleFn::new(options, actual))
+    }
+}
+
+impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
+    /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is
+    /// [`HttpResponder`]. Use [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
+    ///
+    /// ```
+    /// use tower_throttle::middleware::BodyFormat;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .responder(HttpResponder::new().body(BodyFormat::PlainText));
+    /// ```
+    #[must_use]
+    pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
+        RateLimitLayer { policies: self.policies, responder }
+    }
+
+    /// Returns the limiter of this layer. Code without a layer can call the limiter directly.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter<A, S> {
+        self.policies.parts().0.limiter()
+    }
+
+    /// Sets a function that is called with each rejection and the rejected request, before the response is made. The
+    /// function cannot change the response. Use the function for a counter, a log line or an alert of your own. The
+    /// function is called for HTTP, gRPC and all other services. Call `on_reject` after
+    /// [`responder`](RateLimitLayer::responder).
+    ///
+    /// The function runs in the task that calls the service or polls its future, so the function must not block.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::middleware::Rejection;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).on_reject(
+    ///     |rejection: &Rejection<'_>, request: &Request<axum::body::Body>| {
+    ///         for report in rejection.policies().iter().filter(|report| !report.decision().is_allowed()) {
+    ///             eprintln!("{} denied {}: {}", report.name(), request.uri().path(), report.decision());
+    ///         }
+    ///     },
+    /// );
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn on_reject<F, Req>(self, observe: F) -> RateLimitLayer<K, A, C, OnReject<R, F>, S>
+    where
+        F: Fn(&Rejection<'_>, &Req),
+    {
+        RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
+    }
+
+    /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden
+    /// callers, and the events of the store. All clones of this layer share these counts. Reading the counts blocks no
+    /// request.
+    ///
+    /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
+    /// policies. Clones of the layers that were joined share these counts.
+    ///
+    /// ```
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).name("per-ip");
+    /// let app: axum::Router = axum::Router::new().layer(layer.clone());
+    /// let stats = layer.stats();
+    /// println!("{}: {} admitted, {} denied", stats.name, stats.calls.admitted, stats.calls.denied);
+    /// assert_eq!(stats.keys.rejected, 0, "requests without a peer address");
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> PolicyStats {
+        self.policies.parts().1[0].stats(self.limiter().store().stats())
+    }
+
+    /// Passes the counts of this policy to the recorder of the `metrics` facade, if a recorder is installed. Call this
+    /// method before each scrape, or every few seconds. The chapter [In production](crate::guide::production) lists the
+    /// names and the labels of the metrics.
+    ///
+    /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. The clones
+    /// of a layer share these counts, so call this method for one of them, and give each policy a
+    /// [name](RateLimitLayer::name) of its own. When a queued request is admitted, the service records its wait in a
+    /// histogram. For all other requests, the service itself records nothing.
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        metrics::record(&self.stats(), S::CAN_FAIL);
+    }
+}
+
+impl<Svc, K, A: Algorithm, C, R: Clone, S> Layer<Svc> for RateLimitLayer<K, A, C, R, S> {
+    type Service = RateLimit<Svc, Policy<K, A, C, S>, R>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        RateLimit::new(inner, Arc::clone(&self.policies), self.responder.clone())
+    }
+}
+
+impl<K, A: Algorithm, C, R: Clone, S> Clone for RateLimitLayer<K, A, C, R, S> {
+    fn clone(&self) -> Self {
+        Self { policies: Arc::clone(&self.policies), responder: self.responder.clone() }
+    }
+}
+
+impl<K, A: Algorithm, C, R, S: Store<A>> fmt::Debug for RateLimitLayer<K, A, C, R, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("policies", &self.policies).finish_non_exhaustive()
+    }
+}
+
+/// A layer with several policies. If one policy denies a call, no policy charges the call. Created by
+/// [`and`](RateLimitLayer::and).
+pub struct Layers<P, R> {
+    policies: Arc<Policies<P>>,
+    responder: R,
+}
+
+impl<P: Clone, R> Layers<P, R> {
+    /// Joins another layer: a request is admitted only if all policies allow the request. See [`RateLimitLayer::and`].
+    #[must_use]
+    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
+        let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
+        Layers { policies: Arc::new(policies), responder: self.responder }
+    }
+}
+
+impl<P: PolicyCount, R> Layers<P, R> {
+    /// Returns the counts of each policy, in the order in which the policies were joined. If a clone of a layer was
+    /// joined, the joined policy and the original layer share their counters.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::{Global, PeerIp};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5)).name("per-ip")
+    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))).name("all"));
+    /// for policy in layer.stats() {
+    ///     println!("{}: {} admitted, {} denied", policy.name, policy.calls.admitted, policy.calls.denied);
+    /// }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> Vec<PolicyStats> {
+        self.policies.stats()
+    }
+
+    /// Passes the counts of each policy to the recorder of the `metrics` facade. See
+    /// [`RateLimitLayer::record_metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        self.stats().iter().for_each(|stats| metrics::record(stats, P::CAN_FAIL));
+    }
+}
+
+impl<P, R> Layers<P, R> {
+    /// Sets the responder, which makes the responses. See [`RateLimitLayer::responder`].
+    #[must_use]
+    pub fn responder<T>(self, responder: T) -> Layers<P, T> {
+        Layers { policies: self.policies, responder }
+    }
+
+    /// Sets a function that is called with each rejection and the rejected request. See [`RateLimitLayer::on_reject`].
+    #[must_use]
+    pub fn on_reject<F, Req>(self, observe: F) -> Layers<P, OnReject<R, F>>
+    where
+        F: Fn(&Rejection<'_>, &Req),
+    {
+        Layers { policies: self.policies, responder: OnReject::new(self.responder, observe) }
+    }
+}
+
+impl<Svc, P, R: Clone> Layer<Svc> for Layers<P, R> {
+    type Service = RateLimit<Svc, P, R>;
+
+    fn layer(&self, inner: Svc) -> Self::Service {
+        RateLimit::new(inner, Arc::clone(&self.policies), self.responder.clone())
+    }
+}
+
+impl<P, R: Clone> Clone for Layers<P, R> {
+    fn clone(&self) -> Self {
+        Self { policies: Arc::clone(&self.policies), responder: self.responder.clone() }
+    }
+}
+
+impl<P: fmt::Debug, R> fmt::Debug for Layers<P, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layers").field("policies", &self.policies).finish_non_exhaustive()
+    }
+}
+
+/// A layer whose policies can be joined with those of another layer.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no layer whose policies can be joined with those of another",
+    note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"
+)]
+pub trait IntoPolicySet {
+    #[doc(hidden)]
+    type PolicySet;
+
+    #[doc(hidden)]
+    fn into_policy_set(self) -> Policies<Self::PolicySet>;
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> IntoPolicySet for RateLimitLayer<K, A, C, R, S> {
+    type PolicySet = Policy<K, A, C, S>;
+
+    fn into_policy_set(self) -> Policies<Policy<K, A, C, S>> {
+        Arc::unwrap_or_clone(self.policies)
+    }
+}
+
+impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
+    type PolicySet = P;
+
+    fn into_policy_set(self) -> Policies<P> {
+        Arc::unwrap_or_clone(self.policies)
+    }
+}
+
+/// The layer that results from joining two layers, with the responder `R`.
+type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPolicySet>::PolicySet>, R>;

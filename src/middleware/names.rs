@@ -1,0 +1,250 @@
+//! The name of a policy, and the parts of responses that contain the name. These parts are built once and sent many
+//! times.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue};
+
+use super::field_values::{self, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after};
+use super::problem_json;
+use crate::algorithm::{Algorithm, QuotaPolicy};
+use crate::error::ConfigError;
+
+/// The maximum length of a name, in bytes.
+const MAX_LEN: usize = 256;
+
+/// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`Algorithm::for_each_policy`].
+#[derive(Clone, Debug)]
+pub(super) struct PolicyNames {
+    names: Box<[PolicyName]>,
+    /// `true` if the policy is not reported to callers.
+    hidden: bool,
+}
+
+impl PolicyNames {
+    pub(super) fn unnamed(algorithm: &impl Algorithm) -> Self {
+        let mut names = Vec::new();
+        algorithm.for_each_policy(&mut |policy| names.push(PolicyName::unnamed(policy)));
+        let mut names = Self { names: names.into(), hidden: false };
+        names.deduplicate(&mut HashSet::new());
+        names
+    }
+
+    /// Gives the name `name` to all limits. For each limit except the first, a number is appended to the name.
+    pub(super) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
+        let names: Result<_, _> =
+            self.names.iter().map(|label| PolicyName::new(name, label.policy)).collect();
+        self.names = names?;
+        self.deduplicate(&mut HashSet::new());
+        Ok(())
+    }
+
+    pub(super) fn hide(&mut self) {
+        self.hidden = true;
+    }
+
+    pub(super) fn is_hidden(&self) -> bool {
+        self.hidden
+    }
+
+    /// Appends a number to each name that is already in `taken`: `default`, `default-2`, `default-3`. Adds all names to
+    /// `taken`.
+    pub(super) fn deduplicate(&mut self, taken: &mut HashSet<String>) {
+        for label in &mut self.names {
+            let mut name = label.given.clone();
+            for number in 2_u32.. {
+                if taken.insert(name.clone()) {
+                    break;
+                }
+                name = label.numbered(number);
+            }
+            if *name != *label.name {
+                *label =
+                    PolicyName { given: label.given.clone(), ..PolicyName::printable(&name, label.policy) };
+            }
+        }
+    }
+
+    /// Returns the name of the first limit.
+    pub(super) fn first(&self) -> &PolicyName {
+        &self.names[0]
+    }
+
+    /// Returns the names of all limits.
+    pub(super) fn all(&self) -> &[PolicyName] {
+        &self.names
+    }
+
+    /// Returns the body of the rejection of a request that the store of this policy could not decide.
+    pub(super) fn store_failed_body(&self) -> Bytes {
+        if self.hidden { problem_json::reduced_capacity(&[]) } else { self.first().reduced_body() }
+    }
+}
+
+/// The name and the quota of one limit, and the parts of responses that depend on nothing else.
+#[derive(Clone, Debug)]
+pub(super) struct PolicyName {
+    name: Arc<str>,
+    /// The name that was set, or `default`, without the number that makes `name` unique.
+    given: String,
+    policy: QuotaPolicy,
+    /// The item of `RateLimit-Policy`.
+    policy_field: HeaderValue,
+    /// The start of the item of `RateLimit`, which ends just before the number of the remaining units.
+    item: String,
+    /// The body of a rejection with status 429, if no other policy that is visible to callers denied the request.
+    exceeded: Bytes,
+    /// The body of a rejection with status 503. It is sent if the limiter is closed, if its key table is full, or if
+    /// its store failed.
+    reduced: Bytes,
+    /// The header fields that report this limit. The value of `RateLimit` is empty. These fields and those of `denied`
+    /// are copied into responses, so that the names of fields are not hashed for each response.
+    fields: HeaderMap,
+    /// The header fields of a usual rejection by this limit. The values of `Retry-After` and `RateLimit` are empty.
+    denied: HeaderMap,
+}
+
+impl PolicyName {
+    fn new(name: &str, policy: QuotaPolicy) -> Result<Self, ConfigError> {
+        let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        if !printable || name.is_empty() || name.len() > MAX_LEN {
+            return Err(ConfigError::policy_name(name));
+        }
+        Ok(Self::printable(name, policy))
+    }
+
+    fn printable(name: &str, policy: QuotaPolicy) -> Self {
+        let policy_field = field_values::policy(name, policy);
+        Self {
+            fields: Self::prebuilt_fields(&policy_field),
+            denied: Self::prebuilt_denied(&policy_field),
+            policy_field,
+            item: field_values::item_start(name),
+            exceeded: problem_json::quota_exceeded(&[name]),
+            reduced: problem_json::reduced_capacity(&[name]),
+            name: name.into(),
+            given: name.to_owned(),
+            policy,
+        }
+    }
+
+    fn unnamed(policy: QuotaPolicy) -> Self {
+        Self::printable("default", policy)
+    }
+
+    /// Returns the item of `RateLimit-Policy`, with `quota` or, if this is `None`, with the quota for which the name was
+    /// made.
+    pub(super) fn policy_item(&self, quota: Option<QuotaPolicy>) -> HeaderValue {
+        match quota {
+            None => self.policy_field.clone(),
+            Some(quota) => field_values::policy(self.name(), quota),
+        }
+    }
+
+    /// Returns the item of `RateLimit`.
+    #[inline]
+    pub(super) fn limit_item(&self, remaining: u64, window: Option<Duration>) -> HeaderValue {
+        field_values::item(&self.item, remaining, window)
+    }
+
+    /// Sets `headers` to both fields. `item` returns the value of `RateLimit`.
+    #[inline]
+    pub(super) fn set_fields(&self, headers: &mut HeaderMap, item: impl FnOnce() -> HeaderValue) {
+        *headers = self.fields.clone();
+        if let Some((_, value)) = headers.iter_mut().find(|(name, _)| *name == RATELIMIT) {
+            *value = item();
+        }
+    }
+
+    /// Sets `headers` to the header fields of a usual rejection by this limit. `item` returns the value of `RateLimit`.
+    #[inline]
+    pub(super) fn set_denied_fields(
+        &self,
+        headers: &mut HeaderMap,
+        wait: Duration,
+        item: impl Fn() -> HeaderValue,
+    ) {
+        *headers = self.denied.clone();
+        for (name, value) in headers {
+            if *name == RETRY_AFTER {
+                *value = retry_after(wait);
+            } else if *name == RATELIMIT {
+                *value = item();
+            }
+        }
+    }
+
+    /// Returns the body of a rejection with status 429, if no other policy that is visible to callers denied the
+    /// request.
+    #[inline]
+    pub(super) fn exceeded_body(&self) -> Bytes {
+        self.exceeded.clone()
+    }
+
+    /// Returns the body of a rejection with status 503.
+    pub(super) fn reduced_body(&self) -> Bytes {
+        self.reduced.clone()
+    }
+
+    /// Returns the name as a structured-field string.
+    pub(super) fn name_item(&self) -> &str {
+        self.item.strip_suffix(";r=").unwrap_or(&self.item)
+    }
+
+    /// Returns the name that was set, with `number` appended. The name is cut so that the result does not exceed the
+    /// maximum length.
+    fn numbered(&self, number: u32) -> String {
+        let number = format!("-{number}");
+        // Names are ASCII, so each index is a character boundary.
+        format!("{}{number}", &self.given[..self.given.len().min(MAX_LEN - number.len())])
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
+
+    pub(super) fn policy(&self) -> QuotaPolicy {
+        self.policy
+    }
+
+    fn prebuilt_fields(policy_field: &HeaderValue) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(RATELIMIT_POLICY, policy_field.clone());
+        fields.insert(RATELIMIT, HeaderValue::from_static(""));
+        fields
+    }
+
+    fn prebuilt_denied(policy_field: &HeaderValue) -> HeaderMap {
+        let mut fields = HeaderMap::new();
+        fields.insert(CONTENT_TYPE, problem_json::MEDIA_TYPE);
+        fields.insert(CACHE_CONTROL, NO_STORE);
+        fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
+        fields.extend(Self::prebuilt_fields(policy_field));
+        fields
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_name_that_no_header_can_carry_is_an_error() {
+        let policy = QuotaPolicy::new(1, Duration::from_secs(1));
+        for name in ["é", "a\nb", "a\r\nb", "", "\u{7f}", &"x".repeat(257)] {
+            assert!(PolicyName::new(name, policy).is_err(), "{name:?}");
+        }
+        for name in [r#"a"b\c"#, "per ip", &"x".repeat(256)] {
+            assert!(PolicyName::new(name, policy).is_ok(), "{name:?}");
+        }
+    }
+}

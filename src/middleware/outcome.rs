@@ -1,0 +1,221 @@
+//! The outcomes of a request, one for each policy that decided the request. The outcomes are kept until the response is
+//! made.
+
+use std::mem;
+
+use super::info::PolicyInfo;
+use crate::algorithm::{Algorithm, QuotaPolicy};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::stats::{CallOutcome, Event, Timeline};
+use crate::store::{Permit, Reservation};
+
+/// The decision of one policy, with what is needed until the response is made.
+#[derive(Debug)]
+pub struct Outcome {
+    decision: Decision,
+    /// `true` if the decision was made in shadow mode: the request is admitted, and nothing is reported to the caller.
+    is_shadow: bool,
+    /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
+    /// neither a permit nor such a charge.
+    reservation: Reservation,
+    /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
+    details: Option<Box<OutcomeDetails>>,
+}
+
+/// The part of an [`Outcome`] that few requests have.
+#[derive(Debug, Default)]
+pub(super) struct OutcomeDetails {
+    /// The quotas of the algorithm that decided the request. Empty if these are the quotas with which the policy was
+    /// created.
+    quotas: Vec<QuotaPolicy>,
+    /// `true` if a function chose the algorithm for the request.
+    is_tiered: bool,
+    /// The units that the call has borrowed from the next window.
+    borrowed: u64,
+}
+
+impl OutcomeDetails {
+    /// Creates the details of a decision that `algorithm` made.
+    pub(super) fn boxed(algorithm: &impl Algorithm, is_tiered: bool) -> Box<Self> {
+        let mut quotas = Vec::new();
+        algorithm.for_each_policy(&mut |quota| quotas.push(quota));
+        Box::new(Self { quotas, is_tiered, borrowed: 0 })
+    }
+}
+
+impl Outcome {
+    /// Creates an outcome without a reservation and without details.
+    #[inline]
+    pub(super) fn new(decision: Decision, is_shadow: bool) -> Self {
+        Self::with(decision, is_shadow, Reservation::default(), None)
+    }
+
+    #[inline(always)]
+    pub(super) fn with(
+        decision: Decision,
+        is_shadow: bool,
+        reservation: Reservation,
+        details: Option<Box<OutcomeDetails>>,
+    ) -> Self {
+        Self { decision, is_shadow, reservation, details }
+    }
+
+    #[inline]
+    pub(super) fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Returns whether the decision was made in shadow mode.
+    #[inline]
+    pub(super) fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// Returns the quotas of the algorithm that decided the request. Empty if these are the quotas with which the
+    /// policy was created.
+    #[inline]
+    pub(super) fn quotas(&self) -> &[QuotaPolicy] {
+        self.details.as_ref().map_or(&[], |details| &details.quotas)
+    }
+
+    /// Returns whether a function chose the algorithm for the request.
+    #[inline]
+    pub(super) fn is_tiered(&self) -> bool {
+        self.details.as_ref().is_some_and(|details| details.is_tiered)
+    }
+
+    #[inline(always)]
+    pub(super) fn set_details(&mut self, details: Option<Box<OutcomeDetails>>) {
+        self.details = details;
+    }
+
+    /// Settles the call, if it has a reservation and `actual` returns its cost. Returns whether this has changed the
+    /// decision.
+    #[inline]
+    pub(super) fn settle(&mut self, actual: impl FnOnce() -> Option<u64>) -> bool {
+        if !self.reservation.is_empty()
+            && let Some(actual) = actual()
+            && let Some(decision) = mem::take(&mut self.reservation).settle(actual)
+        {
+            self.decision = decision.with_delay(Nanos::from(self.decision.delay()).0);
+            return true;
+        }
+        false
+    }
+
+    /// Sets the number of units that the call has borrowed from the next window.
+    pub(super) fn set_borrowed(&mut self, units: u64) {
+        if units > 0 {
+            self.details.get_or_insert_default().borrowed = units;
+        }
+    }
+
+    fn borrowed(&self) -> u64 {
+        self.details.as_ref().map_or(0, |details| details.borrowed)
+    }
+}
+
+/// Takes the permits of all policies out of the outcomes. Returns one permit that holds all of them, and that is empty
+/// if no policy limits calls in progress.
+#[inline]
+pub(super) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Permit {
+    let has_permit = |outcome: &Outcome| outcome.reservation.is_permit();
+    match outcomes.iter().flatten().any(has_permit) {
+        true => Permit::merged(
+            outcomes
+                .iter_mut()
+                .flatten()
+                .filter(|outcome| has_permit(outcome))
+                .map(|outcome| mem::take(&mut outcome.reservation)),
+        ),
+        false => Permit::default(),
+    }
+}
+
+/// Returns the policies that have an outcome for a request, each with its outcome. A policy from which the request is
+/// exempt has none.
+#[inline]
+pub(super) fn limited<'a>(
+    infos: &'a [PolicyInfo],
+    outcomes: &'a [Option<Outcome>],
+) -> impl Iterator<Item = (&'a PolicyInfo, &'a Outcome)> {
+    infos.iter().zip(outcomes).filter_map(|(info, outcome)| Some((info, outcome.as_ref()?)))
+}
+
+/// Returns the decision of the last policy in shadow mode that would have denied the request.
+#[inline]
+pub(super) fn shadow_denial(outcomes: &[Option<Outcome>]) -> Option<&Decision> {
+    let denied = |outcome: &&Outcome| outcome.is_shadow && !outcome.decision.is_allowed();
+    outcomes.iter().flatten().rfind(denied).map(|outcome| &outcome.decision)
+}
+
+/// Records the decisions on a request in the timelines of its policies. `is_admitted` says whether the request was
+/// admitted. Returns the clock reading from which the response time is measured. This is a reading of the clock of the
+/// first timeline. Returns zero if no policy with an outcome has a timeline.
+// This function is inlined, so that the loop over a single policy disappears.
+#[inline(always)]
+pub(super) fn record_decisions(
+    infos: &[PolicyInfo],
+    outcomes: &[Option<Outcome>],
+    is_admitted: bool,
+) -> Nanos {
+    let mut started = None;
+    for (info, outcome) in infos.iter().zip(outcomes) {
+        let (Some(timeline), Some(outcome)) = (info.timeline(), outcome) else { continue };
+        let now = timeline.now();
+        started.get_or_insert(now);
+        match (is_admitted, outcome.decision.is_allowed()) {
+            (true, _) if outcome.decision.is_delayed() => record_release(timeline, now, outcome.borrowed()),
+            (true, _) => timeline.record(now, Event::Admitted),
+            (false, false) => timeline.record(now, Event::Denied),
+            // Another policy denied the request.
+            (false, true) => {}
+        }
+    }
+    started.unwrap_or(Nanos::ZERO)
+}
+
+/// Records that a request was admitted after a wait.
+#[cold]
+fn record_release(timeline: &Timeline, now: Nanos, borrowed: u64) {
+    timeline.record(now, Event::Released(borrowed));
+}
+
+/// Records the response to a request, or the error of the inner service, in the timelines of its policies. `started` is
+/// the reading that [`record_decisions`] returned for the request.
+#[inline(always)]
+pub(super) fn record_end(
+    infos: &[PolicyInfo],
+    outcomes: &[Option<Outcome>],
+    started: Nanos,
+    is_success: bool,
+) {
+    let mut time = None;
+    for (info, outcome) in infos.iter().zip(outcomes) {
+        let (Some(timeline), Some(_)) = (info.timeline(), outcome) else { continue };
+        let now = timeline.now();
+        let time = *time.get_or_insert_with(|| now.saturating_since(started));
+        match is_success {
+            true => timeline.record(now, Event::Succeeded(time)),
+            false => timeline.record(now, Event::Failed(time)),
+        }
+    }
+}
+
+/// Returns a word for the outcome of a request. If a policy denied the request, this is the word for the denial.
+/// Otherwise, the word is for the first of these that is true of the request: denied in shadow mode, queued, admitted.
+/// Returns `None` if no policy has an outcome.
+pub(super) fn word(outcomes: &[Option<Outcome>]) -> Option<&'static str> {
+    let word = |outcome: &Outcome| match &outcome.decision {
+        decision if decision.is_allowed() && decision.is_delayed() => CallOutcome::Queued,
+        decision => CallOutcome::of(decision, outcome.is_shadow),
+    };
+    let rank = |outcome: &CallOutcome| match outcome {
+        CallOutcome::Admitted => 0,
+        CallOutcome::Queued => 1,
+        CallOutcome::ShadowDenied => 2,
+        _ => 3,
+    };
+    outcomes.iter().flatten().map(word).max_by_key(rank).map(CallOutcome::label)
+}

@@ -1,0 +1,81 @@
+//! A responder that calls a function with each rejection.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{PolicyReport, Rejection, Responder};
+use crate::decision::Decision;
+use crate::middleware::drain::Drain;
+use crate::store::Permit;
+
+/// A responder that calls a function before it makes the response to a rejected call. Created by
+/// [`on_reject`](crate::middleware::RateLimitLayer::on_reject).
+pub struct OnReject<R, F> {
+    responder: R,
+    observe: Arc<F>,
+}
+
+impl<R, F> OnReject<R, F> {
+    pub(in crate::middleware) fn new(responder: R, observe: F) -> Self {
+        Self { responder, observe: Arc::new(observe) }
+    }
+}
+
+impl<Req, Res, Err, R, F> Responder<Req, Res, Err> for OnReject<R, F>
+where
+    R: Responder<Req, Res, Err>,
+    F: Fn(&Rejection<'_>, &Req),
+{
+    type Response = R::Response;
+    type Error = R::Error;
+
+    fn max_wait(&self, request: &Req) -> Option<Duration> {
+        self.responder.max_wait(request)
+    }
+
+    fn on_admit(&self, request: &mut Req, reports: &[PolicyReport<'_>]) {
+        self.responder.on_admit(request, reports);
+    }
+
+    fn on_shadow_deny(&self, request: &mut Req, denial: &Decision) {
+        self.responder.on_shadow_deny(request, denial);
+    }
+
+    fn hold_permit(&self, response: Self::Response, permit: Permit) -> Self::Response {
+        self.responder.hold_permit(response, permit)
+    }
+
+    fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response {
+        self.responder.map_response(reports, response)
+    }
+
+    fn map_error(&self, error: Err) -> Self::Error {
+        self.responder.map_error(error)
+    }
+
+    fn reject(&self, request: &Req, rejection: Rejection<'_>) -> Result<Self::Response, Self::Error> {
+        (self.observe)(&rejection, request);
+        self.responder.reject(request, rejection)
+    }
+
+    fn drain(&self, request: Req) -> Option<Drain> {
+        self.responder.drain(request)
+    }
+
+    fn drained(&self, answer: &mut Self::Response) {
+        self.responder.drained(answer);
+    }
+}
+
+impl<R: Clone, F> Clone for OnReject<R, F> {
+    fn clone(&self) -> Self {
+        Self { responder: self.responder.clone(), observe: Arc::clone(&self.observe) }
+    }
+}
+
+impl<R: fmt::Debug, F> fmt::Debug for OnReject<R, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnReject").field("responder", &self.responder).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,26 @@
+//! The layer around services: alone, joined with others, between tower's own layers, and with stores that reply later.
+
+mod and;
+mod and_with_queue;
+mod built_keys;
+#[cfg(feature = "test-util")]
+mod contract;
+mod custom_store;
+mod full_table;
+mod headers;
+mod joint_edge_cases;
+mod key_texts;
+mod keys;
+mod lockout;
+mod mistakes;
+mod observed;
+mod permit_release;
+mod readiness;
+mod service;
+mod shared_keys;
+mod shutdown;
+#[path = "../support/mod.rs"]
+mod support;
+mod task_store;
+mod unread;
+mod with_tower_layers;

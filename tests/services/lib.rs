@@ -1,1 +1,0 @@
-//! Only a package with a library or a program can have tests.
