@@ -5,8 +5,10 @@ use std::time::Duration;
 use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisResult};
 
 use super::client::Client;
+use super::client::Server;
 use super::cluster::Cluster;
 use super::connection::Connection;
+use super::connection::kept_alive;
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::link::Link;
 use super::links::Links;
@@ -14,7 +16,6 @@ use super::names::Names;
 use super::permits::Listener;
 use super::scripts::TimeSource;
 use super::sentinel::Sentinels;
-use super::server::{Server, kept_alive};
 use super::settings::Settings;
 use super::store::RedisStore;
 use tower_throttle::clock::AnyClock;

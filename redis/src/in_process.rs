@@ -6,12 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::Arg;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::builder::RedisStoreBuilder;
-use super::connection::{Call, CallError, Command, Connection, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::RedisError;
 use super::lease::reference::{Leased, execute};
 use super::packed::{Unpacked, bytes_of};
@@ -190,13 +189,8 @@ fn decide(mut packed: Unpacked<'_>, text: &str, now: u64) -> Option<String> {
 }
 
 impl Connection for RedisInProcess {
-    fn call(&self, command: Command) -> Call {
-        let words = command.words.args_iter().filter_map(|word| match word {
-            // Each byte becomes a character, because the numbers of a script are not text.
-            Arg::Simple(word) => Some(word.iter().copied().map(char::from).collect::<String>()),
-            _ => None,
-        });
-        let (server, command) = (self.clone(), words.collect::<Vec<_>>());
+    fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
+        let (server, command) = (self.clone(), command.words());
         Box::pin(async move {
             sleep(server.server.round_trip / 2).await;
             // The sender lives in `server`, so this does not fail.

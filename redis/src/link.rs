@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::answer::{Answer, Verdict};
 use super::breaker::Breaker;
-use super::connection::{CallError, Command, Connection, Listening, OnMessage, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, OnMessage, Reply};
 use super::decide_script::KeySteps;
 use super::error::{RedisError, RedisErrorKind};
 use super::packed::Packed;
@@ -247,7 +247,7 @@ impl Link {
     }
 
     /// Passes the messages on a channel to `on_message`, until the connection for messages ends.
-    pub(super) fn listen(&self, channel: String, on_message: OnMessage) -> Listening {
+    pub(super) fn listen(&self, channel: String, on_message: OnMessage) -> BoxFuture<()> {
         self.connection.listen(channel, on_message)
     }
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 use ::redis::{ConnectionAddr, ConnectionInfo};
 
 use super::client::Client;
+use super::client::Server;
+use super::connection::at_address;
 use super::error::{RedisError, convert};
 use super::link::Link;
 use super::scripts::TimeSource;
-use super::server::{Server, kept_alive};
 use super::slots::Address;
 use tower_throttle::clock::AnyClock;
 use tower_throttle::stats::StoreStats;
@@ -67,13 +68,7 @@ impl Node {
 impl Address {
     /// Returns the settings of `like` for a server at this address, whose connections are kept alive.
     pub(super) fn apply_to(&self, like: &ConnectionInfo) -> ConnectionInfo {
-        let Self { host, port } = self.clone();
-        kept_alive(like.clone().set_addr(match like.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        }))
+        at_address(like, self.host.clone(), self.port)
     }
 
     /// Returns the address of a server, if it has a port.

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::redis_server::{RedisServer, Reply};
 use crate::builder::RedisStoreBuilder;
-use crate::client::Client;
+use crate::client::{Client, Server};
 use crate::scripts::TimeSource;
-use crate::server::Server;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,

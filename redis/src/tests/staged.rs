@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::future::{pending, ready};
 use std::sync::{Arc, Mutex};
 
-use ::redis::Arg;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::connection::{Call, CallError, Command, Connection, Reply};
+use crate::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::packed::{Unpacked, bytes_of};
 
@@ -147,12 +146,8 @@ impl Staged {
 }
 
 impl Connection for Staged {
-    fn call(&self, command: Command) -> Call {
-        let words = command.words.args_iter().map(|word| match word {
-            Arg::Simple(word) => word.iter().map(|byte| char::from(*byte)).collect(),
-            _ => panic!("no cursors"),
-        });
-        let command: Vec<String> = words.collect();
+    fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
+        let command = command.words();
         let mode = {
             let mut state = self.0.state.lock().unwrap();
             state.commands.push(command.clone());
