@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
 use tower_throttle::clock::Nanos;
+use tower_throttle::stats::StoreStats;
 
 /// The number of failed trips in a row that opens the breaker, if the last of these trips was late or had no
 /// connection. Any other outage opens the breaker at once.
@@ -124,7 +125,7 @@ impl Breaker {
         }
         // A trip may read first, and fail only when it writes. Trips that began before the breaker opened must not
         // prolong the pause.
-        let writes = error.kind().concerns_writes();
+        let writes = concerns_writes(error.kind());
         let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
         if !was_open || open.is_trying || has_failed_to_write {
             // A closed breaker has no pause, so the first pause is the shortest.
@@ -140,14 +141,23 @@ impl Breaker {
         true
     }
 
-    /// Returns how often the breaker has opened.
-    pub(super) fn opened(&self) -> u64 {
+    /// Sets how often the breaker has opened, and whether it is open.
+    pub(super) fn add_to(&self, stats: &mut StoreStats) {
+        (stats.circuit_openings, stats.is_circuit_open) = (self.opened(), self.is_open());
+    }
+
+    fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.next_attempt.load(Ordering::Relaxed) > 0
     }
+}
+
+/// Returns whether a server that replies with an error of this kind may still be able to read.
+const fn concerns_writes(kind: RedisErrorKind) -> bool {
+    matches!(kind, RedisErrorKind::ReadOnly | RedisErrorKind::OutOfMemory | RedisErrorKind::Permission)
 }
 
 #[cfg(feature = "tracing")]

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::connection::{BoxFuture, CallError, Command, Connection, OnMessage, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::sentinel::Sentinels;
 use tower_throttle::clock::{AnyClock, Nanos};
@@ -313,7 +313,7 @@ impl Connection for Client {
         self.0.current.borrow().connection.as_ref().is_some_and(Connected::is_silent)
     }
 
-    fn listen(&self, channel: String, on_message: OnMessage) -> BoxFuture<()> {
+    fn listen(&self, channel: String, on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<()> {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
             let subscribed = tokio::time::timeout(inner.timeout, inner.server.subscribe(&channel)).await;

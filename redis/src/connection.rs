@@ -48,13 +48,10 @@ pub(super) trait Connection: Send + Sync + 'static {
 
     /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends
     /// when that connection ends, or if it cannot be made. By default, there are no messages.
-    fn listen(&self, _channel: String, _on_message: OnMessage) -> BoxFuture<()> {
+    fn listen(&self, _channel: String, _on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<()> {
         Box::pin(std::future::pending())
     }
 }
-
-/// The receiver of messages.
-pub(super) type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
 
 /// A future whose type is erased.
 pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::operation::Operation;
-use super::plan::Plan;
+use super::states::{Operation, Plan};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::clock::Nanos;
@@ -95,7 +94,7 @@ impl<A: StoredAlgorithm> Denials<A> {
         call: &Operation<A>,
         local: Nanos,
     ) -> Option<Decision> {
-        if self.longest == 0 || call.cost == 0 {
+        if self.longest == 0 || call.cost() == 0 {
             return None;
         }
         let mut set = self.set(key)?;
@@ -104,11 +103,9 @@ impl<A: StoredAlgorithm> Denials<A> {
         let elapsed = local.saturating_since(remembered.sent);
         let mut decision = None;
         if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
-            let mut state = remembered.state.clone();
-            let algorithm = call.algorithm(&plan.algorithm, &mut state);
             let now = remembered.now.saturating_add(elapsed);
-            decision =
-                Some(algorithm.peek(&mut state, now, call.cost)).filter(|decision| !decision.is_allowed());
+            let peeked = call.peek(plan, remembered.state.clone(), now);
+            decision = Some(peeked).filter(|decision| !decision.is_allowed());
         }
         if decision.is_none() {
             set.swap_remove(place);
@@ -140,8 +137,8 @@ impl<A: StoredAlgorithm> Denials<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::Action;
-    use crate::scripts::TimeSource;
+    use crate::script::TimeSource;
+    use crate::states::Action;
     use tower_throttle::Quota;
     use tower_throttle::algorithm::{Algorithm, FixedWindow};
 
@@ -151,7 +148,7 @@ mod tests {
         let denials = Denials::new(Duration::from_secs(1));
         let mut state = plan.algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         assert!(plan.algorithm.check(&mut state, Nanos::ZERO, 1).is_allowed());
-        let call = Operation::new(Action::Check, 1);
+        let call = Operation::new(Action::Check, 1, None);
         for number in 0..100_000 {
             let (key, now) = (Arc::from(number.to_string()), Nanos(number));
             denials.remember(&key, &plan, state.clone(), now, now);

@@ -1,13 +1,13 @@
 //! Scripts and compare-and-set on a real server, compared with the algorithm itself: random calls at times that the
 //! tests set.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::redis_server::{RedisServer, Reply};
-use crate::builder::RedisStoreBuilder;
 use crate::client::{Client, Server};
-use crate::scripts::TimeSource;
+use crate::script::TimeSource;
+use crate::store::RedisStore;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,
@@ -43,10 +43,11 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client =
         Client::new(Server::At(::redis::Client::open(server.url()).unwrap()), Duration::from_secs(10));
-    let store = RedisStoreBuilder::store(
+    let time: &AtomicU64 = Box::leak(Box::default());
+    let store = RedisStore::over(
         Box::new(client),
         Duration::from_secs(60),
-        TimeSource::Passed,
+        TimeSource::Passed(time),
         super::settings(scripts, Duration::ZERO),
     );
     let limiter = super::limiter(&store, algorithm.clone());
@@ -63,7 +64,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
             5..8 => micros,
             _ => micros + random.scaled_below(period / max_cost.max(8) * 4 + 2),
         };
-        store.links.any().passed.store(micros, Ordering::SeqCst);
+        time.store(micros, Ordering::SeqCst);
         let now = Nanos(micros * 1_000);
         // The first call begins a trip, and the other calls are decided together in the next one.
         let calls = if random.below(4) == 0 { random.below(6) + 1 } else { 1 };

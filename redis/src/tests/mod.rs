@@ -4,7 +4,6 @@ mod fallback;
 mod faults;
 mod flights;
 mod joined;
-mod largest_scripts;
 mod own_trips;
 mod queues;
 #[path = "../../../tests/support/redis_connection.rs"]
@@ -18,24 +17,20 @@ mod threads;
 
 use std::time::Duration;
 
-use super::builder::RedisStoreBuilder;
 use super::connection::Connection;
-use super::limit::RedisLimit;
-use super::scripts::TimeSource;
-use super::settings::Settings;
-use super::store::RedisStore;
+use super::limiter::RedisLimit;
+use super::script::TimeSource;
+use super::store::{RedisStore, Settings};
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::store::StoreSettings;
 
 fn settings(scripts: bool, remember_denials: Duration) -> Settings {
-    let mut settings = Settings::default();
-    (settings.scripts, settings.remember_denials) = (scripts, remember_denials);
-    settings
+    Settings::new(scripts, remember_denials)
 }
 
 fn store(connection: impl Connection, settings: Settings) -> RedisStore {
-    RedisStoreBuilder::store(Box::new(connection), Duration::from_millis(50), TimeSource::Server, settings)
+    RedisStore::over(Box::new(connection), Duration::from_millis(50), TimeSource::Server, settings)
 }
 
 fn limit<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimit<A> {

@@ -10,10 +10,10 @@ use tokio::task::yield_now;
 
 use super::staged::Staged;
 use super::{Random, limiter, settings};
-use crate::builder::RedisStoreBuilder;
 use crate::error::RedisError;
-use crate::limit::RedisLimit;
-use crate::scripts::TimeSource;
+use crate::limiter::RedisLimit;
+use crate::script::TimeSource;
+use crate::store::RedisStore;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
@@ -67,7 +67,7 @@ fn calls_on_several_threads_are_charged_once_unless_they_are_dropped() {
         // No call is late, so each call is either dropped or admitted.
         let (server, deadline) = (Box::new(Staged::new()), Duration::from_secs(300));
         let settings = settings(true, Duration::ZERO);
-        let store = RedisStoreBuilder::store(server, deadline, TimeSource::Server, settings);
+        let store = RedisStore::over(server, deadline, TimeSource::Server, settings);
         let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(LIMIT)));
         let tasks: Vec<_> = (1..=THREADS).map(|seed| tokio::spawn(call(limiter.clone(), seed))).collect();
         let mut received = [0; KEYS];
