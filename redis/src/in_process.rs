@@ -14,7 +14,7 @@ use super::error::RedisError;
 use super::lease::Leased;
 use super::script::{TimeSource, Unpacked};
 use super::states::{Action, Operation, Plan};
-use super::store::{RedisStore, Settings};
+use super::store::{RedisStore, RedisStoreBuilder};
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
@@ -90,8 +90,8 @@ impl RedisInProcess {
     /// Returns a new store on this server. Each such store acts as the store of another process.
     #[must_use]
     pub fn connect(&self) -> RedisStore {
-        let deadline = Duration::from_millis(50);
-        RedisStore::over(Box::new(self.clone()), deadline, TimeSource::Server, Settings::default())
+        let store = RedisStoreBuilder::over(self.clone(), TimeSource::Server).connect_lazily();
+        store.expect("a server in this process has no URL that could be wrong")
     }
 
     /// Stops the server, or lets it run again. A stopped server receives commands, and executes them once it runs

@@ -86,6 +86,9 @@ enum Servers {
     One(Box<Server>),
     /// The cluster to which these nodes belong.
     Cluster(Vec<ConnectionInfo>),
+    /// The server of a connection that another part of this crate has made.
+    #[cfg(any(test, feature = "test-util"))]
+    Over(Box<dyn Connection>, TimeSource),
 }
 
 /// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
@@ -114,7 +117,7 @@ pub trait MakeKept<A: Algorithm, Kept> {
 
 /// The settings of a store, which apply to each of its limiters.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+struct Settings {
     prefix: String,
     slot: Option<String>,
     secret: Option<KeySecret>,
@@ -326,7 +329,7 @@ impl RedisStore {
         WithLeases { store: self, units }
     }
 
-    pub(super) fn limit<A: StoredAlgorithm>(
+    fn limit<A: StoredAlgorithm>(
         &self,
         settings: StoreSettings<A>,
         fallback: Option<RateLimiter<A>>,
@@ -340,8 +343,7 @@ impl RedisStore {
         Ok(RedisLimit::new(trips, key_text, fallback))
     }
 
-    /// Returns a store that calls one server over `connection`.
-    pub(super) fn over(
+    fn to_server(
         connection: Box<dyn Connection>,
         deadline: Duration,
         source: TimeSource,
@@ -454,6 +456,12 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Creates a builder of a store on the server of `connection`.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn over(connection: impl Connection, source: TimeSource) -> Self {
+        Self::with(Ok(Servers::Over(Box::new(connection), source)))
+    }
+
     /// Decides all calls in this process. One trip reads the state, and another trip writes it. Without this setting, a
     /// script decides most calls in one trip. Tests compare the decisions of this process with those of the scripts.
     #[doc(hidden)]
@@ -504,10 +512,14 @@ impl RedisStoreBuilder {
             Servers::One(server) => {
                 let client = Client::new(*server, timeout);
                 let connection = Box::new(client.clone());
-                (RedisStore::over(connection, deadline, TimeSource::Server, settings), Some(client))
+                (RedisStore::to_server(connection, deadline, TimeSource::Server, settings), Some(client))
             }
             Servers::Cluster(infos) => {
                 (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, settings), None)
+            }
+            #[cfg(any(test, feature = "test-util"))]
+            Servers::Over(connection, source) => {
+                (RedisStore::to_server(connection, deadline, source, settings), None)
             }
         })
     }
@@ -534,11 +546,6 @@ impl Servers {
 }
 
 impl Settings {
-    #[cfg(test)]
-    pub(super) fn new(scripts: bool, remember_denials: Duration) -> Self {
-        Self { scripts, remember_denials, ..Self::default() }
-    }
-
     /// Returns the beginning of the names of the channels for messages of this kind.
     fn channel(&self, kind: &str) -> String {
         format!("{}:{kind}:", self.prefix)

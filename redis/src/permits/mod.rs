@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use self::records::{AcquiredPermit, Grant, Outcome, PermitCall, PermitScript, Records, Rules, Trip};
+use self::records::{Grant, Outcome, PermitCall, PermitScript, Records, Rules, Trip};
 use self::script::PREFIX;
 use super::error::{RedisError, RedisErrorKind};
 use super::limiter::{RedisKey, RedisReply};
@@ -147,6 +147,9 @@ struct SharedPermits {
     links: Links,
     key_text: KeyText,
     algorithm: Concurrency,
+    limit: u64,
+    /// The time for which the server keeps a record after a renewal, in nanoseconds.
+    lease: u64,
     rules: Rules,
     /// The maximum number of waiters of a key.
     places: u64,
@@ -228,6 +231,8 @@ impl RedisPermits {
             script: PermitScript::new(links.any().source(), process, &rules, places, channel),
             links,
             algorithm,
+            limit,
+            lease: Nanos::from(lease).0,
             rules,
             places,
             listener,
@@ -346,7 +351,8 @@ impl SharedPermits {
         units: u64,
         max_wait: Option<u64>,
     ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
-        if !self.rules.can_hold(units) {
+        // A call without units is always admitted, and a call of too many units is always denied.
+        if units == 0 || units > self.limit {
             return Ok((self.peek(key, units).await?, None));
         }
         let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
@@ -364,7 +370,7 @@ impl SharedPermits {
         }
         while received.is_none() && place.is_waiting() && link.now() < latest {
             place.tend();
-            let soon = link.now().saturating_add(self.rules.lease() / 8);
+            let soon = link.now().saturating_add(self.lease / 8);
             received = link.until(latest.min(soon), &mut answer).await;
         }
         if received.is_none() && place.is_waiting() {
@@ -374,11 +380,8 @@ impl SharedPermits {
             };
             received = Some(Ok(result));
         }
-        let AcquiredPermit { decision, permit } = link.result_of(deadline, received, &mut answer)?;
-        if permit.as_ref().is_some_and(|grant| !grant.is_valid(link.now())) {
-            // The process was suspended meanwhile.
-            return Err(RedisError::new(RedisErrorKind::Late, "the permit was lost before the call got it"));
-        }
+        let acquired = link.result_of(deadline, received, &mut answer)?;
+        let (decision, permit) = acquired.received(link.now())?;
         Ok((decision, permit.map(|grant| place.hold(grant))))
     }
 
@@ -389,10 +392,9 @@ impl SharedPermits {
         link.admit(link.now())?;
         let deadline = link.deadline();
         let (reply, mut answer) = oneshot::channel();
-        self.change(key, &runtime, |records, now| records.peek(deadline, reply, now));
+        self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
         let received = link.until(deadline, &mut answer).await;
-        let (held, waiting) = link.result_of(deadline, received, &mut answer)?;
-        Ok(self.rules.peek(units, held, waiting))
+        link.result_of(deadline, received, &mut answer)
     }
 
     /// Releases units of forgotten permits.
@@ -529,7 +531,7 @@ impl Served {
     async fn make(&self, route: &Route, trip: &Trip, sent: Nanos) -> Attempted<Outcome> {
         let Self { shared, records, .. } = self;
         // A trip without new calls ends early enough for another attempt before the records expire.
-        let longest = sent.saturating_add(shared.rules.lease() / 4);
+        let longest = sent.saturating_add(shared.lease / 4);
         let (first, last) = trip.deadlines().unwrap_or_else(|| {
             let deadline = route.link.deadline().min(longest);
             (deadline, deadline)

@@ -72,8 +72,8 @@ pub(super) struct PermitCall {
 /// The result of a call: the decision and, if the call was admitted, its permit.
 #[derive(Debug)]
 pub(super) struct AcquiredPermit {
-    pub(super) decision: Decision,
-    pub(super) permit: Option<Grant>,
+    decision: Decision,
+    permit: Option<Grant>,
 }
 
 /// A permit that the server has granted.
@@ -238,12 +238,12 @@ enum Phase {
 /// The sender of the result of a call.
 type Reply = oneshot::Sender<Result<AcquiredPermit, RedisError>>;
 
-/// A call that asks how many units are held, and how many calls wait.
+/// A call that is decided without a charge.
 #[derive(Debug)]
 struct Peek {
+    units: u64,
     deadline: Nanos,
-    /// The sender of the number of units that are held, and of the number of waiters.
-    reply: oneshot::Sender<Result<(u64, u64), RedisError>>,
+    reply: oneshot::Sender<Result<Decision, RedisError>>,
 }
 
 /// The next step of the task.
@@ -300,15 +300,16 @@ impl Records {
         self.change(now, |state| state.enter(number, units, call))
     }
 
-    /// Adds a call that asks how many units are held, and how many calls wait. `reply` sends both numbers.
+    /// Adds a call of `units` that is decided without a charge.
     #[must_use]
     pub(super) fn peek(
         &self,
+        units: u64,
         deadline: Nanos,
-        reply: oneshot::Sender<Result<(u64, u64), RedisError>>,
+        reply: oneshot::Sender<Result<Decision, RedisError>>,
         now: Nanos,
     ) -> Option<u64> {
-        self.change(now, |state| state.peek(Peek { deadline, reply }))
+        self.change(now, |state| state.peek(Peek { units, deadline, reply }))
     }
 
     /// Removes a call that was dropped, or that has ended.
@@ -419,20 +420,9 @@ impl Rules {
         Self { limit, lease: Nanos::from(lease).0, deadline: Nanos::from(deadline).0 }
     }
 
-    /// Returns the time for which the server keeps a record after a renewal, in nanoseconds.
-    pub(super) fn lease(&self) -> u64 {
-        self.lease
-    }
-
-    /// Returns whether a call of `units` can hold a permit. A call without units is always admitted, and a call of too
-    /// many units is always denied.
-    pub(super) fn can_hold(&self, units: u64) -> bool {
-        (1..=self.limit).contains(&units)
-    }
-
     /// Returns the decision on a call of `units`, without a charge, while `held` units are held and `waiting` calls
     /// wait.
-    pub(super) fn peek(&self, units: u64, held: u64, waiting: u64) -> Decision {
+    fn peek(&self, units: u64, held: u64, waiting: u64) -> Decision {
         let left = self.left(held, waiting);
         match units <= left {
             true => Decision::allow(self.limit, left, 0),
@@ -476,14 +466,22 @@ impl PermitCall {
     }
 }
 
+impl AcquiredPermit {
+    /// Returns the decision and the permit to the call, which has received this value at `now`. Returns an error if the
+    /// permit was lost meanwhile.
+    pub(super) fn received(self, now: Nanos) -> Result<(Decision, Option<Grant>), RedisError> {
+        if self.permit.as_ref().is_some_and(|grant| *grant.valid_until.borrow() <= now) {
+            // The process was suspended meanwhile.
+            return Err(RedisError::new(RedisErrorKind::Late, "the permit was lost before the call got it"));
+        }
+        Ok((self.decision, self.permit))
+    }
+}
+
 impl Grant {
     /// Returns the fencing token.
     pub(super) fn fence(&self) -> u64 {
         self.fence
-    }
-
-    pub(super) fn is_valid(&self, now: Nanos) -> bool {
-        *self.valid_until.borrow() > now
     }
 
     /// Waits until the permit is no longer valid. This does not need the task that renews the permit, which may have
@@ -782,7 +780,8 @@ impl State {
         let Outcome { held, waiting, until_expiry, .. } = outcome;
         (self.retry_at, self.last_error) = (Nanos::ZERO, None);
         for peek in trip.peeks {
-            let _ = peek.reply.send(Ok((*held, *waiting)));
+            let decision = rules.peek(peek.units, *held, *waiting);
+            let _ = peek.reply.send(Ok(decision));
         }
         let mut found = outcome.found.iter();
         let mut places = Vec::new();

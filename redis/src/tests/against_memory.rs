@@ -16,7 +16,7 @@ use crate::client::{Client, Server};
 use crate::error::RedisError;
 use crate::limiter::RedisLimit;
 use crate::script::TimeSource;
-use crate::store::RedisStore;
+use crate::store::RedisStoreBuilder;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
@@ -276,12 +276,8 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
     let client =
         Client::new(Server::At(::redis::Client::open(server.url()).unwrap()), Duration::from_secs(10));
     let time: &AtomicU64 = Box::leak(Box::default());
-    let store = RedisStore::over(
-        Box::new(client),
-        Duration::from_secs(60),
-        TimeSource::Passed(time),
-        super::settings(calls.scripts, Duration::ZERO),
-    );
+    let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
+    let store = super::settings(calls.scripts, Duration::ZERO)(store).connect_lazily().unwrap();
     let redis = super::limit(&store, calls.algorithm.clone());
     let (mut allowed, mut denied, mut settled) = (0, 0, 0);
     let mut differences = Vec::new();

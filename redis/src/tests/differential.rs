@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::redis_server::{RedisServer, Reply};
 use crate::client::{Client, Server};
 use crate::script::TimeSource;
-use crate::store::RedisStore;
+use crate::store::RedisStoreBuilder;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,
@@ -44,12 +44,8 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let client =
         Client::new(Server::At(::redis::Client::open(server.url()).unwrap()), Duration::from_secs(10));
     let time: &AtomicU64 = Box::leak(Box::default());
-    let store = RedisStore::over(
-        Box::new(client),
-        Duration::from_secs(60),
-        TimeSource::Passed(time),
-        super::settings(scripts, Duration::ZERO),
-    );
+    let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
+    let store = super::settings(scripts, Duration::ZERO)(store).connect_lazily().unwrap();
     let limiter = super::limiter(&store, algorithm.clone());
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut micros = 1_700_000_000_000_000;

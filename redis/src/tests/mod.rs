@@ -20,23 +20,29 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::limiter::RedisLimit;
 use super::script::TimeSource;
-use super::store::{RedisStore, Settings};
+use super::store::{MakeKept, RedisStore, RedisStoreBuilder};
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::store::StoreSettings;
 
-fn settings(scripts: bool, remember_denials: Duration) -> Settings {
-    Settings::new(scripts, remember_denials)
+fn settings(scripts: bool, remember_denials: Duration) -> impl Fn(RedisStoreBuilder) -> RedisStoreBuilder {
+    move |store| {
+        let store = store.remember_denials(remember_denials);
+        if scripts { store } else { store.without_scripts() }
+    }
 }
 
-fn store(connection: impl Connection, settings: Settings) -> RedisStore {
-    RedisStore::over(Box::new(connection), Duration::from_millis(50), TimeSource::Server, settings)
+fn store(
+    connection: impl Connection,
+    settings: impl Fn(RedisStoreBuilder) -> RedisStoreBuilder,
+) -> RedisStore {
+    settings(RedisStoreBuilder::over(connection, TimeSource::Server)).connect_lazily().unwrap()
 }
 
 fn limit<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimit<A> {
     let mut settings = StoreSettings::new(algorithm);
     settings.name = Some("test".to_owned());
-    store.limit(settings, None).unwrap()
+    store.clone().make(settings).unwrap()
 }
 
 fn limiter<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
