@@ -81,10 +81,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod breaker;
 mod client;
 mod connection;
-mod denials;
 mod error;
 pub mod guide;
 #[cfg(any(test, feature = "test-util"))]

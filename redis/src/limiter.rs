@@ -52,6 +52,7 @@ pub(super) type RedisReply<T> = BoxFuture<Result<T, RedisError>>;
 
 /// The part of a limiter that its clones share.
 struct Shared<A: StoredAlgorithm> {
+    links: Links,
     trips: Arc<Trips<A>>,
     key_text: KeyText,
     queues: WaitQueues,
@@ -93,8 +94,14 @@ struct Part<A: StoredAlgorithm> {
 const NOT_READ: &str = "the state is read first";
 
 impl<A: StoredAlgorithm> RedisLimit<A> {
-    pub(super) fn new(trips: Trips<A>, key_text: KeyText, fallback: Option<RateLimiter<A>>) -> Self {
-        let shared = Shared { trips: Arc::new(trips), key_text, queues: WaitQueues::default(), fallback };
+    pub(super) fn new(
+        links: Links,
+        trips: Trips<A>,
+        key_text: KeyText,
+        fallback: Option<RateLimiter<A>>,
+    ) -> Self {
+        let shared =
+            Shared { links, trips: Arc::new(trips), key_text, queues: WaitQueues::default(), fallback };
         Self { shared: Arc::new(shared) }
     }
 
@@ -200,7 +207,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         if delay > 0 {
             let (give_back, runtime) = (reserving.undone(&outcome), Handle::try_current().ok());
             let mut sleeper = Sleeper { trips: &self.trips, key, give_back, runtime };
-            let link = self.trips.links().any();
+            let link = self.links.any();
             link.sleep_until(link.now().saturating_add(delay)).await;
             sleeper.give_back = None;
         }
@@ -218,7 +225,7 @@ impl<A: StoredAlgorithm> Shared<A> {
         if config.places() == 0 {
             return self.check(key, request).await;
         }
-        let waiting = self.queues.call(self.trips.links().any(), key, &config, request.max_wait, None);
+        let waiting = self.queues.call(self.links.any(), key, &config, request.max_wait, None);
         waiting.until_decided(|| self.check(key, request), || self.peek(key, request)).await
     }
 
@@ -271,9 +278,9 @@ impl<A: StoredAlgorithm> Store<A> for RedisLimit<A> {
     }
 
     fn stats(&self) -> StoreStats {
-        let Shared { trips, fallback, .. } = &*self.shared;
+        let Shared { links, fallback, .. } = &*self.shared;
         let fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
-        let mut stats = trips.links().stats();
+        let mut stats = links.stats();
         stats.fallbacks = fallbacks;
         stats
     }
@@ -391,7 +398,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointStore<A, K> for RedisLimit<
 
 impl<A: StoredAlgorithm> Member for Part<A> {
     fn links(&self) -> &Links {
-        self.shared.trips.links()
+        &self.shared.links
     }
 
     fn key(&self) -> &Arc<str> {

@@ -1,6 +1,9 @@
 //! The part of a store that all its limiters share for one server: the connection, the server's time, the deadline and
 //! the circuit breaker. A store in a cluster has a link to each node.
 //!
+//! The circuit breaker opens after failures. While it is open, calls are not sent to the server: they fail, or the
+//! fallback decides them. After each pause, one call, the *trial*, is sent to try the server again.
+//!
 //! Processes that change one key by reading and writing its state take turns. Without turns, a process whose trips take
 //! longer than those of the other processes might never be the first to write, and its calls would be late. So a process
 //! that was not the first takes the next turn, unless another process has already taken it. A turn is a key of its own,
@@ -11,14 +14,13 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-use super::breaker::Breaker;
 use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use super::script::{KeySteps, Packed, Script, TimeSource};
@@ -26,6 +28,13 @@ use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::stats::StoreStats;
 use tower_throttle::store_support::random_u64;
 
+/// The number of failed trips in a row that opens the breaker, if the last of these trips was late or had no
+/// connection. Any other outage opens the breaker at once.
+const MAX_LATE: u64 = 5;
+const MILLISECOND: u64 = 1_000_000;
+/// The pause before the first trial, and the maximum pause between two trials. The pause doubles after each trial that
+/// fails.
+const PAUSES: (u64, u64) = (50 * MILLISECOND, 400 * MILLISECOND);
 /// The maximum time of a turn, in milliseconds. This time is short, because if a process ends during its turn, no other
 /// process can write until the turn expires.
 const MAX_TURN: u64 = 100;
@@ -88,6 +97,27 @@ pub(super) struct Swap<'a> {
     ttl: u64,
 }
 
+/// A circuit breaker. It is closed at first.
+#[derive(Debug, Default)]
+struct Breaker {
+    /// The time of the next trial, or 0 if the breaker is closed.
+    next_attempt: AtomicU64,
+    /// The number of trips in a row that failed because of an outage.
+    late: AtomicU64,
+    opened: AtomicU64,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    pause: u64,
+    /// `true` while a trial is under way.
+    is_trying: bool,
+    reason: Option<RedisError>,
+    /// `true` if the server failed to write, so that only a trip that has written shows that the fault is over.
+    needs_write: bool,
+}
+
 /// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks show
 /// approximately the time since the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
 ///
@@ -144,11 +174,6 @@ impl Link {
     /// Returns the source of the time of scripts.
     pub(super) fn source(&self) -> TimeSource {
         self.source
-    }
-
-    /// Returns the time for which a call waits for the server.
-    pub(super) fn time_limit(&self) -> Duration {
-        self.deadline
     }
 
     /// Returns the deadline of a call that begins now.
@@ -486,6 +511,124 @@ impl<'a> Swap<'a> {
     }
 }
 
+impl Breaker {
+    /// Returns an error if the breaker is open at `now`, so that the call is not sent. When the pause is over, one call
+    /// gets no error, and tries the server again.
+    fn admit(&self, now: Nanos) -> Result<(), RedisError> {
+        let next = self.next_attempt.load(Ordering::Acquire);
+        if next == 0 {
+            return Ok(());
+        }
+        if now.0 >= next {
+            let later = now.0.saturating_add(PAUSES.1);
+            let mine = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
+            if mine.is_ok() {
+                self.lock().is_trying = true;
+                return Ok(());
+            }
+        }
+        let open = self.lock();
+        let reason = open.reason.as_ref().map(ToString::to_string).unwrap_or_default();
+        Err(RedisError::new(RedisErrorKind::Open, reason))
+    }
+
+    /// Records a reply at `now`. The reply closes the breaker, unless only a trip that writes can close it.
+    fn replied(&self, now: Nanos) {
+        if self.late.load(Ordering::Relaxed) > 0 {
+            self.late.store(0, Ordering::Relaxed);
+        }
+        if self.is_open() {
+            let mut open = self.lock();
+            match open.needs_write {
+                false => self.close(&mut open),
+                // A reply to a trip that did not write says nothing about the fault, so the next call may be another
+                // trial.
+                true if open.is_trying => {
+                    open.is_trying = false;
+                    self.next_attempt.store(now.0.max(1), Ordering::Release);
+                }
+                true => {}
+            }
+        }
+    }
+
+    /// Records a trip that has written, which closes the breaker.
+    fn wrote(&self) {
+        if self.is_open() {
+            self.close(&mut self.lock());
+        }
+    }
+
+    /// Sets the time of the next trial. The pause is twice as long as the last pause, within [`PAUSES`].
+    fn postpone(&self, open: &mut Open, now: Nanos) {
+        open.is_trying = false;
+        open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
+        self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+    }
+
+    /// Returns whether the breaker is open and only a trip that writes can close it.
+    fn needs_write(&self) -> bool {
+        self.is_open() && self.lock().needs_write
+    }
+
+    fn close(&self, open: &mut Open) {
+        if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
+            *open = Open::default();
+            log_closed();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a trip that failed at `now`. Returns whether the breaker is open.
+    fn failed(&self, error: &RedisError, now: Nanos) -> bool {
+        if error.kind().is_outage() { self.record_outage(error, now) } else { self.is_open() }
+    }
+
+    /// Records a trip that failed at `now` for a reason that concerns other trips as well. Returns whether the breaker
+    /// is open.
+    fn record_outage(&self, error: &RedisError, now: Nanos) -> bool {
+        let is_slow = matches!(error.kind(), RedisErrorKind::Late | RedisErrorKind::Unreachable);
+        let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut open = self.lock();
+        let was_open = self.is_open();
+        if is_slow && !was_open && late < MAX_LATE {
+            return false;
+        }
+        // A trip may read first, and fail only when it writes. Trips that began before the breaker opened must not
+        // prolong the pause.
+        let writes = concerns_writes(error.kind());
+        let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
+        if !was_open || open.is_trying || has_failed_to_write {
+            // A closed breaker has no pause, so the first pause is the shortest.
+            self.postpone(&mut open, now);
+        }
+        if !was_open {
+            self.opened.fetch_add(1, Ordering::Relaxed);
+            log_opened(error);
+        }
+        // If writes fail, a reply to a trip that only reads must not close the breaker.
+        open.needs_write |= writes;
+        open.reason = Some(error.clone());
+        true
+    }
+
+    /// Sets how often the breaker has opened, and whether it is open.
+    fn add_to(&self, stats: &mut StoreStats) {
+        (stats.circuit_openings, stats.is_circuit_open) = (self.opened(), self.is_open());
+    }
+
+    fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    fn is_open(&self) -> bool {
+        self.next_attempt.load(Ordering::Relaxed) > 0
+    }
+}
+
 /// See [`ServerTime`].
 const BIAS: u64 = 1 << 62;
 /// The maximum error, in microseconds, when two differences between the clocks are compared. It arises because each
@@ -514,6 +657,11 @@ impl ServerTime {
     }
 }
 
+/// Returns whether a server that replies with an error of this kind may still be able to read.
+const fn concerns_writes(kind: RedisErrorKind) -> bool {
+    matches!(kind, RedisErrorKind::ReadOnly | RedisErrorKind::OutOfMemory | RedisErrorKind::Permission)
+}
+
 /// Returns whether a new connection may help after an error of this kind, because it reaches another server, or the same
 /// server in another state.
 const fn needs_connection(kind: RedisErrorKind) -> bool {
@@ -538,6 +686,22 @@ impl fmt::Debug for Link {
         f.debug_struct("Link").field("deadline", &self.deadline).finish_non_exhaustive()
     }
 }
+
+#[cfg(feature = "tracing")]
+fn log_opened(error: &RedisError) {
+    tracing::error!(%error, "tower-throttle: limits in Redis are not decided there until it answers again");
+}
+
+#[cfg(feature = "tracing")]
+fn log_closed() {
+    tracing::info!("tower-throttle: limits are decided in Redis again");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_opened(_: &RedisError) {}
+
+#[cfg(not(feature = "tracing"))]
+fn log_closed() {}
 
 /// Gets the values of all keys, of which there is usually one. A reply has the lengths of all values but the last, and
 /// then all values. If a value is an empty string, the script returns an error, because this crate writes no empty
@@ -589,32 +753,4 @@ return 'D' .. stamp
 ";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_quickest_reply_counts_until_the_clock_is_set_back() {
-        let time = ServerTime::default();
-        assert_eq!(time.at(5), None);
-        time.observe(1_000, 200, 300);
-        assert_eq!(time.at(400), Some(1_100));
-        time.observe(2_000, 1_280, 1_290);
-        assert_eq!(time.at(1_290), Some(2_000), "a quicker reply");
-        time.observe(3_000, 2_285, 2_330);
-        assert_eq!(time.at(2_330), Some(3_040), "a slower one");
-        time.observe(3_000, 2_990, 3_000);
-        assert_eq!(time.at(3_000), Some(3_000), "the clock was set back");
-        time.observe(10, 2_990, 3_000);
-        assert_eq!(time.at(3_000), Some(10), "it may be behind the own one");
-    }
-
-    #[test]
-    fn a_reply_that_is_read_late_is_no_step_of_the_clock() {
-        let time = ServerTime::default();
-        time.observe(1_000, 290, 300);
-        time.observe(2_000, 1_295, 900_000);
-        assert_eq!(time.at(900_000), Some(900_700));
-        time.observe(2_000, 1_300, 1_305);
-        assert_eq!(time.at(1_305), Some(2_005), "a difference of rounding");
-    }
-}
+mod tests;

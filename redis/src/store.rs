@@ -70,6 +70,8 @@ pub struct RedisStore {
     settings: Settings,
     names: Names,
     listener: Arc<Listener>,
+    /// The time for which a call waits for the server.
+    deadline: Duration,
 }
 
 /// A builder of a [`RedisStore`].
@@ -340,7 +342,7 @@ impl RedisStore {
         let key_text = self.settings.key_text(name.as_deref().unwrap_or_default());
         let name = self.names.register(name, plan.prefix())?;
         let trips = Trips::new(self.links.clone(), plan, scripts, remember_denials, name);
-        Ok(RedisLimit::new(trips, key_text, fallback))
+        Ok(RedisLimit::new(self.links.clone(), trips, key_text, fallback))
     }
 
     fn to_server(
@@ -350,12 +352,12 @@ impl RedisStore {
         settings: Settings,
     ) -> Self {
         let link = Link::new(connection, AnyClock::default(), deadline, source);
-        Self::with(Links::One(link.into()), settings)
+        Self::with(Links::One(link.into()), deadline, settings)
     }
 
-    fn with(links: Links, settings: Settings) -> Self {
+    fn with(links: Links, deadline: Duration, settings: Settings) -> Self {
         let listener = Arc::new(Listener::new(settings.channel("permits")));
-        Self { links, settings, names: Names::default(), listener }
+        Self { links, settings, names: Names::default(), listener, deadline }
     }
 }
 
@@ -515,7 +517,7 @@ impl RedisStoreBuilder {
                 (RedisStore::to_server(connection, deadline, TimeSource::Server, settings), Some(client))
             }
             Servers::Cluster(infos) => {
-                (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, settings), None)
+                (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, deadline, settings), None)
             }
             #[cfg(any(test, feature = "test-util"))]
             Servers::Over(connection, source) => {
@@ -613,10 +615,10 @@ impl MakeKept<Concurrency, AsPermits> for RedisStore {
     /// or if the deadline of calls is longer than a quarter of the lease of permits.
     fn make(self, settings: StoreSettings<Concurrency>) -> Result<RedisPermits, RedisError> {
         let StoreSettings { algorithm, name, .. } = settings;
-        let Self { links, settings, names, listener } = self;
+        let Self { links, settings, names, listener, deadline } = self;
         let key_text = settings.key_text(name.as_deref().unwrap_or_default());
         let register = |unit: &str| names.register(name, unit);
-        RedisPermits::new(algorithm, settings.permit_lease, links, listener, key_text, register)
+        RedisPermits::new(algorithm, (settings.permit_lease, deadline), links, listener, key_text, register)
     }
 }
 

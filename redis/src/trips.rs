@@ -2,9 +2,13 @@
 //! decided together in the next trip, up to 256 of them, in the order in which they arrived.
 //!
 //! A trip decides its calls by a script, or by reading the state and writing the new state.
+//!
+//! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes no
+//! trips.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
 use std::iter;
 use std::mem;
 use std::pin::{Pin, pin};
@@ -18,7 +22,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-use super::denials::Denials;
 use super::error::RedisError;
 use super::link::{Answer, Link, Route, Swap};
 use super::links::{Attempted, Links};
@@ -31,6 +34,10 @@ use tower_throttle::clock::Nanos;
 /// The maximum number of calls that one trip decides. The number is bounded because the server executes nothing else
 /// while a script runs.
 const MAX_BATCH: usize = 256;
+/// The number of sets over which keys are distributed by their hashes. Each set has at most [`SET_KEYS`] keys. In a
+/// full set, a new key replaces the key whose request was sent first.
+const SETS: usize = 1_024;
+const SET_KEYS: usize = 10;
 
 /// The trips of a limiter, for all its keys. The limiter's clones and its flights share this value.
 pub(super) struct Trips<A: StoredAlgorithm> {
@@ -114,6 +121,32 @@ struct Found {
     sent: Nanos,
 }
 
+/// The states of keys that had no unit available after their last decision.
+///
+/// With such a state, this process denies a call as long as the units of the call cannot be available. During this
+/// time, other processes can only take more units, unless they reset the key or give units back. The work of each call
+/// is bounded by the size of a set, even if a flood of keys fills all sets.
+#[derive(Debug)]
+struct Denials<A: StoredAlgorithm> {
+    sets: Box<[Mutex<Vec<Remembered<A>>>]>,
+    hasher: RandomState,
+    /// The maximum time for which a state is remembered, in nanoseconds. With 0, no state is remembered.
+    longest: u64,
+    /// The number of times that states were forgotten.
+    forgotten: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Remembered<A: StoredAlgorithm> {
+    key: Arc<str>,
+    plan: Arc<Plan<A>>,
+    state: A::State,
+    /// The server's time at which the state was read.
+    now: Nanos,
+    /// The time at which the request was sent, by this process's clock. The server read the state later.
+    sent: Nanos,
+}
+
 impl<A: StoredAlgorithm> Trips<A> {
     /// Creates the trips of a limiter. `scripts` is `true` if scripts decide the calls of each algorithm that has a
     /// script.
@@ -135,10 +168,6 @@ impl<A: StoredAlgorithm> Trips<A> {
             denials: Denials::new(remember_denials),
             name,
         }
-    }
-
-    pub(super) fn links(&self) -> &Links {
-        &self.links
     }
 
     pub(super) fn plan(&self) -> Arc<Plan<A>> {
@@ -624,6 +653,91 @@ impl Found {
     }
 }
 
+impl<A: StoredAlgorithm> Denials<A> {
+    fn new(longest: Duration) -> Self {
+        let longest = Nanos::from(longest).0;
+        let sets = if longest == 0 { 0 } else { SETS };
+        let sets = (0..sets).map(|_| Mutex::default()).collect();
+        Self { sets, hasher: RandomState::new(), longest, forgotten: AtomicU64::default() }
+    }
+
+    /// Returns the set of a key, or `None` if this store remembers no states.
+    fn set(&self, key: &str) -> Option<MutexGuard<'_, Vec<Remembered<A>>>> {
+        let sets = self.sets.len() as u64;
+        // The index is below the number of sets, so it fits.
+        let index = self.hasher.hash_one(key).checked_rem(sets)? as usize;
+        Some(self.sets[index].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Remembers a state, if no unit is available in the state now, but a unit can become available later.
+    fn remember(&self, key: &Arc<str>, plan: &Arc<Plan<A>>, mut state: A::State, now: Nanos, sent: Nanos) {
+        // If a denial changes the state, each call must be sent.
+        if self.longest == 0 || plan.algorithm.counts_denials() {
+            return;
+        }
+        let one = plan.algorithm.peek(&mut state, now, 1);
+        if one.is_allowed() || one.never_fits() {
+            return;
+        }
+        let Some(mut set) = self.set(key) else { return };
+        let remembered = Remembered { key: Arc::clone(key), plan: Arc::clone(plan), state, now, sent };
+        let same = set.iter().position(|old| old.key == *key);
+        let oldest = || (0..set.len()).filter(|_| set.len() >= SET_KEYS).min_by_key(|old| set[*old].sent);
+        match same.or_else(oldest) {
+            Some(place) => set[place] = remembered,
+            None => set.push(remembered),
+        }
+    }
+
+    /// Returns the denial of a call at `local`, a time of this process's clock, if the remembered state denies the
+    /// call.
+    fn answer(
+        &self,
+        key: &Arc<str>,
+        plan: &Arc<Plan<A>>,
+        call: &Operation<A>,
+        local: Nanos,
+    ) -> Option<Decision> {
+        if self.longest == 0 || call.cost() == 0 {
+            return None;
+        }
+        let mut set = self.set(key)?;
+        let place = set.iter().position(|remembered| remembered.key == *key)?;
+        let remembered = &set[place];
+        let elapsed = local.saturating_since(remembered.sent);
+        let mut decision = None;
+        if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
+            let now = remembered.now.saturating_add(elapsed);
+            let peeked = call.peek(plan, remembered.state.clone(), now);
+            decision = Some(peeked).filter(|decision| !decision.is_allowed());
+        }
+        if decision.is_none() {
+            set.swap_remove(place);
+        }
+        decision
+    }
+
+    /// Returns how often states were forgotten. If this number has changed since a state was read, the state must not
+    /// be remembered.
+    fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
+    fn forget(&self, key: &str) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        if let Some(mut set) = self.set(key) {
+            set.retain(|remembered| *remembered.key != *key);
+        }
+    }
+
+    fn clear(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        for set in &self.sets {
+            set.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+}
+
 #[cfg(feature = "tracing")]
 fn log_not_replaced(error: &RedisError) {
     tracing::error!(%error, "tower-throttle: the algorithm was not replaced");
@@ -631,3 +745,6 @@ fn log_not_replaced(error: &RedisError) {
 
 #[cfg(not(feature = "tracing"))]
 fn log_not_replaced(_: &RedisError) {}
+
+#[cfg(test)]
+mod tests;

@@ -191,7 +191,7 @@ impl RedisPermits {
     /// Creates the store of a limiter. `register` registers the limiter's name with the unit of the states of its keys.
     pub(super) fn new(
         algorithm: Concurrency,
-        lease: Duration,
+        (lease, deadline): (Duration, Duration),
         links: Links,
         listener: Arc<Listener>,
         key_text: KeyText,
@@ -204,7 +204,6 @@ impl RedisPermits {
                 whose key is `Global`",
             ));
         }
-        let deadline = links.any().time_limit();
         if lease / 4 < deadline {
             let detail = format!(
                 "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of {deadline:?}: call \
