@@ -113,8 +113,8 @@ impl Command {
         Ok(replies.pop().unwrap_or(Value::Nil))
     }
 
-    /// Returns the words of the command, for servers in this process. Each byte becomes a character, because the numbers
-    /// of a script are not text.
+    /// Returns the words of the command, for servers in this process. Each byte becomes a character, because the
+    /// numbers of a script are not text.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn words(&self) -> Vec<String> {
         let words = self.words.args_iter().filter_map(|word| match word {

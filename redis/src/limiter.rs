@@ -466,7 +466,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn remember(&mut self, now: Nanos, sent: Nanos) {
         if let Some(states) = self.states.take() {
             let state = states.into_own();
-            self.shared.trips.remember(&self.key, &self.plan, state, (now, sent), self.forgotten);
+            self.shared.trips.remember(&self.key, &self.plan, state, now, sent, self.forgotten);
         }
     }
 

@@ -5,9 +5,9 @@
 //! fallback decides them. After each pause, one call, the *trial*, is sent to try the server again.
 //!
 //! Processes that change one key by reading and writing its state take turns. Without turns, a process whose trips take
-//! longer than those of the other processes might never be the first to write, and its calls would be late. So a process
-//! that was not the first takes the next turn, unless another process has already taken it. A turn is a key of its own,
-//! which expires.
+//! longer than those of the other processes might never be the first to write, and its calls would be late. So a
+//! process that was not the first takes the next turn, unless another process has already taken it. A turn is a key of
+//! its own, which expires.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -86,6 +86,9 @@ pub(super) enum Answer {
     /// The script has changed nothing, because the deadline of a call had passed.
     Late,
 }
+
+/// Makes the answer of a verdict from the server's time and the value.
+type MakeAnswer = fn(Nanos, String) -> Answer;
 
 /// A change of a key's value from `before` to `after`.
 #[derive(Clone, Debug)]
@@ -349,8 +352,8 @@ impl Link {
 }
 
 impl Route {
-    /// Returns the server's time, and the value of the key or the values of several keys. Returns `None` if the deadline
-    /// of a call had passed.
+    /// Returns the server's time, and the value of the key or the values of several keys. Returns `None` if the
+    /// deadline of a call had passed.
     pub(super) async fn read(
         &self,
         keys: &[&str],
@@ -490,8 +493,8 @@ impl Answer {
 
     /// Parses the verdict and the time of a reply. The first part of the result makes the answer of the time and the
     /// value, and the third part is the index at which the value begins.
-    fn head(reply: &str) -> Option<(fn(Nanos, String) -> Self, Nanos, usize)> {
-        let answer: fn(Nanos, String) -> Self = match reply.as_bytes().first()? {
+    fn head(reply: &str) -> Option<(MakeAnswer, Nanos, usize)> {
+        let answer: MakeAnswer = match reply.as_bytes().first()? {
             b'D' => Self::Done,
             b'O' => Self::Other,
             b'L' => |_, _| Self::Late,
@@ -662,8 +665,8 @@ const fn concerns_writes(kind: RedisErrorKind) -> bool {
     matches!(kind, RedisErrorKind::ReadOnly | RedisErrorKind::OutOfMemory | RedisErrorKind::Permission)
 }
 
-/// Returns whether a new connection may help after an error of this kind, because it reaches another server, or the same
-/// server in another state.
+/// Returns whether a new connection may help after an error of this kind, because it reaches another server, or the
+/// same server in another state.
 const fn needs_connection(kind: RedisErrorKind) -> bool {
     matches!(
         kind,
@@ -677,7 +680,7 @@ const fn needs_connection(kind: RedisErrorKind) -> bool {
 
 /// Returns the key that says whose turn it is to change `key`. The text of a limiter's key ends with the limiter's
 /// name, which has no colon. So it is not a turn.
-pub(super) fn turn_of(key: &str) -> String {
+fn turn_of(key: &str) -> String {
     format!("{key}:turn:")
 }
 

@@ -1,5 +1,5 @@
-//! The links of a store: the link to its server, or a link to each node of its cluster. So a node that fails affects only
-//! its keys.
+//! The links of a store: the link to its server, or a link to each node of its cluster. So a node that fails affects
+//! only its keys.
 //!
 //! The `redis` crate has a cluster connection of its own. After each failure of a node, that connection asks again
 //! which node has which slots (`CLUSTER SLOTS`). Until the reply arrives, it holds back all requests, including those
@@ -119,8 +119,8 @@ struct Redirect {
 }
 
 impl Links {
-    /// Creates the links to a cluster. `named` are the servers that the user has named, and `timeout` is the time limit of
-    /// an attempt to connect.
+    /// Creates the links to a cluster. `named` are the servers that the user has named, and `timeout` is the time limit
+    /// of an attempt to connect.
     pub(super) fn to_cluster(
         named: Vec<ConnectionInfo>,
         timeout: Duration,

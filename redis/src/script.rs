@@ -1,10 +1,10 @@
 //! The scripts that servers execute, and their last argument.
 //!
-//! Scripts that decide checks are made of fragments, one for each limit. So there is one script for each *combination of
-//! kinds* of limits, and quotas are arguments of the script. Such a script gets a list of the costs of several calls, and
-//! decides the calls in the order of this list. The script then writes the resulting state, and returns the server's
-//! time and the state that it found. From that time and that state, this process computes the decision of each call,
-//! with the algorithm's own arithmetic.
+//! Scripts that decide checks are made of fragments, one for each limit. So there is one script for each *combination
+//! of kinds* of limits, and quotas are arguments of the script. Such a script gets a list of the costs of several
+//! calls, and decides the calls in the order of this list. The script then writes the resulting state, and returns the
+//! server's time and the state that it found. From that time and that state, this process computes the decision of each
+//! call, with the algorithm's own arithmetic.
 //!
 //! Numbers in Lua are floating-point numbers. Integers are exact up to 2^53, and only the format `%d` prints all of
 //! their digits. So limits that need larger numbers have no script.
@@ -30,14 +30,14 @@ pub(super) struct Script {
 pub(super) enum TimeSource {
     /// The server's clock.
     Server,
-    /// The deadline of the script, in tests, which set the deadline of all scripts in microseconds. Keys do not expire in
-    /// such tests, and the time to live of each key is written to a second key, whose name begins with `ttl:`.
+    /// The deadline of the script, in tests, which set the deadline of all scripts in microseconds. Keys do not expire
+    /// in such tests, and the time to live of each key is written to a second key, whose name begins with `ttl:`.
     #[cfg(test)]
     Passed(&'static AtomicU64),
 }
 
-/// The bytes of the last argument of a script, which the script gets by `struct.unpack`. Each number has eight bytes, which are those of a floating-point number, because Lua has
-/// only such numbers. Each string ends with a zero byte.
+/// The bytes of the last argument of a script, which the script gets by `struct.unpack`. Each number has eight bytes,
+/// which are those of a floating-point number, because Lua has only such numbers. Each string ends with a zero byte.
 #[derive(Clone, Debug, Default)]
 // This capacity is enough for a call on two token buckets.
 pub(super) struct Packed(SmallVec<[u8; 192]>);

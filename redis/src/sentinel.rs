@@ -50,8 +50,8 @@ impl Sentinels {
     }
 
     /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names,
-    /// by `connect`, which fails if the server is not a master. Returns the first connection. So neither a sentinel that
-    /// does not answer nor a sentinel that names the former master delays the connection.
+    /// by `connect`, which fails if the server is not a master. Returns the first connection. So neither a sentinel
+    /// that does not answer nor a sentinel that names the former master delays the connection.
     pub(super) async fn connect<C, F>(
         &self,
         config: &AsyncConnectionConfig,

@@ -19,7 +19,7 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
 
 /// The version of the format of a key's value in Redis. It is the first word of the value.
-pub(super) const VERSION: &str = "1";
+const VERSION: &str = "1";
 
 /// The string between two states in the value of a key.
 const SEPARATOR: &str = " | ";

@@ -32,8 +32,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
 /// Pass the store to [`Builder::store`](tower_throttle::limiter::Builder::store), which creates a [`RedisLimit`], or
-/// [`RedisPermits`](super::RedisPermits) for a [`Concurrency`](tower_throttle::algorithm::Concurrency). Each limiter
-/// needs a [name](tower_throttle::limiter::Builder::name).
+/// [`RedisPermits`] for a [`Concurrency`]. Each limiter needs a [name](tower_throttle::limiter::Builder::name).
 ///
 /// # Guarantees
 ///
@@ -44,10 +43,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// knows the server's time, and if the server's clock is not set back.
 ///
 /// A server may close idle connections, or restart. A call that was not sent before its connection ended is sent on a
-/// new connection, within its deadline. If it may have been sent, it fails with
-/// [`RedisErrorKind::Unreachable`](super::RedisErrorKind::Unreachable), and is not sent again. (An encrypted connection
-/// does not tell what it has sent before it ended. So calls may have been sent as soon as they are passed to it.) If a
-/// firewall has forgotten a connection, the first late reply after a second without replies ends the connection.
+/// new connection, within its deadline. If it may have been sent, it fails with [`RedisErrorKind::Unreachable`], and is
+/// not sent again. (An encrypted connection does not tell what it has sent before it ended. So calls may have been sent
+/// as soon as they are passed to it.) If a firewall has forgotten a connection, the first late reply after a second
+/// without replies ends the connection.
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. The end of a
 /// connection is one failure, however many trips it fails. A reply that says that the server cannot decide any call
@@ -226,7 +225,7 @@ impl RedisStore {
     /// know.
     ///
     /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
-    /// [`KeyText`](tower_throttle::store::KeyText), with the settings of the store:
+    /// [`KeyText`], with the settings of the store:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -586,7 +585,7 @@ where
     type Store = <Self as MakeKept<A, A::Kept>>::Store;
     type Error = RedisError;
 
-    /// Creates the store of a limiter: [`RedisPermits`](super::RedisPermits) for a `Concurrency`, and a [`RedisLimit`]
+    /// Creates the store of a limiter: [`RedisPermits`] for a `Concurrency`, and a [`RedisLimit`]
     /// for any other algorithm.
     ///
     /// # Errors
@@ -618,7 +617,7 @@ impl MakeKept<Concurrency, AsPermits> for RedisStore {
         let Self { links, settings, names, listener, deadline } = self;
         let key_text = settings.key_text(name.as_deref().unwrap_or_default());
         let register = |unit: &str| names.register(name, unit);
-        RedisPermits::new(algorithm, (settings.permit_lease, deadline), links, listener, key_text, register)
+        RedisPermits::new(algorithm, settings.permit_lease, deadline, links, listener, key_text, register)
     }
 }
 

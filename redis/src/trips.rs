@@ -1,10 +1,10 @@
-//! The trips of a limiter to the server. At most one trip is made at a time for a key. Calls that arrive during a trip are
-//! decided together in the next trip, up to 256 of them, in the order in which they arrived.
+//! The trips of a limiter to the server. At most one trip is made at a time for a key. Calls that arrive during a trip
+//! are decided together in the next trip, up to 256 of them, in the order in which they arrived.
 //!
 //! A trip decides its calls by a script, or by reading the state and writing the new state.
 //!
-//! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes no
-//! trips.
+//! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes
+//! no trips.
 
 use std::borrow::Cow;
 use std::future::poll_fn;
@@ -207,7 +207,8 @@ impl<A: StoredAlgorithm> Trips<A> {
         key: &Arc<str>,
         plan: &Arc<Plan<A>>,
         state: A::State,
-        (now, sent): (Nanos, Nanos),
+        now: Nanos,
+        sent: Nanos,
         forgotten: u64,
     ) {
         if self.denials.forgotten() == forgotten {

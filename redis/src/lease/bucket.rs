@@ -226,8 +226,8 @@ impl LeaseScript {
         Self { script: Script::new(source, LEASING), bucket, prefix }
     }
 
-    /// Executes the script for a key. `name` is the name of the lease. Returns the server's time in microseconds, and the
-    /// changes that the trip has made. Returns `None` if the server has executed the script too late for one of its
+    /// Executes the script for a key. `name` is the name of the lease. Returns the server's time in microseconds, and
+    /// the changes that the trip has made. Returns `None` if the server has executed the script too late for one of its
     /// calls, and has changed nothing.
     pub(super) async fn execute(
         &self,

@@ -1,7 +1,7 @@
 //! Leases: a process takes several units of a key at once, and spends them without further trips.
 //!
-//! While a process holds units of a key, a task makes the trips of the key, one after another. Calls that wait for units
-//! are in a queue of this process. The first call of a queue asks again when its units may be available.
+//! While a process holds units of a key, a task makes the trips of the key, one after another. Calls that wait for
+//! units are in a queue of this process. The first call of a queue asks again when its units may be available.
 
 mod bucket;
 #[cfg(test)]
@@ -42,8 +42,9 @@ pub(super) use bucket::Leased;
 
 /// The time for which a process holds units before it returns the units that it has not spent, in nanoseconds.
 const HOLD: u64 = 1_000_000_000;
-/// The time for which units can be spent after the process has asked for them, in nanoseconds. This is shorter than
-/// the time for which the server counts them as leased, because the clocks of the server and of the process may run at different speeds.
+/// The time for which units can be spent after the process has asked for them, in nanoseconds. This is shorter than the
+/// time for which the server counts them as leased, because the clocks of the server and of the process may run at
+/// different speeds.
 const SPEND: u64 = 2_000_000_000;
 /// The maximum time after a denial in which no trip is made for the key although the units of a call may be available,
 /// in nanoseconds.
@@ -59,7 +60,7 @@ const MAX_KEYS: usize = 10_000;
 const UNKNOWN_WAIT: u64 = 50_000_000;
 
 /// The store of one limiter that leases units. [`Builder::store`](tower_throttle::limiter::Builder::store) creates this
-/// store from the result of [`RedisStore::lease`].
+/// store from the result of [`RedisStore::lease`](super::RedisStore::lease).
 #[derive(Clone)]
 pub struct LeasedLimit {
     owner: Arc<Owner>,

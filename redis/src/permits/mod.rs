@@ -23,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use self::records::{Grant, Outcome, PermitCall, PermitScript, Records, Rules, Trip};
+use self::records::{Grant, Outcome, PermitCall, PermitScript, Records, Trip};
 use self::script::PREFIX;
 use super::error::{RedisError, RedisErrorKind};
 use super::limiter::{RedisKey, RedisReply};
@@ -50,8 +50,8 @@ const MAX_UNITS: u64 = 1 << 53;
 /// The maximum number of waiters of a key, unless the algorithm sets one.
 const MAX_WAITING: u64 = 10_000;
 
-/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`]. This store limits the calls in progress of all
-/// processes. [`Builder::store`](tower_throttle::limiter::Builder::store) creates it.
+/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`](super::RedisStore). This store limits the calls
+/// in progress of all processes. [`Builder::store`](tower_throttle::limiter::Builder::store) creates it.
 ///
 /// For each key, the calls of all processes take permits from one limit, and wait in one queue in the order in which
 /// the server has received them.
@@ -109,9 +109,9 @@ const MAX_WAITING: u64 = 10_000;
 /// # Limits of other kinds
 ///
 /// [`total`](Concurrency::total) and [`DropOldest`](QueueOverflow::DropOldest) are not possible in Redis: the limiter's
-/// `build` returns an error. [`replace`](tower_throttle::RateLimiter::replace), [`fallback`](super::RedisStore::fallback),
-/// tuples with this algorithm, and joined layers do not compile. If the algorithm does not bound its queue, at most
-/// 10,000 calls of all processes wait for a key.
+/// `build` returns an error. [`replace`](tower_throttle::RateLimiter::replace),
+/// [`fallback`](super::RedisStore::fallback), tuples with this algorithm, and joined layers do not compile. If the
+/// algorithm does not bound its queue, at most 10,000 calls of all processes wait for a key.
 ///
 /// # Permissions
 ///
@@ -150,7 +150,6 @@ struct SharedPermits {
     limit: u64,
     /// The time for which the server keeps a record after a renewal, in nanoseconds.
     lease: u64,
-    rules: Rules,
     /// The maximum number of waiters of a key.
     places: u64,
     script: PermitScript,
@@ -191,7 +190,8 @@ impl RedisPermits {
     /// Creates the store of a limiter. `register` registers the limiter's name with the unit of the states of its keys.
     pub(super) fn new(
         algorithm: Concurrency,
-        (lease, deadline): (Duration, Duration),
+        lease: Duration,
+        deadline: Duration,
         links: Links,
         listener: Arc<Listener>,
         key_text: KeyText,
@@ -222,17 +222,16 @@ impl RedisPermits {
             Some(places) => places.min(MAX_UNITS),
         };
         let limit = algorithm.limit_per_key().min(MAX_UNITS);
-        let rules = Rules::new(limit, lease, deadline);
-        let (process, channel) = (listener.process.clone(), listener.channel.clone());
+        let (source, process, channel) =
+            (links.any().source(), listener.process.clone(), listener.channel.clone());
         let shared = SharedPermits {
             key_text,
             _name: register(&format!("{PREFIX} {limit}"))?,
-            script: PermitScript::new(links.any().source(), process, &rules, places, channel),
+            script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
             links,
             algorithm,
             limit,
             lease: Nanos::from(lease).0,
-            rules,
             places,
             listener,
             keys: DashMap::new(),
@@ -375,7 +374,7 @@ impl SharedPermits {
         if received.is_none() && place.is_waiting() {
             answer.close();
             let Ok(result) = answer.try_recv() else {
-                return Ok((self.rules.deny_waiter(units), None));
+                return Ok((self.script.deny_waiter(units), None));
             };
             received = Some(Ok(result));
         }
@@ -412,7 +411,7 @@ impl SharedPermits {
         change: impl FnOnce(&Arc<Records>, Nanos) -> Option<u64>,
     ) -> Arc<Records> {
         let now = self.links.any().now();
-        let new = || Arc::new(Records::new(Arc::clone(key), self.rules));
+        let new = || Arc::new(self.script.records(Arc::clone(key)));
         let entry = self.keys.entry(Arc::clone(key)).or_insert_with(new);
         // The entry is locked meanwhile, so that the records are not removed from the table.
         let (task, records) = (change(&entry, now), Arc::clone(&entry));

@@ -2,6 +2,9 @@
 //!
 //! The task of a key asks the records for its next trip, makes the trip, and passes the result to the records. The
 //! operations of a trip, and what the trip finds, are part of this file because only the records know what they mean.
+//!
+//! The file is long because calls, trips, messages and the time change the same records, and each of these changes
+//! relies on the others.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -50,7 +53,7 @@ pub(super) struct Records {
 
 /// The settings of all keys of a limiter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
+struct Rules {
     limit: u64,
     /// The time for which the server keeps a record after a renewal, in nanoseconds.
     lease: u64,
@@ -110,9 +113,10 @@ pub(super) struct Outcome {
     found: Vec<Found>,
 }
 
-/// The script that hands out permits, with the arguments that are the same in all trips of a limiter.
+/// The settings of all keys of a limiter, and the script that hands out permits.
 #[derive(Debug)]
 pub(super) struct PermitScript {
+    rules: Rules,
     script: Script,
     arguments: Arguments,
 }
@@ -266,7 +270,7 @@ struct PollSchedule {
 }
 
 impl Records {
-    pub(super) fn new(key: Arc<str>, rules: Rules) -> Self {
+    fn new(key: Arc<str>, rules: Rules) -> Self {
         Self { key, rules, state: Mutex::default(), wake: Notify::new() }
     }
 
@@ -361,8 +365,8 @@ impl Records {
         self.lock().is_idle()
     }
 
-    /// Returns the next trip of the task with the number `task`, once there is one. Returns `None` if nothing is left to
-    /// do, or if another task has taken over. `is_closed` is `true` if the limiter was dropped.
+    /// Returns the next trip of the task with the number `task`, once there is one. Returns `None` if nothing is left
+    /// to do, or if another task has taken over. `is_closed` is `true` if the limiter was dropped.
     pub(super) async fn next_trip(&self, task: u64, is_closed: &AtomicBool, link: &Link) -> Option<Trip> {
         loop {
             let step = self.lock().next(&self.rules, task, is_closed.load(Ordering::Acquire), link.now());
@@ -416,7 +420,7 @@ impl Records {
 
 impl Rules {
     /// Creates the rules of a limiter. `deadline` is the time for which a call waits for the server.
-    pub(super) fn new(limit: u64, lease: Duration, deadline: Duration) -> Self {
+    fn new(limit: u64, lease: Duration, deadline: Duration) -> Self {
         Self { limit, lease: Nanos::from(lease).0, deadline: Nanos::from(deadline).0 }
     }
 
@@ -428,11 +432,6 @@ impl Rules {
             true => Decision::allow(self.limit, left, 0),
             false => self.deny(units, held, waiting),
         }
-    }
-
-    /// Returns the decision on a call of `units` whose time to wait is over.
-    pub(super) fn deny_waiter(&self, units: u64) -> Decision {
-        self.deny(units, self.limit, 1)
     }
 
     /// Returns the time for which a task may be late before another task replaces it, in nanoseconds.
@@ -516,18 +515,31 @@ impl Trip {
 }
 
 impl PermitScript {
-    /// Creates the script of a limiter. `process` is the name of this process, `places` is the maximum number of waiters
-    /// of a key, and `channel` is the beginning of the names of channels for messages.
+    /// Creates the script of a limiter. `lease` is the time for which the server keeps a record after a renewal, and
+    /// `deadline` is the time for which a call waits for the server. `process` is the name of this process, `places` is
+    /// the maximum number of waiters of a key, and `channel` is the beginning of the names of channels for messages.
     pub(super) fn new(
         source: TimeSource,
-        process: String,
-        rules: &Rules,
+        limit: u64,
         places: u64,
+        lease: Duration,
+        deadline: Duration,
+        process: String,
         channel: String,
     ) -> Self {
-        let Rules { limit, lease, .. } = *rules;
-        let arguments = Arguments { process, limit, lease: lease / 1_000, places, channel };
-        Self { script: Script::new(source, PERMITS), arguments }
+        let rules = Rules::new(limit, lease, deadline);
+        let arguments = Arguments { process, limit, lease: rules.lease / 1_000, places, channel };
+        Self { rules, script: Script::new(source, PERMITS), arguments }
+    }
+
+    /// Creates the records of a key.
+    pub(super) fn records(&self, key: Arc<str>) -> Records {
+        Records::new(key, self.rules)
+    }
+
+    /// Returns the decision on a call of `units` whose time to wait is over.
+    pub(super) fn deny_waiter(&self, units: u64) -> Decision {
+        self.rules.deny(units, self.rules.limit, 1)
     }
 
     /// Executes the script for a key. Returns `None` if the server has executed it too late for one of its calls, and
