@@ -117,9 +117,9 @@ impl Command {
     /// numbers of a script are not text.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn words(&self) -> Vec<String> {
-        let words = self.words.args_iter().filter_map(|word| match word {
-            Arg::Simple(word) => Some(word.iter().copied().map(char::from).collect()),
-            _ => None,
+        let words = self.words.args_iter().map(|word| match word {
+            Arg::Simple(word) => word.iter().copied().map(char::from).collect(),
+            _ => unreachable!("this crate adds no cursor to a command"),
         });
         words.collect()
     }

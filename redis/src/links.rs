@@ -247,6 +247,7 @@ impl Links {
         }
     }
 }
+
 impl Cluster {
     fn new(named: Vec<ConnectionInfo>, timeout: Duration, deadline: Duration) -> Result<Self, RedisError> {
         let config = |detail: String| RedisError::new(RedisErrorKind::Config, detail);

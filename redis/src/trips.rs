@@ -54,9 +54,9 @@ pub(super) struct Trips<A: StoredAlgorithm> {
     name: Registered,
 }
 
-/// A [`Flight`] that is polled by the call that began it. The only call for a key then needs no
-/// task, if one trip decides the call. The flight moves to a task when a second call arrives, or when the first call
-/// has its result or is dropped. So no call for a key depends on another call being polled.
+/// A [`Flight`] that is polled by the call that began it. The only call for a key then needs no task, if one trip
+/// decides the call. The flight moves to a task when a second call arrives, or when the first call has its result or is
+/// dropped. So no call for a key depends on another call being polled.
 #[derive(Clone)]
 pub(super) struct PolledFlight(Arc<PolledState>);
 
