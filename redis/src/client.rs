@@ -3,21 +3,38 @@
 //! The connection manager of the `redis` crate gives up after some attempts to connect, and a call waits without bound
 //! while the manager connects. Here, a task tries to connect as long as calls wait for a connection, and each call has
 //! its own deadline.
+//!
+//! The crate drives each connection in a task, which ends with the connection. If a command then fails, the crate does
+//! not tell whether it has sent the command. So this module makes the streams of connections itself, and observes what
+//! is written to them: if nothing was written since a command was passed to the task, the command was not sent, and can
+//! be sent on another connection.
+//!
+//! Only the crate can make the stream of an encrypted connection, because it does not disclose its certificates. There,
+//! it is found out before each command whether the task has ended. Commands that fail later count as sent.
 
-use std::future::poll_fn;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::redis::{AsyncConnectionConfig, ErrorKind, ServerErrorKind, Value};
+use ::redis::aio::{MultiplexedConnection, PubSub};
+use ::redis::io::tcp::TcpSettings;
+use ::redis::io::tcp::socket2::SockRef;
+use ::redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisResult, ServerErrorKind, Value};
 use futures_core::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::connected::Connected;
-use super::connection::{Call, CallError, Command, Connection, Listening, OnMessage, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind, convert};
-use super::server::Server;
+use super::sentinel::Sentinels;
 use tower_throttle::clock::{AnyClock, Nanos};
 
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
@@ -25,9 +42,26 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 
 /// The number of times that a command is sent again, because a server may accept connections only to close them.
 const MAX_UNSENT: u32 = 3;
+/// The maximum number of commands that wait until the connection sends them.
+const PIPELINE: usize = 1 << 16;
 
+/// The silence, in nanoseconds, after which it is found out whether a connection has ended before something is sent.
+const SHORT: u64 = 1_000_000;
+/// The silence, in nanoseconds, after which one late reply is enough to give up a connection: a firewall may have
+/// forgotten the connection.
+const LONG: u64 = 1_000_000_000;
+
+/// A connection to a server, which is made again when it has ended. Clones share it.
 #[derive(Clone)]
 pub(super) struct Client(Arc<Inner>);
+
+/// The server to which a client connects.
+#[derive(Clone, Debug)]
+pub(super) enum Server {
+    At(::redis::Client),
+    /// The current master of a group of servers. The sentinels of the group say which server is the master.
+    Master(Sentinels),
+}
 
 struct Inner {
     server: Server,
@@ -96,9 +130,6 @@ impl Client {
         })
     }
 }
-
-/// The maximum number of commands that wait until the connection sends them.
-const PIPELINE: usize = 1 << 16;
 
 impl Inner {
     async fn attempt(&self) -> Result<(), ::redis::RedisError> {
@@ -259,7 +290,7 @@ impl Drop for ConnectTask {
 }
 
 impl Connection for Client {
-    fn call(&self, command: Command) -> Call {
+    fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
         Box::pin(Arc::clone(&self.0).call(command))
     }
 
@@ -282,7 +313,7 @@ impl Connection for Client {
         self.0.current.borrow().connection.as_ref().is_some_and(Connected::is_silent)
     }
 
-    fn listen(&self, channel: String, on_message: OnMessage) -> Listening {
+    fn listen(&self, channel: String, on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<()> {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
             let subscribed = tokio::time::timeout(inner.timeout, inner.server.subscribe(&channel)).await;
@@ -292,5 +323,265 @@ impl Connection for Client {
                 on_message(&String::from_utf8_lossy(message.get_payload_bytes()));
             }
         })
+    }
+}
+
+impl Server {
+    /// Makes a connection.
+    async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<Connected> {
+        match self {
+            Self::At(client) => Connected::open(client, config).await,
+            Self::Master(sentinels) => Ok(sentinels.connect(config, connect_to_master).await?.1),
+        }
+    }
+
+    /// Subscribes to a channel, on a connection of its own.
+    async fn subscribe(&self, channel: &str) -> RedisResult<PubSub> {
+        let mut subscription = match self {
+            Self::At(client) => client.get_async_pubsub().await?,
+            Self::Master(sentinels) => {
+                let (client, _) = sentinels.connect(&AsyncConnectionConfig::new(), connect_to_master).await?;
+                client.get_async_pubsub().await?
+            }
+        };
+        subscription.subscribe(channel).await?;
+        Ok(subscription)
+    }
+}
+
+/// Connects to a server. Returns an error if the server is not a master, since sentinels name the former master until
+/// they have agreed on a new one.
+async fn connect_to_master(
+    server: ::redis::Client,
+    config: AsyncConnectionConfig,
+) -> RedisResult<(::redis::Client, Connected)> {
+    let mut connected = Connected::open(&server, &config).await?;
+    let role: Value = ::redis::cmd("ROLE").query_async(&mut connected.connection).await?;
+    match &role {
+        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
+            Ok((server, connected))
+        }
+        _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
+    }
+}
+
+/// A connection. The connection ends when its last clone is dropped.
+#[derive(Clone)]
+struct Connected {
+    connection: MultiplexedConnection,
+    /// `None` if the connection is encrypted.
+    observed: Option<Arc<Observed>>,
+    /// The silence since anything was received or, if the connection is encrypted, since the last reply to a call that
+    /// still awaited it.
+    silence: Arc<Silence>,
+}
+
+/// What is observed of a connection.
+struct Observed {
+    /// The number of times that something was written.
+    writes: Arc<AtomicU64>,
+    task: AbortHandle,
+}
+
+/// What a connection had sent when this value was made.
+#[derive(Clone, Copy, Debug)]
+struct Sent(Option<u64>);
+
+impl Connected {
+    async fn open(client: &::redis::Client, config: &AsyncConnectionConfig) -> RedisResult<Self> {
+        let info = client.get_connection_info();
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                let stream = connect_tcp(host, *port, info.tcp_settings()).await?;
+                Self::over(stream, client, config).await
+            }
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => {
+                Self::over(tokio::net::UnixStream::connect(path).await?, client, config).await
+            }
+            _ => {
+                let connection = client.get_multiplexed_async_connection_with_config(config).await?;
+                let silence = Arc::new(Silence::default());
+                silence.end();
+                Ok(Self { connection, observed: None, silence })
+            }
+        }
+    }
+
+    async fn over<S>(stream: S, client: &::redis::Client, config: &AsyncConnectionConfig) -> RedisResult<Self>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        for<'a> SockRef<'a>: From<&'a S>,
+    {
+        let (writes, silence) = (Arc::default(), Arc::new(Silence::default()));
+        silence.end();
+        let stream = ObservedStream { stream, writes: Arc::clone(&writes), silence: Arc::clone(&silence) };
+        let settings = client.get_connection_info().redis_settings();
+        let (connection, driver) =
+            MultiplexedConnection::new_with_config(settings, stream, config.clone()).await?;
+        let task = tokio::spawn(driver).abort_handle();
+        Ok(Self { connection, observed: Some(Arc::new(Observed { writes, task })), silence })
+    }
+
+    /// Sends a command, right after `ASKING` if it says so, and returns the reply to the command.
+    async fn send(&mut self, command: &Command) -> RedisResult<Value> {
+        let replied = command.send(&mut self.connection).await;
+        if self.observed.is_none() && replied.is_ok() {
+            self.silence.end();
+        }
+        replied
+    }
+
+    /// Returns whether nothing was received for so long that the path to the server may be gone.
+    fn is_silent(&self) -> bool {
+        self.silence.is_long()
+    }
+
+    /// Returns what was sent before now.
+    fn sent(&self) -> Sent {
+        Sent(self.observed.as_ref().map(|observed| observed.writes.load(Ordering::Acquire)))
+    }
+
+    /// Returns whether it is certain that nothing was sent since `before`. The connection must have ended.
+    fn has_sent_nothing_since(&self, before: Sent) -> bool {
+        before.0.is_some() && before.0 == self.sent().0
+    }
+
+    /// Returns whether it is known that the connection has ended. Always returns `false` if the connection is not
+    /// encrypted, because then it is known afterwards whether a command was sent, and if there was a reply just before.
+    ///
+    /// A command is passed to the connection's task, which is possible only if the task has not ended. The command is
+    /// taken back at once. If the task was so quick that it has sent the command, it ignores the reply.
+    fn has_ended(&self) -> bool {
+        if self.observed.is_some() || self.silence.is_short() {
+            return false;
+        }
+        let (time, mut connection) = (::redis::cmd("TIME"), self.connection.clone());
+        let passed = pin!(tokio::task::unconstrained(connection.send_packed_command(&time)));
+        matches!(passed.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    }
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Connects to all addresses of a host at once. Returns the first connection.
+async fn connect_tcp(host: &str, port: u16, settings: &TcpSettings) -> RedisResult<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for address in tokio::net::lookup_host((host, port)).await? {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut failed = None;
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(stream)) => match set(&stream, settings) {
+                Ok(()) => return Ok(stream),
+                Err(error) => failed = Some(error.into()),
+            },
+            Ok(Err(error)) => failed = Some(error.into()),
+            Err(_) => {}
+        }
+    }
+    Err(failed.unwrap_or_else(|| (ErrorKind::Io, "the host has no address").into()))
+}
+
+/// Applies the settings. The time to linger is not among them, because the `redis` crate does not disclose it.
+fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
+}
+
+/// A stream that counts how often something is written to it, and writes nothing after the other side has closed it.
+struct ObservedStream<S> {
+    stream: S,
+    writes: Arc<AtomicU64>,
+    silence: Arc<Silence>,
+}
+
+impl<S> ObservedStream<S>
+where
+    for<'a> SockRef<'a>: From<&'a S>,
+{
+    /// Asks the kernel whether the other side has closed the stream. The runtime does not know it yet if it was blocked
+    /// or suspended.
+    fn has_ended(&self) -> bool {
+        match SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()]) {
+            Ok(length) => length == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if read.is_ready() {
+            self.silence.end();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for ObservedStream<S>
+where
+    for<'a> SockRef<'a>: From<&'a S>,
+{
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if !self.silence.is_short() && self.has_ended() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(_)) = written {
+            self.writes.fetch_add(1, Ordering::Release);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The time since something was last received on a connection, or since the connection was made.
+#[derive(Debug, Default)]
+struct Silence {
+    clock: AnyClock,
+    /// The time at which the silence began, in nanoseconds.
+    began: AtomicU64,
+}
+
+impl Silence {
+    /// Records that something was received, or that the connection was made.
+    fn end(&self) {
+        self.began.store(self.clock.now().0, Ordering::Relaxed);
+    }
+
+    fn is_short(&self) -> bool {
+        self.nanos() < SHORT
+    }
+
+    fn is_long(&self) -> bool {
+        self.nanos() >= LONG
+    }
+
+    fn nanos(&self) -> u64 {
+        self.clock.now().saturating_since(Nanos(self.began.load(Ordering::Relaxed)))
     }
 }

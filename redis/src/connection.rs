@@ -3,17 +3,32 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
-use ::redis::Cmd;
+#[cfg(any(test, feature = "test-util"))]
+use ::redis::Arg;
+use ::redis::aio::MultiplexedConnection;
+use ::redis::io::tcp::socket2::TcpKeepalive;
+use ::redis::{Cmd, ConnectionAddr, ConnectionInfo, RedisResult, Value};
 
 use super::error::RedisError;
 
+/// The time after which the kernel tries an idle connection. Firewalls keep an idle connection for a minute or longer.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// The pause before the kernel tries an idle connection again.
+#[cfg(target_os = "linux")]
+const KEEPALIVE_AGAIN: Duration = Duration::from_secs(10);
+/// The time without a sign of the other side after which the kernel ends a connection, if something was sent. So an
+/// idle connection ends after it was tried twice.
+#[cfg(target_os = "linux")]
+const USER_TIMEOUT: Duration = Duration::from_secs(45);
+
 /// A connection to one server. It sends the commands of several callers one after another, without waiting for the
 /// replies in between.
-pub(crate) trait Connection: Send + Sync + 'static {
+pub(super) trait Connection: Send + Sync + 'static {
     /// Sends a command, and returns its reply. If there is no connection, the future waits for one. The caller must
     /// bound the time for which it waits.
-    fn call(&self, command: Command) -> Call;
+    fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>>;
 
     /// Returns why there is no connection. Returns `None` if there is a connection, or if no attempt to connect has
     /// failed yet.
@@ -33,32 +48,26 @@ pub(crate) trait Connection: Send + Sync + 'static {
 
     /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends
     /// when that connection ends, or if it cannot be made. By default, there are no messages.
-    fn listen(&self, _channel: String, _on_message: OnMessage) -> Listening {
+    fn listen(&self, _channel: String, _on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<()> {
         Box::pin(std::future::pending())
     }
 }
 
-/// The receiver of messages.
-pub(crate) type OnMessage = Box<dyn Fn(&str) + Send + Sync>;
-
-/// A pending [`Connection::listen`].
-pub(crate) type Listening = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A pending [`Connection::call`].
-pub(crate) type Call = Pin<Box<dyn Future<Output = Result<Reply, CallError>> + Send>>;
+/// A future whose type is erased.
+pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A command: its name and its arguments.
 #[derive(Clone)]
-pub(crate) struct Command {
-    pub(crate) words: Cmd,
+pub(super) struct Command {
+    words: Cmd,
     /// `true` if the command is sent right after `ASKING`. A node of a cluster then executes the command even if the
     /// slot of the key is still being migrated to that node.
-    pub(crate) is_asking: bool,
+    is_asking: bool,
 }
 
 /// A reply that is not an error of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(super) enum Reply {
     Text(Vec<u8>),
     /// A reply that no script of this crate returns.
     Other(String),
@@ -66,7 +75,7 @@ pub(crate) enum Reply {
 
 /// The reason why a call has no reply.
 #[derive(Clone, Debug)]
-pub(crate) enum CallError {
+pub(super) enum CallError {
     /// The server does not have the script.
     NoScript,
     Failed(RedisError),
@@ -77,18 +86,68 @@ pub(crate) enum CallError {
 }
 
 impl Command {
-    pub(crate) fn new(is_asking: bool) -> Self {
+    pub(super) fn new(is_asking: bool) -> Self {
         // This capacity is enough for the script of two limits.
         Self { words: Cmd::with_capacity(8, 320), is_asking }
     }
 
-    pub(crate) fn word(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
+    pub(super) fn word(&mut self, word: impl AsRef<[u8]>) -> &mut Self {
         self.words.arg(word.as_ref());
         self
     }
 
-    pub(crate) fn number(&mut self, number: u64) -> &mut Self {
+    pub(super) fn number(&mut self, number: u64) -> &mut Self {
         self.words.arg(number);
         self
     }
+
+    /// Sends the command, right after `ASKING` if it says so, and returns the reply to the command.
+    pub(super) async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        if !self.is_asking {
+            return connection.send_packed_command(&self.words).await;
+        }
+        let mut pipeline = ::redis::pipe();
+        pipeline.cmd("ASKING").add_command(self.words.clone());
+        // A large future, which is seldom needed.
+        let mut replies = Box::pin(connection.send_packed_commands(&pipeline, 1, 1)).await?;
+        Ok(replies.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Returns the words of the command, for servers in this process. Each byte becomes a character, because the
+    /// numbers of a script are not text.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn words(&self) -> Vec<String> {
+        let words = self.words.args_iter().map(|word| match word {
+            Arg::Simple(word) => word.iter().copied().map(char::from).collect(),
+            _ => unreachable!("this crate adds no cursor to a command"),
+        });
+        words.collect()
+    }
+}
+
+/// Returns `info` with a keepalive, and on Linux with a user timeout, so that the kernel notices a path that is gone.
+/// Settings that the user has made are kept.
+pub(super) fn kept_alive(info: ConnectionInfo) -> ConnectionInfo {
+    let mut settings = info.tcp_settings().clone();
+    if settings.keepalive().is_none() {
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+        #[cfg(target_os = "linux")]
+        let keepalive = keepalive.with_interval(KEEPALIVE_AGAIN);
+        settings = settings.set_keepalive(keepalive);
+    }
+    #[cfg(target_os = "linux")]
+    if settings.user_timeout().is_none() {
+        settings = settings.set_user_timeout(USER_TIMEOUT);
+    }
+    info.set_tcp_settings(settings)
+}
+
+/// Returns the settings of `like` for a server at another address, whose connections are kept alive.
+pub(super) fn at_address(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    kept_alive(like.clone().set_addr(match like.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    }))
 }

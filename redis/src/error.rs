@@ -69,14 +69,9 @@ impl RedisError {
         Self { kind, detail: detail.into() }
     }
 
-    /// Creates the error of a call that has no runtime, or whose runtime has ended.
-    pub(super) fn no_runtime(detail: impl Into<Arc<str>>) -> Self {
-        Self::new(RedisErrorKind::NoRuntime, detail)
-    }
-
     /// Returns the runtime of the caller, or an error if there is none.
     pub(super) fn current_runtime() -> Result<Handle, Self> {
-        Handle::try_current().map_err(|error| Self::no_runtime(error.to_string()))
+        Handle::try_current().map_err(|error| Self::new(RedisErrorKind::NoRuntime, error.to_string()))
     }
 
     /// Converts the text of an error reply of the server, such as `OOM command not allowed`.
@@ -144,17 +139,6 @@ impl RedisErrorKind {
                 | Self::Late
                 | Self::Unreachable
         )
-    }
-
-    /// Returns whether a server that replies with an error of this kind may still be able to read.
-    pub(super) const fn concerns_writes(self) -> bool {
-        matches!(self, Self::ReadOnly | Self::OutOfMemory | Self::Permission)
-    }
-
-    /// Returns whether a new connection may help, because it reaches another server, or the same server in another
-    /// state.
-    pub(super) const fn needs_connection(self) -> bool {
-        matches!(self, Self::Late | Self::Unreachable | Self::ReadOnly | Self::Auth | Self::Loading)
     }
 
     const fn advice(self) -> &'static str {

@@ -6,22 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::redis::Arg;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::builder::RedisStoreBuilder;
-use super::connection::{Call, CallError, Command, Connection, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::RedisError;
-use super::lease::reference::{Leased, execute};
-use super::packed::{Unpacked, bytes_of};
-use super::plan::{Plan, ScriptPart, VERSION};
-use super::scripts::TimeSource;
-use super::settings::Settings;
-use super::store::RedisStore;
-use super::turns::turn_of;
+use super::lease::Leased;
+use super::script::{TimeSource, Unpacked};
+use super::states::{Action, Operation, Plan};
+use super::store::{RedisStore, RedisStoreBuilder};
 use tower_throttle::Quota;
-use tower_throttle::algorithm::{Algorithm, StoredAlgorithm, TokenBucket};
+use tower_throttle::algorithm::{StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 
 /// A Redis server in this process, for simulations and tests in tokio's paused time.
@@ -95,8 +90,8 @@ impl RedisInProcess {
     /// Returns a new store on this server. Each such store acts as the store of another process.
     #[must_use]
     pub fn connect(&self) -> RedisStore {
-        let deadline = Duration::from_millis(50);
-        RedisStoreBuilder::store(Box::new(self.clone()), deadline, TimeSource::Server, Settings::default())
+        let store = RedisStoreBuilder::over(self.clone(), TimeSource::Server).connect_lazily();
+        store.expect("a server in this process has no URL that could be wrong")
     }
 
     /// Stops the server, or lets it run again. A stopped server receives commands, and executes them once it runs
@@ -122,7 +117,7 @@ impl RedisInProcess {
             ("1", _) => arguments,
             // A change in turn. In this server, no process takes a turn, so the key and the two arguments of the turn
             // are left out.
-            ("2", [turn, arguments @ .., _, _]) if *turn == turn_of(key) => arguments,
+            ("2", [turn, arguments @ .., _, _]) if turn.strip_prefix(&**key) == Some(":turn:") => arguments,
             _ => return error("ERR joined calls are not supported by a server in this process"),
         };
         let elapsed = u64::try_from(self.server.started.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -133,18 +128,17 @@ impl RedisInProcess {
         };
         let mut keys = self.keys();
         keys.trips += 1;
-        let last = bytes_of(last);
-        let mut last = Unpacked(&last);
-        let Some(deadline) = last.number() else { return error("ERR arguments") };
+        let mut last = Unpacked::new(last);
+        let Some(deadline) = last.next() else { return error("ERR arguments") };
         if now > deadline {
             return reply('L', "");
         }
         let text = keys.texts.get(key).cloned().unwrap_or_default();
         match arguments {
-            [] if last.0.is_empty() => reply('D', &text),
+            [] if last.is_empty() => reply('D', &text),
             // Calls of token buckets are decided here. The verdict `O` makes the limiters of other algorithms write the
             // state.
-            [] => match decide(last, &text, now) {
+            [] => match decide_bucket(last, &text, now) {
                 Some(after) => {
                     keys.texts.insert(key.clone(), after);
                     reply('D', &text)
@@ -160,7 +154,7 @@ impl RedisInProcess {
                 keys.texts.insert(key.clone(), after.clone());
                 reply('D', "")
             }
-            _ => match execute(keys.leased.entry(key.clone()).or_default(), arguments, now) {
+            _ => match keys.leased.entry(key.clone()).or_default().execute(arguments, now) {
                 Some(found) => reply('D', &found),
                 None => reply('O', "another prefix"),
             },
@@ -170,33 +164,32 @@ impl RedisInProcess {
 
 /// Decides calls as the script of a token bucket does, and returns the new state. Returns `None` if the prefix is not
 /// that of a token bucket, or if the state has another prefix.
-fn decide(mut packed: Unpacked<'_>, text: &str, now: u64) -> Option<String> {
-    let prefix = str::from_utf8(packed.string()?).ok()?;
-    let unit = prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
+fn decide_bucket(mut packed: Unpacked, text: &str, now: u64) -> Option<String> {
+    let prefix = packed.string()?;
+    let (_, unit) = prefix.split_once(' ')?;
     let bucket = TokenBucket::new(Quota::per_second(1)).with_unit(unit)?;
-    if !text.is_empty() && !text.starts_with(prefix) {
+    if !text.is_empty() && !text.starts_with(&prefix) {
         return None;
     }
-    let arguments = ScriptPart::new(bucket.script()?).arguments;
-    debug_assert!(packed.0.starts_with(&arguments), "the arguments are those of the bucket {unit:?}");
-    packed.0 = packed.0.strip_prefix(&*arguments)?;
-    let plan = Plan::new(bucket, TimeSource::Server, false).ok()?;
+    for step in bucket.script()?.steps {
+        for argument in &step.arguments[..step.kind.argument_count()] {
+            let packed = packed.next();
+            debug_assert_eq!(packed, Some(*argument), "the arguments are those of the bucket {unit:?}");
+            packed.filter(|packed| packed == argument)?;
+        }
+    }
+    let plan = Plan::new(bucket, TimeSource::Server, false).ok().filter(|plan| plan.prefix() == prefix)?;
     let now = Nanos(now * 1_000);
     let mut states = plan.decode(text, now).ok()?;
-    while let Some(cost) = packed.number() {
-        let _ = plan.algorithm.check(&mut states.own, now, cost);
+    for cost in packed {
+        let _ = states.apply(&plan, &Operation::new(Action::Check, cost, None), now);
     }
     Some(states.write(&plan, now).unwrap_or_default())
 }
 
 impl Connection for RedisInProcess {
-    fn call(&self, command: Command) -> Call {
-        let words = command.words.args_iter().filter_map(|word| match word {
-            // Each byte becomes a character, because the numbers of a script are not text.
-            Arg::Simple(word) => Some(word.iter().copied().map(char::from).collect::<String>()),
-            _ => None,
-        });
-        let (server, command) = (self.clone(), words.collect::<Vec<_>>());
+    fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
+        let (server, command) = (self.clone(), command.words());
         Box::pin(async move {
             sleep(server.server.round_trip / 2).await;
             // The sender lives in `server`, so this does not fail.

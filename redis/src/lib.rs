@@ -81,64 +81,41 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod answer;
-mod asked;
-mod breaker;
-mod builder;
-mod calls;
 mod client;
-mod cluster;
-mod connected;
 mod connection;
-mod decide;
-mod decide_script;
-mod denials;
 mod error;
-mod fallback;
-mod flight;
-mod fragments;
 pub mod guide;
 #[cfg(any(test, feature = "test-util"))]
 mod in_process;
 mod joint;
 mod lease;
-mod limit;
+mod limiter;
 mod link;
 mod links;
 mod names;
-mod next_trip;
-mod node;
-mod operation;
-mod packed;
 mod permits;
-mod plan;
-mod replace;
-mod route;
-mod scripts;
+mod script;
 mod sentinel;
-mod server;
-mod server_time;
-mod settings;
-mod silence;
-mod slots;
 mod states;
 mod store;
-#[cfg(feature = "test-util")]
-pub mod test_util;
 #[cfg(test)]
 mod tests;
-mod turns;
-mod wait_queue;
-mod waiting;
+mod trips;
+mod wait;
 
 #[doc(hidden)]
-pub use self::{fallback::WithFallback, lease::WithLeases, limit::RedisKey, store::MakeKept};
-pub use builder::RedisStoreBuilder;
+pub use self::{limiter::RedisKey, store::MakeKept, store::WithFallback, store::WithLeases};
 pub use error::{RedisError, RedisErrorKind};
 pub use lease::LeasedLimit;
-pub use limit::RedisLimit;
+pub use limiter::RedisLimit;
 pub use permits::RedisPermits;
-pub use store::RedisStore;
+pub use store::{RedisStore, RedisStoreBuilder};
+
+/// A simulated server, for tests and simulations in virtual time. This module needs the feature `test-util`.
+#[cfg(feature = "test-util")]
+pub mod test_util {
+    pub use super::in_process::RedisInProcess;
+}
 
 /// The code in the README compiles.
 #[cfg(doctest)]

@@ -1,67 +1,137 @@
 //! The part of a store that all its limiters share for one server: the connection, the server's time, the deadline and
 //! the circuit breaker. A store in a cluster has a link to each node.
+//!
+//! The circuit breaker opens after failures. While it is open, calls are not sent to the server: they fail, or the
+//! fallback decides them. After each pause, one call, the *trial*, is sent to try the server again.
+//!
+//! Processes that change one key by reading and writing its state take turns. Without turns, a process whose trips take
+//! longer than those of the other processes might never be the first to write, and its calls would be late. So a
+//! process that was not the first takes the next turn, unless another process has already taken it. A turn is a key of
+//! its own, which expires.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::answer::{Answer, Verdict};
-use super::breaker::Breaker;
-use super::connection::{CallError, Command, Connection, Listening, OnMessage, Reply};
-use super::decide_script::KeySteps;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+
+use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
-use super::packed::Packed;
-use super::scripts::{Script, TimeSource};
-use super::server_time::ServerTime;
+use super::script::{KeySteps, Packed, Script, TimeSource};
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::stats::StoreStats;
 use tower_throttle::store_support::random_u64;
 
+/// The number of failed trips in a row that opens the breaker, if the last of these trips was late or had no
+/// connection. Any other outage opens the breaker at once.
+const MAX_LATE: u64 = 5;
+const MILLISECOND: u64 = 1_000_000;
+/// The pause before the first trial, and the maximum pause between two trials. The pause doubles after each trial that
+/// fails.
+const PAUSES: (u64, u64) = (50 * MILLISECOND, 400 * MILLISECOND);
+/// The maximum time of a turn, in milliseconds. This time is short, because if a process ends during its turn, no other
+/// process can write until the turn expires.
+const MAX_TURN: u64 = 100;
+/// If a trip ends more than this time after its deadline, its caller was not polled in time. The unit is nanoseconds.
+const POLLED_LATE: u64 = 10_000_000;
+
+/// A link to a server.
 pub(super) struct Link {
     connection: Box<dyn Connection>,
     /// The clock of this process, for deadlines. States contain only the server's time.
     clock: AnyClock,
-    pub(super) deadline: Duration,
+    deadline: Duration,
     time: ServerTime,
-    pub(super) breaker: Breaker,
-    pub(super) source: TimeSource,
+    breaker: Breaker,
+    source: TimeSource,
     read: Script,
     swap: Script,
-    pub(super) swap_in_turn: Script,
+    swap_in_turn: Script,
     /// A random number that identifies this process among the processes that change a key.
-    pub(super) process: u64,
+    process: u64,
     /// The scripts of joint calls, by the limits of their keys. A script is `None` if it would need too many variables.
     joint: RwLock<HashMap<Vec<KeySteps>, Option<Arc<Script>>>>,
     trips: AtomicU64,
     late: AtomicU64,
     /// The number after that of the last connection whose end was counted as a failure.
     ended: AtomicU64,
-    /// The time that tests pass to scripts as an argument, in microseconds.
-    #[cfg(test)]
-    pub(super) passed: AtomicU64,
 }
 
-/// The keys of a trip, and whether they are requested with `ASKING`. Only a joint call has several keys.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Keys<'a> {
-    pub(super) texts: &'a [&'a str],
-    /// `true` if the slot of the keys is being migrated to the node that is asked.
+/// The link to the node of a trip, and how the trip came to that node.
+#[derive(Clone, Debug)]
+pub(super) struct Route {
+    pub(super) link: Arc<Link>,
+    /// `true` if the trip came to the node because of the reply `ASK`: the slot of the key is still being migrated to
+    /// the node. Commands are then sent with `ASKING`.
     pub(super) is_asking: bool,
+    /// The number of replies in this trip that said that another node has the key.
+    pub(super) redirects: u32,
 }
+
+/// The reply of a script: the server's time, and the value of the key or an empty string. The reply to a joint call
+/// contains the values of all keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The script has run to its end.
+    Done(Nanos, String),
+    /// The script has changed nothing, because it cannot process the value that it found. The reply contains that
+    /// value.
+    Other(Nanos, String),
+    /// The script has changed nothing, because the deadline of a call had passed.
+    Late,
+}
+
+/// Makes the answer of a verdict from the server's time and the value.
+type MakeAnswer = fn(Nanos, String) -> Answer;
 
 /// A change of a key's value from `before` to `after`.
 #[derive(Clone, Debug)]
 pub(super) struct Swap<'a> {
-    pub(super) before: &'a str,
+    before: &'a str,
     /// The new value. If it is empty, the key is deleted.
-    pub(super) after: &'a str,
+    after: &'a str,
     /// The time to live of the key, in milliseconds.
-    pub(super) ttl: u64,
+    ttl: u64,
+}
+
+/// A circuit breaker. It is closed at first.
+#[derive(Debug, Default)]
+struct Breaker {
+    /// The time of the next trial, or 0 if the breaker is closed.
+    next_attempt: AtomicU64,
+    /// The number of trips in a row that failed because of an outage.
+    late: AtomicU64,
+    opened: AtomicU64,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    pause: u64,
+    /// `true` while a trial is under way.
+    is_trying: bool,
+    reason: Option<RedisError>,
+    /// `true` if the server failed to write, so that only a trip that has written shows that the fault is over.
+    needs_write: bool,
+}
+
+/// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks show
+/// approximately the time since the Unix epoch. The difference can be negative, so [`BIAS`] is added to it.
+///
+/// A reply is received some time after the server read its clock for the reply. So each reply shows by how much the
+/// server's clock is ahead *at least*, and the largest of these differences is nearest to the truth. The request was
+/// sent before the server read its clock. So each reply also shows by how much the server's clock is ahead *at most*.
+/// If this maximum is less than the minimum that an earlier reply has shown, the server's clock was set back.
+#[derive(Debug, Default)]
+struct ServerTime {
+    /// The difference plus [`BIAS`], or 0 if the difference is not known.
+    ahead: AtomicU64,
 }
 
 impl Link {
@@ -79,16 +149,14 @@ impl Link {
             time: ServerTime::default(),
             breaker: Breaker::default(),
             source,
-            read: Script::read(source),
-            swap: Script::swap(source),
-            swap_in_turn: Script::swap_in_turn(source),
+            read: Script::new(source, &format!("{GET}{READ}")),
+            swap: Script::new(source, &format!("{GET}{SWAP}")),
+            swap_in_turn: Script::new(source, SWAP_IN_TURN),
             process: random_u64(),
             joint: RwLock::default(),
             trips: AtomicU64::default(),
             late: AtomicU64::default(),
             ended: AtomicU64::default(),
-            #[cfg(test)]
-            passed: AtomicU64::default(),
         }
     }
 
@@ -98,12 +166,17 @@ impl Link {
         if let Some(known) = self.joint.read().unwrap_or_else(PoisonError::into_inner).get(&keys) {
             return known.clone();
         }
-        let script = Script::decide(self.source, &keys).map(Arc::new);
+        let script = Script::of_checks(self.source, &keys).map(Arc::new);
         self.joint.write().unwrap_or_else(PoisonError::into_inner).entry(keys).or_insert(script).clone()
     }
 
     pub(super) fn now(&self) -> Nanos {
         self.clock.now()
+    }
+
+    /// Returns the source of the time of scripts.
+    pub(super) fn source(&self) -> TimeSource {
+        self.source
     }
 
     /// Returns the deadline of a call that begins now.
@@ -126,9 +199,51 @@ impl Link {
         .await
     }
 
-    /// Counts a call that failed at its deadline.
-    pub(super) fn count_late(&self) {
-        self.late.fetch_add(1, Ordering::Relaxed);
+    /// Returns an error if the circuit breaker is open at `now`, so that a call is not sent.
+    pub(super) fn admit(&self, now: Nanos) -> Result<(), RedisError> {
+        self.breaker.admit(now)
+    }
+
+    /// Records a trip that has written, which closes the circuit breaker.
+    pub(super) fn wrote(&self) {
+        self.breaker.wrote();
+    }
+
+    /// Returns whether the circuit breaker is open, and only a trip that writes can close it.
+    pub(super) fn needs_write(&self) -> bool {
+        self.breaker.needs_write()
+    }
+
+    /// Counts a call that has failed, if its deadline has passed.
+    pub(super) fn count_if_late(&self, deadline: Nanos) {
+        if self.now() >= deadline {
+            self.late.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the result of a call. `received` is what was received from `answer`, or `None` if nothing was received
+    /// before the deadline.
+    pub(super) fn result_of<T>(
+        &self,
+        deadline: Nanos,
+        received: Option<Result<Result<T, RedisError>, RecvError>>,
+        answer: &mut oneshot::Receiver<Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        let result = match received {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => {
+                Err(RedisError::new(RedisErrorKind::NoRuntime, "the runtime that had the call has ended"))
+            }
+            None => {
+                // The call may have been decided just at the deadline.
+                answer.close();
+                answer.try_recv().unwrap_or_else(|_| Err(self.deadline_error()))
+            }
+        };
+        if result.is_err() {
+            self.count_if_late(deadline);
+        }
+        result
     }
 
     pub(super) fn deadline_error(&self) -> RedisError {
@@ -141,23 +256,19 @@ impl Link {
         let mut stats = StoreStats::default();
         stats.trips = self.trips.load(Ordering::Relaxed);
         stats.late = self.late.load(Ordering::Relaxed);
-        stats.circuit_openings = self.breaker.opened();
-        stats.is_circuit_open = self.breaker.is_open();
+        self.breaker.add_to(&mut stats);
         stats
-    }
-
-    pub(super) async fn read(&self, keys: Keys<'_>, not_after: Nanos) -> Result<Answer, RedisError> {
-        self.eval(&self.read, keys, not_after, |_, _| {}).await
     }
 
     /// Executes a script that reads a key. The reply contains the server's time. From then on, this process sends each
     /// deadline in the server's time, so the server can detect calls that arrive after their deadline.
-    pub(super) async fn verify(&self, key: &str, timeout: Duration) -> Result<(), RedisError> {
+    pub(super) async fn verify(self: &Arc<Self>, key: &str, timeout: Duration) -> Result<(), RedisError> {
         let limit = self.now().saturating_add(Nanos::from(timeout).0);
-        match self.until(limit, self.read(Keys { texts: &[key], is_asking: false }, limit)).await {
-            Some(Ok(answer)) if answer.verdict == Verdict::Done => Ok(()),
+        let route = Route { link: Arc::clone(self), is_asking: false, redirects: 0 };
+        match self.until(limit, route.read(&[key], limit)).await {
+            Some(Ok(Some(_))) => Ok(()),
             Some(Err(error)) => Err(error),
-            Some(Ok(_)) => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
+            Some(Ok(None)) => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
             None => {
                 let late = || RedisError::new(RedisErrorKind::Late, "while connecting");
                 Err(self.connection.problem().unwrap_or_else(late))
@@ -165,95 +276,34 @@ impl Link {
         }
     }
 
-    /// Makes all `swaps`, one for each key. Changes nothing if another process has changed the value of any of the
-    /// keys.
-    pub(super) async fn swap(
+    /// Makes an attempt to make a trip on this link. The attempt ends at `deadline`. `trip` is pinned by the caller: an
+    /// asynchronous function that takes a future and passes it on needs room for the future twice.
+    pub(super) async fn attempt<T>(
         &self,
-        keys: Keys<'_>,
-        not_after: Nanos,
-        swaps: &[Swap<'_>],
-    ) -> Result<Answer, RedisError> {
-        self.eval(&self.swap, keys, not_after, |command, _| {
-            for Swap { before, after, ttl } in swaps {
-                command.word(before).word(after).number(*ttl);
+        deadline: Nanos,
+        trip: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
+    ) -> Result<T, RedisError> {
+        let connection = self.connection.number();
+        match self.until(deadline, trip).await {
+            Some(result) => result,
+            None => {
+                self.end_silent(connection);
+                match self.now() > deadline.saturating_add(POLLED_LATE) {
+                    // The caller was not polled in time, which says nothing about the server.
+                    true => Err(self.deadline_error()),
+                    false => Err(self.failed_late(connection)),
+                }
             }
-        })
-        .await
-    }
-
-    /// Executes a script, even if the breaker is open. Records the success or failure of the script in the breaker. The
-    /// caller must bound the time for which it waits for the result.
-    ///
-    /// The last argument of the script begins with the deadline. `arguments` may add more to it, and adds the other
-    /// arguments to the command.
-    pub(super) async fn eval(
-        &self,
-        script: &Script,
-        keys: Keys<'_>,
-        not_after: Nanos,
-        arguments: impl Fn(&mut Command, &mut Packed),
-    ) -> Result<Answer, RedisError> {
-        let command = |name: &str, script: &str| {
-            let mut command = Command::new(keys.is_asking);
-            command.word(name).word(script).number(keys.texts.len() as u64);
-            keys.texts.iter().for_each(|text| {
-                command.word(text);
-            });
-            let mut last = Packed::default();
-            last.number(self.server_deadline(not_after));
-            arguments(&mut command, &mut last);
-            command.word(last);
-            command
-        };
-        let (connection, sent) = (self.connection.number(), self.now());
-        self.trips.fetch_add(1, Ordering::Relaxed);
-        let mut reply = self.connection.call(command("EVALSHA", script.sha())).await;
-        if let Err(CallError::NoScript) = reply {
-            // The server does not have the script, for example because the server has restarted. `EVAL` sends the
-            // source of the script, which the server then keeps.
-            self.trips.fetch_add(1, Ordering::Relaxed);
-            reply = self.connection.call(command("EVAL", script.text())).await;
         }
-        let text = match reply {
-            Ok(Reply::Text(text)) => text,
-            Ok(Reply::Other(other)) => {
-                return Err(self.failed(RedisError::new(RedisErrorKind::Server, other), connection));
-            }
-            Err(CallError::Failed(error)) => return Err(self.failed(error, connection)),
-            // A command that was not sent at first was sent on another connection.
-            Err(CallError::FailedOn(connection, error)) => return Err(self.failed(error, connection)),
-            // The end of a connection is one failure, however many trips it fails.
-            Err(CallError::Ended(connection, error)) => {
-                let is_counted = self.ended.fetch_max(connection + 1, Ordering::Relaxed) > connection;
-                return Err(if is_counted { error } else { self.failed(error, connection) });
-            }
-            Err(CallError::NoScript) => {
-                let error = RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL");
-                return Err(self.failed(error, connection));
-            }
-        };
-        if text.starts_with(b"E") {
-            self.breaker.replied(self.now());
-            return Err(RedisError::new(RedisErrorKind::Foreign, "the value is empty"));
-        }
-        let answer = Answer::parse(text).map_err(|text| {
-            let shown: String = String::from_utf8_lossy(&text).chars().take(60).collect();
-            RedisError::new(RedisErrorKind::Foreign, shown)
-        })?;
-        let received = self.now();
-        self.time.observe(answer.now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
-        self.breaker.replied(received);
-        Ok(answer)
     }
 
     /// Passes the messages on a channel to `on_message`, until the connection for messages ends.
-    pub(super) fn listen(&self, channel: String, on_message: OnMessage) -> Listening {
+    pub(super) fn listen(
+        &self,
+        channel: String,
+        on_message: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> BoxFuture<()> {
         self.connection.listen(channel, on_message)
-    }
-
-    /// Returns the number of the present connection.
-    pub(super) fn connection(&self) -> u64 {
-        self.connection.number()
     }
 
     /// Records the failure of a trip that began on the connection with the number `connection`. Drops that connection
@@ -265,7 +315,7 @@ impl Link {
             return error;
         }
         let is_open = self.breaker.failed(&error, self.now());
-        if is_open && error.kind().needs_connection() {
+        if is_open && needs_connection(error.kind()) {
             self.connection.renew(connection);
         }
         error
@@ -274,7 +324,7 @@ impl Link {
     /// Records that a trip on the connection with the number `connection` had no reply at its deadline. Drops that
     /// connection if the breaker is open. The missing reply counts as an outage, whatever caused it, because the next
     /// trip would probably fail as well.
-    pub(super) fn failed_late(&self, connection: u64) -> RedisError {
+    fn failed_late(&self, connection: u64) -> RedisError {
         let error = self.deadline_error();
         if self.breaker.record_outage(&error, self.now()) {
             self.connection.renew(connection);
@@ -284,7 +334,7 @@ impl Link {
 
     /// Drops the connection with the number `connection`, on which a trip had no reply at its deadline, if the
     /// connection was silent for long. Only the next trips find out whether the server or the path is at fault.
-    pub(super) fn end_silent(&self, connection: u64) {
+    fn end_silent(&self, connection: u64) {
         if self.connection.is_silent() {
             self.connection.renew(connection);
         }
@@ -294,11 +344,344 @@ impl Link {
     /// Returns a time in the distant future if the server's time is not known yet.
     fn server_deadline(&self, not_after: Nanos) -> u64 {
         #[cfg(test)]
-        if self.source == TimeSource::Passed {
-            return self.passed.load(Ordering::SeqCst);
+        if let TimeSource::Passed(deadline) = self.source {
+            return deadline.load(Ordering::SeqCst);
         }
         self.time.at(not_after.0 / 1_000).unwrap_or(1 << 53)
     }
+}
+
+impl Route {
+    /// Returns the server's time, and the value of the key or the values of several keys. Returns `None` if the
+    /// deadline of a call had passed.
+    pub(super) async fn read(
+        &self,
+        keys: &[&str],
+        not_after: Nanos,
+    ) -> Result<Option<(Nanos, String)>, RedisError> {
+        Ok(match self.eval(&self.link.read, keys, not_after, |_, _| {}).await? {
+            Answer::Done(now, text) | Answer::Other(now, text) => Some((now, text)),
+            Answer::Late => None,
+        })
+    }
+
+    /// Makes all `swaps`, one for each key. Changes nothing if another process has changed the value of any of the
+    /// keys.
+    pub(super) async fn swap(
+        &self,
+        keys: &[&str],
+        not_after: Nanos,
+        swaps: &[Swap<'_>],
+    ) -> Result<Answer, RedisError> {
+        let add = |command: &mut Command, _: &mut Packed| {
+            for Swap { before, after, ttl } in swaps {
+                command.word(before).word(after).number(*ttl);
+            }
+        };
+        let answer = self.eval(&self.link.swap, keys, not_after, add).await?;
+        // A server that is out of memory can still delete keys, so a deletion does not close the breaker.
+        if matches!(answer, Answer::Done(..)) && swaps.iter().any(|swap| !swap.after.is_empty()) {
+            self.link.wrote();
+        }
+        Ok(answer)
+    }
+
+    /// Makes the change of a key as [`swap`](Self::swap) does, unless it is the turn of another process. If the change
+    /// is not made, this process takes the next turn, unless another process has already taken it.
+    pub(super) async fn swap_in_turn(
+        &self,
+        key: &str,
+        not_after: Nanos,
+        swap: Swap<'_>,
+    ) -> Result<Answer, RedisError> {
+        let Swap { before, after, ttl } = swap;
+        let turn = turn_of(key);
+        let turn_millis = (self.link.deadline.as_millis() as u64 / 2).clamp(1, MAX_TURN);
+        let add = |command: &mut Command, _: &mut Packed| {
+            command.word(before).word(after).number(ttl).number(self.link.process).number(turn_millis);
+        };
+        let answer = self.eval(&self.link.swap_in_turn, &[key, &turn], not_after, add).await?;
+        match &answer {
+            Answer::Done(..) if !after.is_empty() => self.link.wrote(),
+            // The value is unchanged, so another process has its turn.
+            Answer::Other(_, text) if text == before => {
+                let pause = Nanos::from(self.link.deadline).0 / 64;
+                self.link.sleep_until(self.link.now().saturating_add(pause)).await;
+            }
+            _ => {}
+        }
+        Ok(answer)
+    }
+
+    /// Executes a script, even if the breaker is open. Records the success or failure of the script in the breaker. The
+    /// caller must bound the time for which it waits for the result.
+    ///
+    /// The last argument of the script begins with the deadline. `arguments` may add more to it, and adds the other
+    /// arguments to the command.
+    pub(super) async fn eval(
+        &self,
+        script: &Script,
+        keys: &[&str],
+        not_after: Nanos,
+        arguments: impl Fn(&mut Command, &mut Packed),
+    ) -> Result<Answer, RedisError> {
+        let link = &*self.link;
+        let command = |name: &str, script: &str| {
+            let mut command = Command::new(self.is_asking);
+            command.word(name).word(script).number(keys.len() as u64);
+            keys.iter().for_each(|text| {
+                command.word(text);
+            });
+            let mut last = Packed::default();
+            last.number(link.server_deadline(not_after));
+            arguments(&mut command, &mut last);
+            command.word(last);
+            command
+        };
+        let (connection, sent) = (link.connection.number(), link.now());
+        link.trips.fetch_add(1, Ordering::Relaxed);
+        let mut reply = link.connection.call(command("EVALSHA", script.sha())).await;
+        if let Err(CallError::NoScript) = reply {
+            // The server does not have the script, for example because the server has restarted. `EVAL` sends the
+            // source of the script, which the server then keeps.
+            link.trips.fetch_add(1, Ordering::Relaxed);
+            reply = link.connection.call(command("EVAL", script.text())).await;
+        }
+        let text = match reply {
+            Ok(Reply::Text(text)) => text,
+            Ok(Reply::Other(other)) => {
+                return Err(link.failed(RedisError::new(RedisErrorKind::Server, other), connection));
+            }
+            Err(CallError::Failed(error)) => return Err(link.failed(error, connection)),
+            // A command that was not sent at first was sent on another connection.
+            Err(CallError::FailedOn(connection, error)) => return Err(link.failed(error, connection)),
+            // The end of a connection is one failure, however many trips it fails.
+            Err(CallError::Ended(connection, error)) => {
+                let is_counted = link.ended.fetch_max(connection + 1, Ordering::Relaxed) > connection;
+                return Err(if is_counted { error } else { link.failed(error, connection) });
+            }
+            Err(CallError::NoScript) => {
+                let error = RedisError::new(RedisErrorKind::Server, "NOSCRIPT in reply to EVAL");
+                return Err(link.failed(error, connection));
+            }
+        };
+        if text.starts_with(b"E") {
+            link.breaker.replied(link.now());
+            return Err(RedisError::new(RedisErrorKind::Foreign, "the value is empty"));
+        }
+        let (answer, now) = Answer::parse(text).map_err(|text| {
+            let shown: String = String::from_utf8_lossy(&text).chars().take(60).collect();
+            RedisError::new(RedisErrorKind::Foreign, shown)
+        })?;
+        let received = link.now();
+        link.time.observe(now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
+        link.breaker.replied(received);
+        Ok(answer)
+    }
+}
+
+impl Answer {
+    /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and
+    /// microseconds, and the value after the space. Also returns the server's time. Returns the reply itself if it has
+    /// another form.
+    fn parse(reply: Vec<u8>) -> Result<(Self, Nanos), Vec<u8>> {
+        let mut text = String::from_utf8(reply).map_err(|error| error.into_bytes())?;
+        let Some((answer, now, start)) = Self::head(&text) else { return Err(text.into_bytes()) };
+        text.drain(..start);
+        Ok((answer(now, text), now))
+    }
+
+    /// Parses the verdict and the time of a reply. The first part of the result makes the answer of the time and the
+    /// value, and the third part is the index at which the value begins.
+    fn head(reply: &str) -> Option<(MakeAnswer, Nanos, usize)> {
+        let answer: MakeAnswer = match reply.as_bytes().first()? {
+            b'D' => Self::Done,
+            b'O' => Self::Other,
+            b'L' => |_, _| Self::Late,
+            _ => return None,
+        };
+        let (seconds, rest) = reply[1..].split_once(' ')?;
+        let (micros, text) = rest.split_once(' ')?;
+        let micros =
+            seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)?;
+        Some((answer, Nanos(micros.checked_mul(1_000)?), reply.len() - text.len()))
+    }
+}
+
+impl<'a> Swap<'a> {
+    pub(super) fn new(before: &'a str, after: &'a str, ttl: u64) -> Self {
+        Self { before, after, ttl }
+    }
+}
+
+impl Breaker {
+    /// Returns an error if the breaker is open at `now`, so that the call is not sent. When the pause is over, one call
+    /// gets no error, and tries the server again.
+    fn admit(&self, now: Nanos) -> Result<(), RedisError> {
+        let next = self.next_attempt.load(Ordering::Acquire);
+        if next == 0 {
+            return Ok(());
+        }
+        if now.0 >= next {
+            let later = now.0.saturating_add(PAUSES.1);
+            let mine = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
+            if mine.is_ok() {
+                self.lock().is_trying = true;
+                return Ok(());
+            }
+        }
+        let open = self.lock();
+        let reason = open.reason.as_ref().map(ToString::to_string).unwrap_or_default();
+        Err(RedisError::new(RedisErrorKind::Open, reason))
+    }
+
+    /// Records a reply at `now`. The reply closes the breaker, unless only a trip that writes can close it.
+    fn replied(&self, now: Nanos) {
+        if self.late.load(Ordering::Relaxed) > 0 {
+            self.late.store(0, Ordering::Relaxed);
+        }
+        if self.is_open() {
+            let mut open = self.lock();
+            match open.needs_write {
+                false => self.close(&mut open),
+                // A reply to a trip that did not write says nothing about the fault, so the next call may be another
+                // trial.
+                true if open.is_trying => {
+                    open.is_trying = false;
+                    self.next_attempt.store(now.0.max(1), Ordering::Release);
+                }
+                true => {}
+            }
+        }
+    }
+
+    /// Records a trip that has written, which closes the breaker.
+    fn wrote(&self) {
+        if self.is_open() {
+            self.close(&mut self.lock());
+        }
+    }
+
+    /// Sets the time of the next trial. The pause is twice as long as the last pause, within [`PAUSES`].
+    fn postpone(&self, open: &mut Open, now: Nanos) {
+        open.is_trying = false;
+        open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
+        self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+    }
+
+    /// Returns whether the breaker is open and only a trip that writes can close it.
+    fn needs_write(&self) -> bool {
+        self.is_open() && self.lock().needs_write
+    }
+
+    fn close(&self, open: &mut Open) {
+        if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
+            *open = Open::default();
+            log_closed();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a trip that failed at `now`. Returns whether the breaker is open.
+    fn failed(&self, error: &RedisError, now: Nanos) -> bool {
+        if error.kind().is_outage() { self.record_outage(error, now) } else { self.is_open() }
+    }
+
+    /// Records a trip that failed at `now` for a reason that concerns other trips as well. Returns whether the breaker
+    /// is open.
+    fn record_outage(&self, error: &RedisError, now: Nanos) -> bool {
+        let is_slow = matches!(error.kind(), RedisErrorKind::Late | RedisErrorKind::Unreachable);
+        let late = self.late.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut open = self.lock();
+        let was_open = self.is_open();
+        if is_slow && !was_open && late < MAX_LATE {
+            return false;
+        }
+        // A trip may read first, and fail only when it writes. Trips that began before the breaker opened must not
+        // prolong the pause.
+        let writes = concerns_writes(error.kind());
+        let has_failed_to_write = writes && now.0 >= self.next_attempt.load(Ordering::Relaxed);
+        if !was_open || open.is_trying || has_failed_to_write {
+            // A closed breaker has no pause, so the first pause is the shortest.
+            self.postpone(&mut open, now);
+        }
+        if !was_open {
+            self.opened.fetch_add(1, Ordering::Relaxed);
+            log_opened(error);
+        }
+        // If writes fail, a reply to a trip that only reads must not close the breaker.
+        open.needs_write |= writes;
+        open.reason = Some(error.clone());
+        true
+    }
+
+    /// Sets how often the breaker has opened, and whether it is open.
+    fn add_to(&self, stats: &mut StoreStats) {
+        (stats.circuit_openings, stats.is_circuit_open) = (self.opened(), self.is_open());
+    }
+
+    fn opened(&self) -> u64 {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    fn is_open(&self) -> bool {
+        self.next_attempt.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// See [`ServerTime`].
+const BIAS: u64 = 1 << 62;
+/// The maximum error, in microseconds, when two differences between the clocks are compared. It arises because each
+/// reading is rounded down to a microsecond.
+const ROUNDING: u64 = 2;
+
+impl ServerTime {
+    /// Records a reading of the server's clock. This process's clock read `sent` when the request was sent, and
+    /// `received` when the reply was read. All arguments are in microseconds, and each is rounded down.
+    fn observe(&self, server: u64, sent: u64, received: u64) {
+        let at_least = BIAS.saturating_add(server).saturating_sub(received).max(1);
+        let at_most = BIAS.saturating_add(server).saturating_add(ROUNDING).saturating_sub(sent);
+        let known = self.ahead.load(Ordering::Relaxed);
+        if at_least > known || known > at_most {
+            self.ahead.store(at_least, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns a lower bound of the server's time when this process's clock reads `local`. Both times are in
+    /// microseconds. Returns `None` if no reading of the server's clock was recorded yet.
+    fn at(&self, local: u64) -> Option<u64> {
+        match self.ahead.load(Ordering::Relaxed) {
+            0 => None,
+            ahead => Some(local.saturating_add(ahead).saturating_sub(BIAS)),
+        }
+    }
+}
+
+/// Returns whether a server that replies with an error of this kind may still be able to read.
+const fn concerns_writes(kind: RedisErrorKind) -> bool {
+    matches!(kind, RedisErrorKind::ReadOnly | RedisErrorKind::OutOfMemory | RedisErrorKind::Permission)
+}
+
+/// Returns whether a new connection may help after an error of this kind, because it reaches another server, or the
+/// same server in another state.
+const fn needs_connection(kind: RedisErrorKind) -> bool {
+    matches!(
+        kind,
+        RedisErrorKind::Late
+            | RedisErrorKind::Unreachable
+            | RedisErrorKind::ReadOnly
+            | RedisErrorKind::Auth
+            | RedisErrorKind::Loading
+    )
+}
+
+/// Returns the key that says whose turn it is to change `key`. The text of a limiter's key ends with the limiter's
+/// name, which has no colon. So it is not a turn.
+fn turn_of(key: &str) -> String {
+    format!("{key}:turn:")
 }
 
 impl fmt::Debug for Link {
@@ -306,3 +689,71 @@ impl fmt::Debug for Link {
         f.debug_struct("Link").field("deadline", &self.deadline).finish_non_exhaustive()
     }
 }
+
+#[cfg(feature = "tracing")]
+fn log_opened(error: &RedisError) {
+    tracing::error!(%error, "tower-throttle: limits in Redis are not decided there until it answers again");
+}
+
+#[cfg(feature = "tracing")]
+fn log_closed() {
+    tracing::info!("tower-throttle: limits are decided in Redis again");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_opened(_: &RedisError) {}
+
+#[cfg(not(feature = "tracing"))]
+fn log_closed() {}
+
+/// Gets the values of all keys, of which there is usually one. A reply has the lengths of all values but the last, and
+/// then all values. If a value is an empty string, the script returns an error, because this crate writes no empty
+/// value.
+const GET: &str = "\
+local found, all = {}, ''
+for i = 1, #KEYS do
+  local s = c('GET', KEYS[i])
+  if s == '' then return 'E' .. stamp end
+  found[i] = s or ''
+  if i < #KEYS then all = all .. #found[i] .. ' ' end
+end
+all = all .. table.concat(found)
+";
+
+/// Returns the states of the keys.
+const READ: &str = "\
+return 'D' .. stamp .. all
+";
+
+/// Writes the states of the keys, unless another process has changed one of them. For each key, the arguments are the
+/// old state, the new state, and the time to live. If the new state is empty, the key is deleted.
+const SWAP: &str = "\
+for i = 1, #KEYS do
+  if found[i] ~= ARGV[3 * i - 2] then return 'O' .. stamp .. all end
+end
+for i = 1, #KEYS do
+  local s = ARGV[3 * i - 1]
+  if s == '' then c('DEL', KEYS[i]) else c('PSETEX', KEYS[i], ARGV[3 * i], s) end
+end
+return 'D' .. stamp
+";
+
+/// Writes the state of the first key as [`SWAP`] does. The second key says whose turn it is. The fourth argument
+/// identifies this process. If this process cannot write, and no process has the turn, this process takes the next
+/// turn. The fifth argument is the maximum time of the turn, in milliseconds. During a turn, no other process writes.
+const SWAP_IN_TURN: &str = "\
+local s = c('GET', KEYS[1])
+if s == '' then return 'E' .. stamp end
+s = s or ''
+local turn = c('GET', KEYS[2])
+if s ~= ARGV[1] or turn and turn ~= ARGV[4] then
+  if not turn then c('PSETEX', KEYS[2], ARGV[5], ARGV[4]) end
+  return 'O' .. stamp .. s
+end
+if turn then c('DEL', KEYS[2]) end
+if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
+return 'D' .. stamp
+";
+
+#[cfg(test)]
+mod tests;

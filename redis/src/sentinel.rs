@@ -4,12 +4,12 @@
 //! before each new connection, and no subscription to their events is needed.
 
 use std::fmt;
+use std::future::Future;
 
-use ::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
+use ::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use tokio::task::JoinSet;
 
-use super::connected::Connected;
-use super::slots::Address;
+use super::connection::at_address;
 
 /// The sentinels of a group.
 #[derive(Clone)]
@@ -21,11 +21,11 @@ pub(super) struct Sentinels {
     like: ConnectionInfo,
 }
 
-/// A step of an attempt to connect.
-enum Step {
-    /// A sentinel has named the master.
-    Named(Address),
-    Connected(Box<Client>, Connected),
+/// A step of an attempt to connect to the master.
+enum Progress<C> {
+    /// A sentinel has named the host and the port of the master.
+    Named(String, u16),
+    Connected(C),
 }
 
 impl Sentinels {
@@ -49,10 +49,18 @@ impl Sentinels {
         Self::new(sentinels, name, like)
     }
 
-    /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names.
-    /// Returns the first connection to a server that is a master, and the client of that server. So neither a sentinel
+    /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names,
+    /// by `connect`, which fails if the server is not a master. Returns the first connection. So neither a sentinel
     /// that does not answer nor a sentinel that names the former master delays the connection.
-    pub(super) async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<(Client, Connected)> {
+    pub(super) async fn connect<C, F>(
+        &self,
+        config: &AsyncConnectionConfig,
+        connect: fn(Client, AsyncConnectionConfig) -> F,
+    ) -> RedisResult<C>
+    where
+        C: Send + 'static,
+        F: Future<Output = RedisResult<C>> + Send + 'static,
+    {
         let mut steps = JoinSet::new();
         for sentinel in &self.sentinels {
             steps.spawn(ask(sentinel.clone(), self.name.clone(), config.clone()));
@@ -60,15 +68,14 @@ impl Sentinels {
         let (mut named, mut failed) = (Vec::new(), None);
         while let Some(step) = steps.join_next().await {
             match step {
-                Ok(Ok(Step::Connected(client, connection))) => return Ok((*client, connection)),
-                Ok(Ok(Step::Named(address))) if !named.contains(&address) => {
-                    steps.spawn(connect_to_master(
-                        Client::open(address.apply_to(&self.like))?,
-                        config.clone(),
-                    ));
-                    named.push(address);
+                Ok(Ok(Progress::Connected(connection))) => return Ok(connection),
+                Ok(Ok(Progress::Named(host, port))) if !named.contains(&(host.clone(), port)) => {
+                    let server = Client::open(at_address(&self.like, host.clone(), port))?;
+                    let connected = connect(server, config.clone());
+                    steps.spawn(async move { connected.await.map(Progress::Connected) });
+                    named.push((host, port));
                 }
-                Ok(Ok(Step::Named(_))) | Err(_) => {}
+                Ok(Ok(Progress::Named(..))) | Err(_) => {}
                 // The user can correct a wrong name, so this error is returned rather than another.
                 Ok(Err(error)) if error.kind() == ErrorKind::InvalidClientConfig => failed = Some(error),
                 Ok(Err(error)) => failed = failed.or(Some(error)),
@@ -83,29 +90,16 @@ fn no_sentinels() -> RedisError {
 }
 
 /// Asks a sentinel for the address of the master.
-async fn ask(sentinel: Client, name: String, config: AsyncConnectionConfig) -> RedisResult<Step> {
+async fn ask<C>(sentinel: Client, name: String, config: AsyncConnectionConfig) -> RedisResult<Progress<C>> {
     let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
     let mut question = ::redis::cmd("SENTINEL");
     question.arg("get-master-addr-by-name").arg(&name);
     match question.query_async(&mut connection).await? {
-        Some((host, port)) => Ok(Step::Named(Address { host, port })),
+        Some((host, port)) => Ok(Progress::Named(host, port)),
         None => {
             let detail = format!("no master is called {name:?}");
             Err((ErrorKind::InvalidClientConfig, "the sentinels do not know the name", detail).into())
         }
-    }
-}
-
-/// Connects to a server. Returns an error if the server is not a master, since sentinels name the former master until
-/// they have agreed on a new one.
-async fn connect_to_master(server: Client, config: AsyncConnectionConfig) -> RedisResult<Step> {
-    let mut connected = Connected::open(&server, &config).await?;
-    let role: Value = ::redis::cmd("ROLE").query_async(&mut connected.connection).await?;
-    match &role {
-        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-            Ok(Step::Connected(server.into(), connected))
-        }
-        _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
     }
 }
 

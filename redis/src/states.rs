@@ -1,5 +1,5 @@
 //! The states of a key: one for the quota of this process, and others for quotas that other machines use with the same
-//! name.
+//! name. Also the operations on them, and the plan by which a limiter reads and writes them.
 //!
 //! While machines use a key with different quotas, the value of the key has one state for each quota, at most four. The
 //! quota of each machine decides the calls of that machine. An admitted call is charged to all states. So units that
@@ -7,11 +7,19 @@
 //! whichever machine has admitted the earlier calls. The state of a quota is dropped at the time at which it would be
 //! fresh if it were not used any more. Calls of machines with other quotas do not postpone this time.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
 use super::error::{RedisError, RedisErrorKind};
-use super::operation::{Action, Operation, Outcome};
-use super::plan::{Plan, VERSION};
+use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
+use tower_throttle::Decision;
 use tower_throttle::algorithm::{StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
+use tower_throttle::error::ConfigError;
+
+/// The version of the format of a key's value in Redis. It is the first word of the value.
+const VERSION: &str = "1";
 
 /// The string between two states in the value of a key.
 const SEPARATOR: &str = " | ";
@@ -19,11 +27,29 @@ const SEPARATOR: &str = " | ";
 /// once.
 const MAX_OTHERS: usize = 3;
 
+/// An algorithm, with the script that decides its checks, and the beginning of the values that it writes.
+#[derive(Debug)]
+pub(super) struct Plan<A> {
+    pub(super) algorithm: A,
+    /// The beginning of the values that this process writes: the version, and the algorithm's
+    /// [`unit`](StoredAlgorithm::unit).
+    prefix: String,
+    script: Option<PlannedScript>,
+    /// `true` if a call that waits is charged at once, for the time of its release.
+    hands_out_times: bool,
+}
+
+#[derive(Debug)]
+struct PlannedScript {
+    script: Script,
+    part: ScriptPart,
+}
+
 /// The states of a key.
 #[derive(Clone, Debug)]
 pub(super) struct States<A: StoredAlgorithm> {
     /// The state for the quota of this process.
-    pub(super) own: A::State,
+    own: A::State,
     others: Vec<Other<A>>,
 }
 
@@ -35,7 +61,87 @@ struct Other<A: StoredAlgorithm> {
     until: Nanos,
 }
 
+/// An operation on the state of a key.
+#[derive(Clone, Debug)]
+pub(super) struct Operation<A> {
+    action: Action,
+    cost: u64,
+    /// The algorithm of the call, if it is not the limiter's own.
+    tier: Option<A>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Check,
+    Peek,
+    Refund,
+    Reset,
+    /// Undoes a charge that was made at this time of the server's clock.
+    Undo(Nanos),
+    /// Charges the units by which the actual cost of a call exceeds its charge.
+    ChargeMore,
+    /// Charges a call that may wait for at most this many nanoseconds, and determines the time of its release.
+    Reserve(u64),
+    /// Undoes the charge of the `Reserve` whose outcome had this mark.
+    GiveBack(u128),
+}
+
+/// The result of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outcome {
+    decision: Decision,
+    /// The server's time at which the decision was made.
+    now: Nanos,
+    /// The time for which the call was charged: the key's time or, for a call that waits, the time of its release.
+    charged_at: Nanos,
+    /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
+    mark: Option<u128>,
+}
+
 impl<A: StoredAlgorithm> Plan<A> {
+    /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
+    pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
+        let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
+        algorithm.check_storable().map_err(unstorable)?;
+        let prefix = format!("{VERSION} {}", algorithm.unit());
+        // In the argument of a script, a zero byte ends the prefix.
+        let has_script = scripts && !prefix.contains('\0');
+        let script = algorithm.script().filter(|_| has_script).map(ScriptPart::new).and_then(|part| {
+            let script = Script::of_checks(source, &[part.steps(false)])?;
+            Some(PlannedScript { script, part })
+        });
+        let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
+        Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
+    }
+
+    /// Returns the beginning of the values that this process writes. Algorithms with different units have different
+    /// beginnings.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Returns the script that decides these operations in one trip, and the function that packs the rest of its
+    /// argument, after the deadline. Returns `None` if no script can decide them.
+    pub(super) fn script<'a>(
+        &'a self,
+        operations: impl Iterator<Item = &'a Operation<A>>,
+    ) -> Option<(&'a Script, impl Fn(&mut Packed))> {
+        let PlannedScript { script, part } = self.script.as_ref()?;
+        let costs = operations
+            .map(|call| Some(call.cost).filter(|_| call.is_plain_check() && part.decides(call.cost)));
+        let costs = costs.collect::<Option<SmallVec<[u64; 4]>>>()?;
+        let pack = move |last: &mut Packed| pack(&[(part, &self.prefix)], costs.iter().copied(), last);
+        Some((script, pack))
+    }
+
+    /// Returns the part of this plan in the script of a joint call, and the beginning of each value that it writes.
+    /// Returns `None` if no script can decide the operation at this cost.
+    pub(super) fn script_part(&self, operation: &Operation<A>, cost: u64) -> Option<(&ScriptPart, &str)> {
+        let part = self.script.as_ref().map(|planned| &planned.part).filter(|part| part.decides(cost))?;
+        operation.is_plain_check().then_some((part, &*self.prefix))
+    }
+
     /// Parses the value of a key at `now`. An empty value stands for a missing key, whose state is new.
     pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
         if text.is_empty() {
@@ -46,16 +152,23 @@ impl<A: StoredAlgorithm> Plan<A> {
             RedisError::new(RedisErrorKind::Foreign, format!("the value is {shown:?}"))
         })
     }
+
+    /// Returns the numbers of a state that is written as a string. Returns `None` if the
+    /// [`unit`](StoredAlgorithm::unit) of the state is not that of this plan's algorithm.
+    fn own_numbers<'a>(&self, text: &'a str) -> Option<&'a str> {
+        let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
+        text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))
+    }
 }
 
 impl<A: StoredAlgorithm> States<A> {
-    pub(super) fn new(own: A::State) -> Self {
+    fn new(own: A::State) -> Self {
         Self { own, others: Vec::new() }
     }
 
     /// Parses the value of a key at `now`. If the value has no state of this process's quota, the states of other
     /// quotas are converted. Returns `None` if the value is not in the format of this crate.
-    pub(super) fn read(plan: &Plan<A>, text: &str, now: Nanos) -> Option<Self> {
+    fn read(plan: &Plan<A>, text: &str, now: Nanos) -> Option<Self> {
         let mut parts = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(SEPARATOR);
         let first = parts.next()?;
         let mut others = Vec::new();
@@ -83,8 +196,35 @@ impl<A: StoredAlgorithm> States<A> {
         Some(Self { own, others })
     }
 
+    /// Applies an operation at `now`. Returns the outcome, and whether the states must be written.
+    pub(super) fn apply(&mut self, plan: &Plan<A>, operation: &Operation<A>, now: Nanos) -> (Outcome, bool) {
+        let (outcome, changed) = operation.apply(&plan.algorithm, &mut self.own, now);
+        self.follow(operation, &outcome, changed);
+        (outcome, changed)
+    }
+
+    /// Returns the outcome that an operation would have at `now`. Of a call that is admitted at once, the decision is
+    /// that of a peek: the units of the call are still among the remaining units.
+    pub(super) fn preview(&self, plan: &Plan<A>, operation: &Operation<A>, now: Nanos) -> Outcome {
+        let outcome =
+            |operation: &Operation<A>| operation.apply(&plan.algorithm, &mut self.own.clone(), now).0;
+        let decided = outcome(operation);
+        match decided.decision.is_allowed() && decided.decision.delay().is_zero() {
+            true => {
+                let peeked = outcome(&operation.with(Action::Peek));
+                if peeked.decision.is_allowed() { peeked } else { decided }
+            }
+            false => decided,
+        }
+    }
+
+    /// Returns the state for the quota of this process.
+    pub(super) fn into_own(self) -> A::State {
+        self.own
+    }
+
     /// Applies a call to the states of other quotas, after the quota of this process has decided the call.
-    pub(super) fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
+    fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
         let (now, cost) = (outcome.now, call.cost);
         if call.action == Action::Reset {
             self.others.clear();
@@ -131,6 +271,152 @@ impl<A: StoredAlgorithm> States<A> {
     }
 }
 
+impl<A> Operation<A> {
+    /// Creates an operation. `tier` is the algorithm of the call, if it is not the limiter's own.
+    pub(super) fn new(action: Action, cost: u64, tier: Option<A>) -> Self {
+        Self { action, cost, tier }
+    }
+
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns the algorithm of the call, if it is not the limiter's own.
+    pub(super) fn tier(&self) -> Option<&A> {
+        self.tier.as_ref()
+    }
+
+    /// Returns whether the operation may make units available.
+    pub(super) fn gives_units(&self) -> bool {
+        matches!(self.action, Action::Refund | Action::Reset | Action::Undo(_) | Action::GiveBack(_))
+    }
+
+    /// Returns the operation that undoes the charge of this operation. Returns `None` if there is no charge to undo.
+    /// `outcome` is the outcome of this operation.
+    pub(super) fn undone(self, outcome: &Outcome) -> Option<Self> {
+        if !outcome.decision.is_allowed() || self.cost == 0 {
+            return None;
+        }
+        let action = match (self.action, outcome.mark) {
+            (Action::Check, _) | (Action::Reserve(_), None) => Action::Undo(outcome.charged_at),
+            (Action::Reserve(_), Some(mark)) => Action::GiveBack(mark),
+            _ => return None,
+        };
+        Some(Self { action, ..self })
+    }
+
+    /// Returns whether a script can decide the operation, if the algorithm has a script.
+    fn is_plain_check(&self) -> bool {
+        self.action == Action::Check && self.tier.is_none() && self.cost > 0
+    }
+}
+
+impl<A: StoredAlgorithm> Operation<A> {
+    /// Returns the same call with another action.
+    pub(super) fn with(&self, action: Action) -> Self {
+        Self { action, ..self.clone() }
+    }
+
+    /// Returns the same operation at another cost.
+    pub(super) fn at_cost(&self, cost: u64) -> Self {
+        Self { cost, ..self.clone() }
+    }
+
+    /// Returns the operation that charges a check at once for the time of its release, which is at most `max_wait`
+    /// nanoseconds later. Returns `None` if no such time can be determined when the call is charged.
+    pub(super) fn reserving(&self, plan: &Plan<A>, max_wait: u64) -> Option<Self> {
+        (plan.hands_out_times && self.tier.is_none()).then(|| self.with(Action::Reserve(max_wait)))
+    }
+
+    /// Returns the operation that replaces the charge of this call, made at `charged_at`, by the charge of its actual
+    /// cost. Returns `None` if both costs are the same.
+    pub(super) fn settled(&self, charged_at: Nanos, actual: u64) -> Option<Self> {
+        let (action, cost) = match actual.checked_sub(self.cost) {
+            Some(0) => return None,
+            Some(more) => (Action::ChargeMore, more),
+            None => (Action::Undo(charged_at), self.cost - actual),
+        };
+        Some(Self { action, cost, tier: self.tier.clone() })
+    }
+
+    /// Returns the decision on the call in `state`, which was read by `plan`, without a charge.
+    pub(super) fn peek(&self, plan: &Plan<A>, mut state: A::State, now: Nanos) -> Decision {
+        let algorithm = self.algorithm(&plan.algorithm, &mut state);
+        algorithm.peek(&mut state, now, self.cost)
+    }
+
+    /// Returns the algorithm that decides the operation: the tier of the call, or the limiter's own algorithm. It also
+    /// replaces each tier in `state` that has the same [`unit`](StoredAlgorithm::unit). The states of the replaced
+    /// tiers are kept.
+    fn algorithm<'a>(&'a self, limiter: &'a A, state: &mut A::State) -> &'a A {
+        let algorithm = self.tier.as_ref().unwrap_or(limiter);
+        algorithm.adopt(state);
+        algorithm
+    }
+
+    /// Changes `state` at `now`. Returns the outcome, and whether the state must be written.
+    fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
+        let algorithm = self.algorithm(limiter, state);
+        let (cost, before) = (self.cost, state.clone());
+        let mut mark = None;
+        let (decision, changed) = match self.action {
+            Action::Check | Action::Reserve(_) => {
+                let reserved = match self.action {
+                    Action::Reserve(max_wait) => algorithm.reserve_slot(state, now, cost, max_wait),
+                    _ => None,
+                };
+                let decision = match reserved {
+                    Some(reserved) => {
+                        mark = Some(reserved.mark);
+                        reserved.decision
+                    }
+                    None => algorithm.check(state, now, cost),
+                };
+                (decision, cost > 0 && (decision.is_allowed() || algorithm.counts_denials()))
+            }
+            Action::Peek => (algorithm.peek(state, now, cost), false),
+            Action::Refund => {
+                algorithm.refund(state, now, cost);
+                (algorithm.peek(state, now, 0), true)
+            }
+            Action::Undo(charged_at) => {
+                algorithm.undo(state, now, cost, charged_at);
+                (algorithm.peek(state, now, 0), true)
+            }
+            Action::ChargeMore => {
+                let available = algorithm.peek(state, now, 0).remaining();
+                (algorithm.check(state, now, cost.min(available)), true)
+            }
+            Action::GiveBack(mark) => {
+                let changed = algorithm.give_back(state, now, cost, mark);
+                (algorithm.peek(state, now, 0), changed)
+            }
+            Action::Reset => {
+                *state = limiter.new_state(Nanos::ZERO, now);
+                (limiter.peek(state, now, 0), true)
+            }
+        };
+        let charged_at =
+            now.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
+        // If the clock was set back by more than a period, the state continues from the new time. That state must be
+        // written: otherwise the key would not change until the clock reaches the old time again.
+        let must_keep = limiter.must_keep(&before, state);
+        (Outcome { decision, now, charged_at, mark }, changed || must_keep)
+    }
+}
+
+impl Outcome {
+    pub(super) fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// Returns the time for which the call was charged: the key's time or, for a call that waits, the time of its
+    /// release.
+    pub(super) fn charged_at(&self) -> Nanos {
+        self.charged_at
+    }
+}
+
 /// Returns the time until the state is fresh, in nanoseconds.
 fn reset<A: StoredAlgorithm>(algorithm: &A, state: &mut A::State, now: Nanos) -> u64 {
     Nanos::from(algorithm.peek(state, now, 0).reset_after()).0
@@ -164,136 +450,4 @@ fn numbers_of<A: StoredAlgorithm>(algorithm: &A, numbers: &str) -> Option<A::Sta
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::scripts::TimeSource;
-    use std::time::Duration;
-    use tower_throttle::Quota;
-    use tower_throttle::algorithm::{
-        FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
-    };
-
-    const MICRO: u64 = 1_000;
-    const SECOND: u64 = 1_000_000_000;
-    const START: Nanos = Nanos(1_700_000_000 * SECOND);
-
-    /// A key in Redis, and one machine for each quota.
-    struct Machines<A: StoredAlgorithm> {
-        plans: Vec<std::sync::Arc<Plan<A>>>,
-        text: String,
-        now: Nanos,
-    }
-
-    impl<A: StoredAlgorithm> Machines<A> {
-        fn new(algorithms: impl IntoIterator<Item = A>) -> Self {
-            let plan = |algorithm| Plan::new(algorithm, TimeSource::Server, true).unwrap();
-            let plans = algorithms.into_iter().map(plan).collect();
-            Self { plans, text: String::new(), now: START }
-        }
-
-        /// Makes a call at one machine, by compare-and-set.
-        fn call(&mut self, machine: usize, action: Action, cost: u64) -> Outcome {
-            let plan = &self.plans[machine];
-            let mut states = plan.decode(&self.text, self.now).unwrap();
-            let call = Operation::new(action, cost);
-            let (outcome, changed) = call.apply(&plan.algorithm, &mut states.own, self.now);
-            states.follow(&call, &outcome, changed);
-            if changed {
-                self.text = states.write(plan, self.now).unwrap_or_default();
-            }
-            outcome
-        }
-
-        fn admits(&mut self, machine: usize, cost: u64) -> bool {
-            self.call(machine, Action::Check, cost).decision.is_allowed()
-        }
-    }
-
-    #[test]
-    fn what_the_smaller_quota_cannot_hold_is_not_lost() {
-        let bucket = |burst| TokenBucket::new(Quota::per_hour(3_600).burst(burst)).queue(5);
-        for action in [Action::Refund, Action::ChargeMore, Action::Reserve(u64::MAX)] {
-            let mut machines = Machines::new([bucket(100), bucket(10)]);
-            assert!(machines.admits(0, 100));
-            machines.call(1, action, 1);
-            let left = machines.call(0, Action::Peek, 1).decision.remaining();
-            assert!(left <= u64::from(action == Action::Refund), "{action:?}: {left} of 100");
-        }
-    }
-
-    #[test]
-    fn a_window_that_ends_sooner_does_not_end_the_other() {
-        let window =
-            |limit, seconds| FixedWindow::new(Quota::per(limit, Duration::from_secs(seconds)).unwrap());
-        let mut machines = Machines::new([window(100, 3_600), window(10, 60)]);
-        assert!(machines.admits(0, 95));
-        machines.now.0 += 61 * SECOND;
-        assert!(machines.admits(1, 3));
-        assert!(!machines.admits(0, 3) && machines.admits(0, 2), "{}", machines.text);
-    }
-
-    #[test]
-    fn a_quota_that_is_no_longer_used_is_dropped() {
-        let window = |limit| FixedWindow::new(Quota::per_minute(limit));
-        let mut machines = Machines::new([window(100), window(10)]);
-        assert!(machines.admits(0, 1));
-        machines.now.0 += 30 * SECOND;
-        assert!(machines.admits(1, 1));
-        assert_eq!(machines.text.matches('|').count(), 1, "{}", machines.text);
-        let plan = std::sync::Arc::clone(&machines.plans[1]);
-        let mut states = plan.decode(&machines.text, machines.now).unwrap();
-        assert!((30_000..=30_002).contains(&states.time_to_live(&plan.algorithm, machines.now)));
-        machines.now.0 += 30 * SECOND;
-        assert!(machines.admits(1, 1));
-        assert_eq!(machines.text.matches('|').count(), 0, "{}", machines.text);
-    }
-
-    /// Makes random calls at two machines. Neither machine may admit a call that the larger quota would deny if it
-    /// decided all calls alone.
-    fn never_above_the_larger_quota<A: StoredAlgorithm>(larger: A, smaller: A, max_cost: u64) {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut below = |limit: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) % limit
-        };
-        let mut machines = Machines::new([larger.clone(), smaller]);
-        let mut exact = larger.new_state(Nanos::ZERO, START);
-        let mut admitted = [0_u64; 2];
-        for call in 0..20_000 {
-            // At times, only one of the machines makes calls.
-            let machine = match call / 500 % 4 {
-                0 => 0,
-                1 => 1,
-                _ => below(2) as usize,
-            };
-            let step = match below(12) {
-                0..2 => 0,
-                2..8 => below(100_000),
-                8..11 => below(2_000_000),
-                _ => below(70_000_000),
-            };
-            machines.now.0 += MICRO * step;
-            let cost = 1 + below(max_cost);
-            if machines.admits(machine, cost) {
-                let is_allowed = larger.check(&mut exact, machines.now, cost).is_allowed();
-                assert!(is_allowed, "call {call} of {larger:?} at machine {machine}: {}", machines.text);
-                admitted[machine] += 1;
-            }
-        }
-        assert!(admitted.iter().all(|admitted| *admitted > 500), "{admitted:?}");
-    }
-
-    #[test]
-    fn machines_with_two_quotas_admit_no_more_than_the_larger() {
-        let (large, small) = (Quota::per_minute(100), Quota::per_minute(10));
-        never_above_the_larger_quota(TokenBucket::new(large), TokenBucket::new(small), 3);
-        never_above_the_larger_quota(TokenBucket::new(large), TokenBucket::new(large.burst(10)), 3);
-        never_above_the_larger_quota(FixedWindow::new(large), FixedWindow::new(small), 3);
-        never_above_the_larger_quota(SlidingWindow::new(large), SlidingWindow::new(small), 3);
-        never_above_the_larger_quota(SlidingCounter::new(large), SlidingCounter::new(small), 3);
-        never_above_the_larger_quota(SlidingLog::new(large), SlidingLog::new(small), 3);
-        never_above_the_larger_quota(LeakyBucket::new(large), LeakyBucket::new(small), 1);
-    }
-}
+mod tests;

@@ -1,5 +1,4 @@
-//! The arithmetic of a token bucket whose units are leased. The [script](super::script) makes the same steps on the
-//! server.
+//! A token bucket whose units are leased: its arithmetic, and the script that makes the same steps on the server.
 //!
 //! Leased units have left the bucket, and the server learns only later whether they were spent. Meanwhile, the bucket
 //! must not replace them by refilled units, so the number of missing units never falls below the number of leased
@@ -7,58 +6,66 @@
 //! always at least the units that are missing from the single bucket, plus the leased units that can still be spent. So
 //! no call is admitted that the single bucket would deny.
 
+#[cfg(any(test, feature = "test-util"))]
+use std::collections::BTreeMap;
+
+use crate::connection::Command;
+use crate::error::{RedisError, RedisErrorKind};
+use crate::link::{Answer, Route};
+use crate::script::{Script, TimeSource};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{StoredAlgorithm, TokenBucket};
+use tower_throttle::clock::Nanos;
 use tower_throttle::store_support::with_next;
 
 /// The time for which the server counts units as leased, in microseconds.
-pub(super) const LEASE: u64 = 3_000_000;
+const LEASE: u64 = 3_000_000;
 
 /// A token bucket in integers that are exact in a script.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     /// The grains that are refilled in a microsecond.
-    pub(super) micro: u64,
+    micro: u64,
     /// The grains of a unit.
-    pub(super) unit: u64,
+    unit: u64,
     /// The grains of a full bucket.
-    pub(super) full: u64,
+    full: u64,
     /// The period in microseconds. If the clock is behind the level by more than this, the clock was set back.
-    pub(super) period: u64,
+    period: u64,
 }
 
 /// The level of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Level {
     /// The grains that are missing from a full bucket, including those of leased units.
-    pub(super) missing: u64,
+    missing: u64,
     /// The server's time at which these grains were missing, in microseconds.
-    pub(super) last: u64,
+    last: u64,
     /// The number of units that are leased.
-    pub(super) leased: u64,
+    leased: u64,
 }
 
 /// The values that a trip finds on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) level: Level,
+struct Found {
+    level: Level,
     /// The units that are leased to the process that makes the trip.
-    pub(super) own: u64,
+    own: u64,
     /// The units of all leases of other processes that have expired.
-    pub(super) expired: u64,
+    expired: u64,
 }
 
 /// The request of a trip. Each trip ends the present lease of the process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ask {
     /// The units of the present lease that were not spent, and are returned.
-    pub(super) unspent: u64,
+    unspent: u64,
     /// The units that are refunded.
-    pub(super) refund: u64,
+    refund: u64,
     /// The costs of the calls, which are charged in this order.
-    pub(super) costs: Vec<u64>,
+    costs: Vec<u64>,
     /// The units that the process wants to lease.
-    pub(super) want: u64,
+    want: u64,
 }
 
 /// The changes that a trip has made.
@@ -70,7 +77,16 @@ pub(super) struct Touched {
     /// The units that are now leased to the process.
     pub(super) granted: u64,
     /// `true` if the new state must be written.
-    pub(super) has_changed: bool,
+    has_changed: bool,
+}
+
+/// The script that leases the units of a limiter's keys.
+#[derive(Debug)]
+pub(super) struct LeaseScript {
+    script: Script,
+    bucket: Bucket,
+    /// The beginning of the field `s` of a key.
+    prefix: String,
 }
 
 impl Bucket {
@@ -85,12 +101,12 @@ impl Bucket {
     }
 
     /// Returns the level of a bucket from which nothing is missing.
-    pub(super) const fn new_level(now: u64) -> Level {
+    const fn new_level(now: u64) -> Level {
         Level { missing: 0, last: now, leased: 0 }
     }
 
     /// Returns what a trip changes at `now`, a time of the server's clock in microseconds.
-    pub(super) fn touch(&self, found: &Found, now: u64, ask: &Ask) -> Touched {
+    fn touch(&self, found: &Found, now: u64, ask: &Ask) -> Touched {
         let Found { own, expired, .. } = *found;
         let was_set_back = found.level.last.saturating_sub(now) > self.period;
         let back = ask.unspent.min(own) + ask.refund.min(self.burst());
@@ -142,7 +158,7 @@ impl Bucket {
     /// Returns how long the server keeps the level, in milliseconds: until the bucket would be full if all leased units
     /// were spent at the end of their leases.
     #[cfg(any(test, feature = "test-util"))]
-    pub(super) fn time_to_live(&self, level: Level, now: u64) -> u64 {
+    fn time_to_live(&self, level: Level, now: u64) -> u64 {
         let time = |grains: u64| grains.div_ceil(self.micro);
         let ahead = level.last - now;
         let leases = if level.leased > 0 { LEASE + time(level.leased * self.unit) } else { 0 };
@@ -198,3 +214,200 @@ impl Bucket {
         u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add((level.last - now).saturating_mul(1_000))
     }
 }
+
+impl Ask {
+    pub(super) fn new(unspent: u64, refund: u64, costs: Vec<u64>, want: u64) -> Self {
+        Self { unspent, refund, costs, want }
+    }
+}
+
+impl LeaseScript {
+    pub(super) fn new(source: TimeSource, bucket: Bucket, prefix: String) -> Self {
+        Self { script: Script::new(source, LEASING), bucket, prefix }
+    }
+
+    /// Executes the script for a key. `name` is the name of the lease. Returns the server's time in microseconds, and
+    /// the changes that the trip has made. Returns `None` if the server has executed the script too late for one of its
+    /// calls, and has changed nothing.
+    pub(super) async fn execute(
+        &self,
+        route: &Route,
+        key: &str,
+        not_after: Nanos,
+        name: &str,
+        ask: &Ask,
+    ) -> Result<Option<(u64, Touched)>, RedisError> {
+        let add = |command: &mut Command, _: &mut _| self.add_arguments(command, name, ask);
+        let (found, now, text) = match route.eval(&self.script, &[key], not_after, add).await? {
+            Answer::Late => return Ok(None),
+            Answer::Done(now, text) => (Found::parse(&text), now, text),
+            Answer::Other(now, text) => (None, now, text),
+        };
+        let Some(found) = found else {
+            let shown: String = text.chars().take(60).collect();
+            let detail = format!("the value is {shown:?}, not that of a limiter with leases and this quota");
+            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+        };
+        // The script has made the same changes on the server.
+        let touched = self.bucket.touch(&found, now.0 / 1_000, ask);
+        if touched.has_changed {
+            route.link.wrote();
+        }
+        Ok(Some((now.0 / 1_000, touched)))
+    }
+
+    /// Adds the arguments of the script to a command.
+    fn add_arguments(&self, command: &mut Command, name: &str, ask: &Ask) {
+        let Bucket { micro, unit, full, period } = self.bucket;
+        command.word(&self.prefix).word(name).number(micro).number(unit).number(full).number(period);
+        let refund = ask.refund.min(self.bucket.burst());
+        command.number(LEASE).number(ask.unspent).number(refund).number(ask.want);
+        let costs: Vec<_> = ask.costs.iter().map(u64::to_string).collect();
+        command.word(costs.join(" "));
+    }
+}
+
+impl Found {
+    /// Parses the reply of the script.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split(' ').map(str::parse::<u64>);
+        let mut next = || numbers.next()?.ok();
+        let level = Level { missing: next()?, last: next()?, leased: next()? };
+        let found = Self { level, own: next()?, expired: next()? };
+        numbers.next().is_none().then_some(found)
+    }
+}
+
+/// The key is a hash. The field `s` has the prefix, the missing grains, the server's time at which they were missing,
+/// the leased units, and the time at which the first lease may expire. There is a field for each lease: its number of
+/// units, and the time at which it expires. If the clock was set back, each lease expires after at most the duration of
+/// a lease.
+///
+/// Arguments: the prefix, the name of the lease, the grains of a microsecond, of a unit and of a full bucket, the
+/// period and the duration of a lease in microseconds, the units that are returned, refunded and wanted, and the costs
+/// of the calls.
+const LEASING: &str = "\
+local prefix, name = ARGV[1], ARGV[2]
+local micro, unit, full, period = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local lease, back, refund, want = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+local found = c('HMGET', KEYS[1], 's', name)
+local s, own = found[1], 0
+local missing, last, leased, first = 0, now, 0, 0
+if s then
+  missing, last, leased, first = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)$', #prefix + 1)
+  if not missing or string.sub(s, 1, #prefix) ~= prefix then return 'O' .. stamp .. s end
+  missing, last, leased, first = missing + 0, last + 0, leased + 0, first + 0
+  if missing > full or last > 9007199254740992 or leased * unit > missing then return 'O' .. stamp .. s end
+elseif c('EXISTS', KEYS[1]) == 1 then return 'O' .. stamp .. 'a hash'
+end
+if found[2] then own = tonumber(string.match(found[2], '^%d+')) end
+local expired, changed = 0, false
+if leased > 0 and (now >= first or first > now + lease) then
+  local fields = c('HGETALL', KEYS[1])
+  first, changed = 0, true
+  for i = 1, #fields, 2 do
+    if fields[i] ~= 's' and fields[i] ~= name then
+      local units, ends = string.match(fields[i + 1], '^(%d+) (%d+)$')
+      if ends - now > lease then
+        ends = now + lease
+        c('HSET', KEYS[1], fields[i], string.format('%d %d', units, ends))
+      end
+      if ends + 0 <= now then
+        expired = expired + units
+        c('HDEL', KEYS[1], fields[i])
+      elseif first == 0 or ends + 0 < first then first = ends + 0 end
+    end
+  end
+end
+local reply = 'D' .. stamp .. string.format('%d %d %d %d %d', missing, last, leased, own, expired)
+local elapsed, ahead = now - last, 0
+if elapsed >= 0 then missing = math.max(missing - elapsed * micro, 0)
+elseif -elapsed <= period then ahead = -elapsed
+else changed = true end
+missing = math.max(missing, leased * unit)
+leased = math.max(leased - own - expired, 0)
+missing = math.max(missing - (math.min(back, own) + refund) * unit, leased * unit)
+for cost in string.gmatch(ARGV[11], '%d+') do
+  if missing + cost * unit <= full then missing, changed = missing + cost * unit, true end
+end
+local free = full - missing
+local granted = math.min(want, (free - math.fmod(free, 2 * unit)) / (2 * unit))
+missing, leased = missing + granted * unit, leased + granted
+if not changed and granted + own + expired + refund == 0 then return reply end
+if granted > 0 then
+  c('HSET', KEYS[1], name, string.format('%d %d', granted, now + lease))
+  if first == 0 or now + lease < first then first = now + lease end
+elseif own > 0 then c('HDEL', KEYS[1], name) end
+if leased == 0 then first = 0 end
+c('HSET', KEYS[1], 's', string.format('%s %d %d %d %d', prefix, missing, now + ahead, leased, first))
+local ttl = math.ceil(missing / micro) + ahead
+if leased > 0 then ttl = math.max(ttl, lease + math.ceil(leased * unit / micro)) end
+c('PEXPIRE', KEYS[1], math.ceil(ttl / 1000) + 1)
+return reply
+";
+
+/// The value of a key, and the script written again in Rust. A simulated server in this process uses this version, and
+/// tests compare it with the script.
+#[cfg(any(test, feature = "test-util"))]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Leased {
+    /// The prefix, the level, and the time at which the first lease may expire. `None` if the key does not exist.
+    state: Option<(String, Level, u64)>,
+    /// The units and the end of each lease.
+    leases: BTreeMap<String, (u64, u64)>,
+    /// The time to live that was last set, in milliseconds.
+    ttl: u64,
+}
+
+#[cfg(any(test, feature = "test-util"))]
+impl Leased {
+    /// Executes the script at `now`, in microseconds. `arguments` are the arguments of the script without the deadline.
+    /// Returns the reply without the verdict and the time. Returns `None` if the value has another prefix.
+    pub(crate) fn execute(&mut self, arguments: &[String], now: u64) -> Option<String> {
+        let [prefix, name, numbers @ .., costs] = arguments else { return None };
+        let numbers: Vec<u64> = numbers.iter().map(|number| number.parse().ok()).collect::<Option<_>>()?;
+        let [micro, unit, full, period, _, unspent, refund, want] = numbers[..] else { return None };
+        let bucket = Bucket { micro, unit, full, period };
+        let costs = costs.split_whitespace().map(|cost| cost.parse().ok()).collect::<Option<_>>()?;
+        let ask = Ask { unspent, refund, costs, want };
+
+        let (level, mut first) = match &self.state {
+            None => (Bucket::new_level(now), 0),
+            Some((present, ..)) if present != prefix => return None,
+            Some((_, level, first)) => (*level, *first),
+        };
+        let own = self.leases.get(name).map_or(0, |(units, _)| *units);
+        // If the first lease expires later than a lease that begins now, the clock was set back.
+        let must_scan = level.leased > 0 && (now >= first || first > now + LEASE);
+        let mut expired = 0;
+        if must_scan {
+            self.leases.retain(|other, (units, ends)| {
+                *ends = (*ends).min(now + LEASE);
+                let is_expired = other != name && *ends <= now;
+                expired += if is_expired { *units } else { 0 };
+                !is_expired
+            });
+            let others = self.leases.iter().filter(|(other, _)| *other != name);
+            first = others.map(|(_, (_, ends))| *ends).min().unwrap_or(0);
+        }
+        let found = Found { level, own, expired };
+        let touched = bucket.touch(&found, now, &ask);
+        if touched.has_changed || must_scan {
+            self.leases.remove(name);
+            if touched.granted > 0 {
+                self.leases.insert(name.clone(), (touched.granted, now + LEASE));
+                first = if first == 0 { now + LEASE } else { first.min(now + LEASE) };
+            }
+            if touched.level.leased == 0 {
+                first = 0;
+            }
+            self.ttl = bucket.time_to_live(touched.level, now);
+            self.state = Some((prefix.clone(), touched.level, first));
+        }
+        let Level { missing, last, leased } = level;
+        Some(format!("{missing} {last} {leased} {own} {expired}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

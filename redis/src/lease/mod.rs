@@ -1,181 +1,239 @@
 //! Leases: a process takes several units of a key at once, and spends them without further trips.
+//!
+//! While a process holds units of a key, a task makes the trips of the key, one after another. Calls that wait for
+//! units are in a queue of this process. The first call of a queue asks again when its units may be available.
 
 mod bucket;
-mod held;
-#[cfg(any(test, feature = "test-util"))]
-pub(super) mod reference;
-mod script;
 #[cfg(test)]
 mod tests;
-mod trips;
-mod wait;
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::mem;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot};
 
-use self::bucket::Bucket;
-use self::held::{Action, Rules};
-use self::trips::{Leases, Shared};
+use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
 use super::error::{RedisError, RedisErrorKind};
-use super::limit::{RedisKey, RedisReply};
-use super::plan::Plan;
-use super::store::RedisStore;
-use super::wait_queue::WaitQueues;
+use super::limiter::{RedisKey, RedisReply};
+use super::link::Route;
+use super::links::{Attempted, Links};
+use super::names::Registered;
+use super::states::Plan;
+use super::wait::WaitQueues;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 use tower_throttle::stats::StoreStats;
-use tower_throttle::store::SharedKey;
 use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, Reservation, Store, StoreSettings,
+    Acquired, Attempt, CheckStore, Denied, KeyText, KeyedStore, Permit, Reservation, SharedKey, Store,
 };
-use tower_throttle::store_support::holds_requests;
+use tower_throttle::store_support::{holds_requests, random_u64, with_retry_after};
 
-/// A [`RedisStore`] whose limiters lease units. [`RedisStore::lease`] creates this store.
-#[derive(Clone, Debug)]
-pub struct WithLeases {
-    store: RedisStore,
-    units: u64,
-}
+#[cfg(any(test, feature = "test-util"))]
+pub(super) use bucket::Leased;
+
+/// The time for which a process holds units before it returns the units that it has not spent, in nanoseconds.
+const HOLD: u64 = 1_000_000_000;
+/// The time for which units can be spent after the process has asked for them, in nanoseconds. This is shorter than the
+/// time for which the server counts them as leased, because the clocks of the server and of the process may run at
+/// different speeds.
+const SPEND: u64 = 2_000_000_000;
+/// The maximum time after a denial in which no trip is made for the key although the units of a call may be available,
+/// in nanoseconds.
+const MAX_PAUSE: u64 = 75_000_000;
+/// The maximum number of calls that one trip decides.
+const MAX_BATCH: usize = 256;
+
+/// The maximum number of keys of a limiter for which a process holds units. While there are more keys, no units are
+/// leased, and each call makes a trip.
+const MAX_KEYS: usize = 10_000;
+
+/// The time after which a call asks again if it waits for the end of the leases of other processes, in nanoseconds.
+const UNKNOWN_WAIT: u64 = 50_000_000;
 
 /// The store of one limiter that leases units. [`Builder::store`](tower_throttle::limiter::Builder::store) creates this
-/// store from the result of [`RedisStore::lease`].
+/// store from the result of [`RedisStore::lease`](super::RedisStore::lease).
 #[derive(Clone)]
 pub struct LeasedLimit {
     owner: Arc<Owner>,
 }
 
 /// When the last clone of the limiter is dropped, the limiter's tasks return the units that were not spent.
-struct Owner(Arc<Shared>);
+struct Owner(Arc<SharedLeases>);
 
-impl RedisStore {
-    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) whose limiters take up to
-    /// `units` units of a key at once. These units are a *lease*: the limiter spends them without further trips.
-    ///
-    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
-    /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice
-    /// as many in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so
-    /// leases get smaller while few units are left.
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_throttle::algorithm::TokenBucket;
-    /// use tower_throttle_redis::RedisStore;
-    /// use tower_throttle::{Quota, RateLimiter};
-    ///
-    /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
-    /// let bucket = TokenBucket::new(Quota::per_second(1_000).burst(200));
-    /// let limiter = RateLimiter::builder(bucket).name("api").store(redis.lease(10)).build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Guarantees
-    ///
-    /// All processes together never admit a call that a single bucket would deny. The processes may deny calls that a
-    /// single bucket would admit, because other processes hold the units. Each process holds at most `units` units of a
-    /// key. One second after a process has leased units, or when the limiter is dropped, the process returns the units
-    /// that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is lost,
-    /// these units count as spent. Their refill begins with the first trip of any process that is made three seconds or
-    /// more after they were leased. If the server's clock was set back in between, these three seconds begin with the
-    /// first trip after the clock was set back.
-    ///
-    /// These guarantees require that the server's clock is not set forward, and that the process is not suspended
-    /// together with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent
-    /// after its end. Then the excess is at most the units of the leases.
-    ///
-    /// The methods of a limiter keep their meaning, except:
-    ///
-    /// | method | with leases |
-    /// |---|---|
-    /// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
-    /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold, or behind queued calls |
-    /// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
-    /// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
-    /// | `replace`, `settle` of a layer, `fallback` | do not compile |
-    ///
-    /// Other algorithms do not compile:
-    ///
-    /// ```compile_fail,E0277
-    /// # use tower_throttle::algorithm::FixedWindow;
-    /// # use tower_throttle_redis::RedisStore;
-    /// # use tower_throttle::{Quota, RateLimiter};
-    /// # fn example(redis: RedisStore) {
-    /// RateLimiter::builder(FixedWindow::new(Quota::per_second(10))).store(redis.lease(10));
-    /// # }
-    /// ```
-    ///
-    /// All limiters that share a name must lease units, and have the same quota. A call fails with
-    /// [`RedisErrorKind::Foreign`] if the value of its key was written by a limiter that leases no units or has another
-    /// quota. A call of a limiter without leases fails in the same way if the value was written by a limiter with
-    /// leases. So choose a new name when you begin to use leases, or when you change the quota.
-    ///
-    /// # Permissions
-    ///
-    /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to the
-    /// commands of limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
-    ///
-    /// # Memory
-    ///
-    /// For each limiter, a process holds units of at most 10,000 keys at once, each for about a second.
-    ///
-    /// # Errors
-    ///
-    /// A limiter is not built if `units` is 0, or if its bucket needs numbers above 2^53.
-    #[must_use]
-    pub fn lease(self, units: u64) -> WithLeases {
-        WithLeases { store: self, units }
-    }
+/// The part of a limiter that its clones and its tasks share.
+struct SharedLeases {
+    links: Links,
+    key_text: KeyText,
+    algorithm: TokenBucket,
+    rules: Rules,
+    script: LeaseScript,
+    held: DashMap<Arc<str>, Arc<HeldUnits>>,
+    names: LeaseNames,
+    queues: WaitQueues,
+    /// `true` if the limiter was dropped.
+    is_closed: AtomicBool,
+    _name: Registered,
 }
 
-impl MakeStore<TokenBucket> for WithLeases {
-    type Store = LeasedLimit;
-    type Error = RedisError;
+/// The source of the names of leases. A name consists of a random number, which is chosen once for each limiter, and a
+/// number that no other lease of the limiter has.
+struct LeaseNames {
+    process: u64,
+    next: AtomicU64,
+}
 
-    /// Creates the store of a limiter.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the limiter has no name, if another limiter of this store has the same name, but another
-    /// quota or no leases, if a lease has 0 units, or if the bucket needs numbers above 2^53.
-    fn make_store(self, settings: StoreSettings<TokenBucket>) -> Result<LeasedLimit, RedisError> {
-        let Self { store, units } = self;
-        let StoreSettings { algorithm, name, .. } = settings;
+/// The settings of all keys of a limiter.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    bucket: Bucket,
+    /// The maximum number of units that a trip takes at once, if its calls do not need more.
+    units: u64,
+    /// The maximum time for which a denial is remembered, in nanoseconds.
+    remember: u64,
+}
+
+/// The units of a key, and the calls that wait for a trip. At most one task makes the trips of the key.
+#[derive(Debug)]
+struct HeldUnits {
+    key: Arc<str>,
+    state: Mutex<HeldState>,
+    /// Wakes the task.
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct HeldState {
+    /// The number that identifies the lease on the server.
+    lease: u64,
+    /// The leased units that are not spent.
+    left: u64,
+    /// The time until which these units can be spent.
+    until: Nanos,
+    /// The number of units that the server has leased to the process in the last trip.
+    granted: u64,
+    /// The number of units that a trip takes at once, including the units of the calls that the trip decides.
+    size: u64,
+    /// The beginning of the last trip that decided checks, or that returned units after other units had been spent.
+    /// [`HOLD`] counts from this time.
+    asked: Option<Nanos>,
+    /// The units that are refunded by the next trip.
+    refund: u64,
+    seen: Option<Seen>,
+    calls: VecDeque<WaitingCall>,
+    /// `true` while a task makes trips.
+    is_served: bool,
+    /// `true` while a trip is under way.
+    is_asking: bool,
+}
+
+/// The level of the bucket after the last trip.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    level: Level,
+    /// The server's time, in microseconds.
+    now: u64,
+    /// The time at which the trip began, by this process's clock. The server's time was read later.
+    sent: Nanos,
+    /// After a denial, the earliest time of the next trip.
+    next_trip: Option<Nanos>,
+}
+
+/// A call that waits for a trip.
+#[derive(Debug)]
+struct WaitingCall {
+    action: Action,
+    cost: u64,
+    deadline: Nanos,
+    reply: oneshot::Sender<Result<Decision, RedisError>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Check,
+    Peek,
+    Refund,
+}
+
+/// The next step of the task.
+#[derive(Debug)]
+enum NextStep {
+    Trip(Trip),
+    /// Waits for a call, but only until this time.
+    Wait(Nanos),
+    End,
+}
+
+/// A trip that decides some calls, or that only returns units.
+#[derive(Debug)]
+struct Trip {
+    calls: Vec<WaitingCall>,
+    ask: Ask,
+    lease: u64,
+    /// The part of `ask.refund` that is for dropped calls. The rest of `ask.refund` is for refund calls of this trip.
+    refund: u64,
+}
+
+/// The units of a key and the calls for it, while a task serves them.
+struct Served {
+    shared: Arc<SharedLeases>,
+    held: Arc<HeldUnits>,
+    has_ended: bool,
+}
+
+/// A call that awaits its decision. If the call is dropped after it was charged, its units are refunded.
+struct AwaitedCall<'a> {
+    shared: &'a Arc<SharedLeases>,
+    held: &'a Arc<HeldUnits>,
+    refund: u64,
+    answer: oneshot::Receiver<Result<Decision, RedisError>>,
+    runtime: Handle,
+}
+
+impl LeasedLimit {
+    /// Creates the store of a limiter. `register` registers the limiter's name with the unit of the states of its keys.
+    pub(super) fn new(
+        algorithm: TokenBucket,
+        units: u64,
+        remember_denials: Duration,
+        links: Links,
+        key_text: KeyText,
+        register: impl FnOnce(&str) -> Result<Registered, RedisError>,
+    ) -> Result<Self, RedisError> {
         if units == 0 {
             return Err(RedisError::new(RedisErrorKind::Config, "a lease has at least one unit: `lease(1)`"));
         }
-        let source = store.links.any().source;
+        let source = links.any().source();
         let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
         let bucket = Bucket::new(&algorithm).ok_or_else(|| {
             let detail = "the bucket is too large for leases, whose script computes with numbers up to 2^53: \
                 give a quota with a smaller burst or a shorter period, or call no `lease`";
             RedisError::new(RedisErrorKind::Algorithm, detail)
         })?;
-        let key_text = store.settings.key_text(name.as_deref().unwrap_or_default());
-        let rules = Rules { bucket, units, remember: Nanos::from(store.settings.remember_denials).0 };
-        let shared = Shared {
-            _name: store.names.register(name, &format!("{prefix}, with leases"))?,
-            links: store.links,
+        let shared = SharedLeases {
+            _name: register(&format!("{prefix}, with leases"))?,
+            links,
             key_text,
             algorithm,
-            rules,
-            prefix,
-            script: script::script(source),
+            rules: Rules { bucket, units, remember: Nanos::from(remember_denials).0 },
+            script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
-            leases: Leases::new(),
+            names: LeaseNames::new(),
             queues: WaitQueues::default(),
             is_closed: AtomicBool::new(false),
         };
-        Ok(LeasedLimit { owner: Arc::new(Owner(Arc::new(shared))) })
+        Ok(Self { owner: Arc::new(Owner(Arc::new(shared))) })
     }
-}
 
-impl LeasedLimit {
-    fn shared(&self) -> Arc<Shared> {
+    fn shared(&self) -> Arc<SharedLeases> {
         Arc::clone(&self.owner.0)
     }
 }
@@ -196,7 +254,7 @@ impl Store<TokenBucket> for LeasedLimit {
     fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
         let (shared, cost) = (self.shared(), attempt.cost());
         let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
-        if !may_wait && let Some(decision) = shared.decide(&key, cost) {
+        if !may_wait && let Some(decision) = shared.decide_held(&key, cost) {
             return Acquired::Ready(decision, Reservation::default());
         }
         let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
@@ -252,6 +310,355 @@ impl CheckStore<TokenBucket> for LeasedLimit {
     /// Refunds all units except those that are leased to other processes.
     fn reset(&self, key: RedisKey) -> RedisReply<()> {
         self.refund(key, u64::MAX)
+    }
+}
+
+impl SharedLeases {
+    /// Decides a call that does not wait, without a trip. Returns `None` if a trip must decide the call.
+    fn decide_held(&self, key: &Arc<str>, cost: u64) -> Option<Decision> {
+        let held = self.held.get(key)?;
+        held.lock().decide_now(&self.rules, cost, self.links.any().now())
+    }
+
+    /// Returns the units of the key that this process holds. If the runtime of their task is not driven, replaces them
+    /// by a new value without units. The calls of the former task then fail at their deadlines.
+    fn held(&self, key: &Arc<str>, now: Nanos) -> Arc<HeldUnits> {
+        let new = || Arc::new(HeldUnits::new(Arc::clone(key), self.names.next_number()));
+        let mut held = self.held.entry(Arc::clone(key)).or_insert_with(new);
+        if held.is_stuck(now) {
+            *held = new();
+        }
+        Arc::clone(&held)
+    }
+
+    /// Decides a call in the next trip of its key.
+    async fn ask(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        action: Action,
+        cost: u64,
+    ) -> Result<Decision, RedisError> {
+        let runtime = RedisError::current_runtime()?;
+        let link = &*self.links.route(key).link;
+        link.admit(link.now())?;
+        let deadline = link.deadline();
+        let (reply, answer) = oneshot::channel();
+        let held = self.held(key, link.now());
+        if held.push(WaitingCall { action, cost, deadline, reply }) {
+            self.serve(&held, &runtime);
+        }
+        let refund = if action == Action::Check { cost } else { 0 };
+        let mut asked = AwaitedCall { shared: self, held: &held, refund, answer, runtime };
+        let received = link.until(deadline, &mut asked.answer).await;
+        link.result_of(deadline, received, &mut asked.answer)
+    }
+
+    /// Starts the task that makes the trips of a key.
+    fn serve(self: &Arc<Self>, held: &Arc<HeldUnits>, runtime: &Handle) {
+        let (shared, held) = (Arc::clone(self), Arc::clone(held));
+        runtime.spawn(Served { shared, held, has_ended: false }.serve());
+    }
+
+    /// Decides a call that does not wait.
+    async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
+        match self.decide_held(key, cost) {
+            Some(decision) => Ok(decision),
+            // The script accepts no cost above the burst. A call with such a cost is always denied.
+            None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await,
+            None => self.ask(key, Action::Check, cost).await,
+        }
+    }
+
+    /// Decides a call that may wait for up to `max_wait` nanoseconds.
+    async fn wait(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        cost: u64,
+        max_wait: u64,
+    ) -> Result<Decision, RedisError> {
+        let config = self.algorithm.queue_config().filter(|config| cost > 0 && config.places() > 0);
+        let Some(config) = config else { return self.check(key, cost).await };
+        let link = self.links.any();
+        let queued = self.queues.call(link, key, &config, max_wait, Some(UNKNOWN_WAIT));
+        let check = || async { Ok((self.check(key, cost).await?, ())) };
+        let (decision, ()) = queued.until_decided(check, || self.ask(key, Action::Peek, cost)).await?;
+        Ok(decision)
+    }
+}
+
+impl LeaseNames {
+    fn new() -> Self {
+        Self { process: random_u64(), next: AtomicU64::new(0) }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the name of the lease with this number.
+    fn of(&self, number: u64) -> String {
+        format!("{:016x}.{number}", self.process)
+    }
+}
+
+impl HeldUnits {
+    fn new(key: Arc<str>, lease: u64) -> Self {
+        let state = HeldState { lease, size: 1, ..HeldState::default() };
+        Self { key, state: Mutex::new(state), wake: Notify::new() }
+    }
+
+    /// Adds a call to the next trip. Returns whether a task must be started that makes the trip.
+    fn push(&self, call: WaitingCall) -> bool {
+        let mut state = self.lock();
+        state.calls.push_back(call);
+        let is_served = mem::replace(&mut state.is_served, true);
+        drop(state);
+        self.wake.notify_one();
+        !is_served
+    }
+
+    /// Adds units to the refund of the next trip. Returns whether a task must be started that makes the trip.
+    fn refund(&self, units: u64) -> bool {
+        let mut state = self.lock();
+        state.refund(units);
+        !mem::replace(&mut state.is_served, true)
+    }
+
+    /// Returns whether the deadline of the first call that waits for a trip has passed, which shows that the task is
+    /// not driven.
+    fn is_stuck(&self, now: Nanos) -> bool {
+        self.lock().calls.front().is_some_and(|call| call.deadline <= now)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HeldState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HeldState {
+    /// Decides a call without a trip, if the process holds the units of the call, or if the level after the last trip
+    /// shows that the call must wait. Returns `None` if a trip must decide the call.
+    fn decide_now(&mut self, rules: &Rules, cost: u64, now: Nanos) -> Option<Decision> {
+        // A call must not overtake the calls that wait for a trip.
+        let is_first = !self.is_asking && self.calls.is_empty();
+        if is_first { self.decide_first(rules, cost, now) } else { None }
+    }
+
+    fn decide_first(&mut self, rules: &Rules, cost: u64, now: Nanos) -> Option<Decision> {
+        let Rules { bucket, remember, .. } = rules;
+        let seen = self.seen?;
+        let elapsed = now.saturating_since(seen.sent);
+        let server_now = seen.now + elapsed / 1_000;
+        let level = bucket.at(seen.level, server_now);
+        if cost <= self.left && now < self.until {
+            self.left -= cost;
+            return Some(bucket.allow(level, server_now, self.left));
+        }
+        let next_trip = seen.next_trip.filter(|_| elapsed <= *remember && cost > 0)?;
+        let pause = next_trip.saturating_since(now);
+        // A trip returns the units that are left before it takes the units of the call.
+        let level = bucket.after_return(level, self.granted, self.left);
+        let denial = bucket.deny(level, server_now, cost);
+        let wait = denial.retry_after().map(|wait| Nanos::from(wait).0.max(pause));
+        match wait {
+            Some(0) => None,
+            None if pause == 0 => None,
+            wait => Some(with_retry_after(denial, wait)),
+        }
+    }
+
+    /// Adds units to the refund of the next trip.
+    fn refund(&mut self, units: u64) {
+        self.refund = self.refund.saturating_add(units);
+    }
+
+    /// Returns what the task does at `now`. If `is_brief`, the task leases no units, returns the units that are left,
+    /// and ends.
+    fn next(&mut self, rules: &Rules, is_brief: bool, now: Nanos) -> NextStep {
+        let (mut calls, mut costs, mut refund) = (Vec::new(), Vec::new(), self.refund);
+        while calls.len() < MAX_BATCH {
+            let Some(call) = self.calls.pop_front() else { break };
+            // The caller of an expired call notices the deadline itself.
+            if call.reply.is_closed() || call.deadline <= now {
+                continue;
+            }
+            match call.action {
+                // The calls that arrived during the last trip may spend the units that this trip has leased.
+                Action::Check if calls.is_empty() => match self.decide_first(rules, call.cost, now) {
+                    Some(decision) => {
+                        self.send(call, decision);
+                        continue;
+                    }
+                    None => costs.push(call.cost),
+                },
+                Action::Check => costs.push(call.cost),
+                Action::Refund => refund = refund.saturating_add(call.cost),
+                Action::Peek => {}
+            }
+            calls.push(call);
+        }
+        let mut want = self.left;
+        if calls.is_empty() {
+            let end = self.asked.map_or(now, |asked| asked.saturating_add(HOLD));
+            if now < end && !is_brief {
+                return NextStep::Wait(end);
+            }
+            if self.granted == 0 && refund == 0 {
+                self.is_served = false;
+                return NextStep::End;
+            }
+            // If some units were spent, the next calls may follow soon, so the task goes on.
+            let spent = self.granted - self.left;
+            (self.size, want) = ((spent / 2).max(1), 0);
+            self.asked = self.asked.filter(|_| spent > 0).map(|_| now);
+        } else if !costs.is_empty() {
+            let is_soon = self.asked.is_some_and(|asked| now < asked.saturating_add(HOLD));
+            self.size = if is_soon { (2 * self.size).min(rules.units) } else { 1 };
+            self.asked = Some(now);
+            want = self.size.saturating_sub(costs.iter().sum());
+        }
+        self.is_asking = true;
+        let ask = Ask::new(self.left, refund, costs, if is_brief { 0 } else { want });
+        NextStep::Trip(Trip { calls, ask, lease: self.lease, refund: mem::take(&mut self.refund) })
+    }
+
+    /// Ends a trip in which the server has changed nothing, and queues the calls of the trip again. Either the trip was
+    /// too late for one of its calls, or another node has the key.
+    fn put_back(&mut self, trip: Trip) {
+        self.is_asking = false;
+        self.refund(trip.refund);
+        trip.calls.into_iter().rev().for_each(|call| self.calls.push_front(call));
+    }
+
+    /// Ends a trip that began at `sent`, and sends the decisions. `now` is the server's time.
+    fn finish(&mut self, rules: &Rules, trip: Trip, touched: Touched, now: u64, sent: Nanos) {
+        let Rules { bucket, .. } = rules;
+        let Touched { level, decisions, granted, .. } = touched;
+        self.is_asking = false;
+        (self.left, self.granted, self.until) = (granted, granted, sent.saturating_add(SPEND));
+        let is_denied = decisions.iter().any(|decision| !decision.is_allowed());
+        // While calls are denied, the next trip is made only when several units can be taken at once. The pause is
+        // longer than the time in which they are refilled, because other processes take units as well.
+        let pause = bucket.time_of((3 * self.size).min(bucket.burst() / 3)).min(MAX_PAUSE);
+        let next_trip = is_denied.then(|| sent.saturating_add(pause));
+        self.seen = Some(Seen { level, now, sent, next_trip });
+        let mut decisions = decisions.into_iter();
+        for call in trip.calls {
+            let decision = match call.action {
+                Action::Check => match decisions.next() {
+                    Some(decision) => decision,
+                    None => unreachable!("each cost has a decision"),
+                },
+                Action::Peek if call.cost <= granted => bucket.allow(level, now, granted),
+                Action::Peek => bucket.peek(bucket.after_return(level, granted, granted), now, call.cost),
+                Action::Refund => bucket.allow(level, now, granted),
+            };
+            let wait = decision.retry_after().map(|wait| Nanos::from(wait).0.max(pause));
+            let decision =
+                if call.action == Action::Check { with_retry_after(decision, wait) } else { decision };
+            self.send(call, decision);
+        }
+    }
+
+    /// Sends a decision. If the call was dropped, the next trip refunds its units.
+    fn send(&mut self, call: WaitingCall, decision: Decision) {
+        let is_charged = call.action == Action::Check && decision.is_allowed();
+        if call.reply.send(Ok(decision)).is_err() && is_charged {
+            self.refund(call.cost);
+        }
+    }
+
+    /// Ends a trip whose result is not known. The units that the trip has returned or leased are lost.
+    fn fail(&mut self, next_lease: u64) {
+        (self.is_asking, self.left, self.granted) = (false, 0, 0);
+        (self.lease, self.seen) = (next_lease, None);
+    }
+
+    /// Removes all calls, because no task serves them any more.
+    fn abandon(&mut self, next_lease: u64) -> VecDeque<WaitingCall> {
+        self.fail(next_lease);
+        self.is_served = false;
+        mem::take(&mut self.calls)
+    }
+}
+
+impl Served {
+    async fn serve(mut self) {
+        let mut next_route = None;
+        while let Some(trip) = self.next_trip().await {
+            let Self { shared, held, .. } = &self;
+            let route = next_route.take().unwrap_or_else(|| shared.links.route(&held.key));
+            let sent = route.link.now();
+            match self.make(&route, &trip).await {
+                Attempted::Over(Ok((now, touched))) => {
+                    held.lock().finish(&shared.rules, trip, touched, now, sent);
+                }
+                // Another node has the key, or the trip was too late for one of its calls.
+                Attempted::Again(next) => {
+                    held.lock().put_back(trip);
+                    next_route = Some(next);
+                }
+                Attempted::Over(Err(error)) => {
+                    held.lock().fail(shared.names.next_number());
+                    trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
+                }
+            }
+        }
+        self.has_ended = true;
+    }
+
+    /// Returns the next trip, once there is one. Returns `None` if the process holds no units of the key, has none to
+    /// refund, and no call has arrived for some time.
+    async fn next_trip(&self) -> Option<Trip> {
+        let Self { shared, held, .. } = self;
+        loop {
+            let link = shared.links.any();
+            let is_brief = shared.is_closed.load(Ordering::Acquire) || shared.held.len() > MAX_KEYS;
+            let step = held.lock().next(&shared.rules, is_brief, link.now());
+            match step {
+                NextStep::Trip(trip) => return Some(trip),
+                NextStep::Wait(until) => {
+                    link.until(until, held.wake.notified()).await;
+                }
+                NextStep::End => return None,
+            }
+        }
+    }
+
+    /// Makes a trip. The result is the server's time in microseconds, and the changes that the trip has made.
+    async fn make(&self, route: &Route, trip: &Trip) -> Attempted<(u64, Touched)> {
+        let Self { shared, held, .. } = self;
+        let first = trip.calls.iter().map(|call| call.deadline).min();
+        let last = trip.calls.iter().map(|call| call.deadline).max();
+        let deadline = route.link.deadline();
+        let (first, last) = (first.unwrap_or(deadline), last.unwrap_or(deadline));
+        let name = shared.names.of(trip.lease);
+        let executed = pin!(shared.script.execute(route, &held.key, first, &name, &trip.ask));
+        shared.links.attempt(route, last, executed).await
+    }
+}
+
+/// When the task ends, or when a runtime drops it, a later call starts another task.
+impl Drop for Served {
+    fn drop(&mut self) {
+        let Self { shared, held, .. } = self;
+        shared.held.remove_if(&held.key, |_, present| Arc::ptr_eq(present, held));
+        if !self.has_ended {
+            let _calls = held.lock().abandon(shared.names.next_number());
+        }
+    }
+}
+
+impl Drop for AwaitedCall<'_> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(decision)) = self.answer.try_recv()
+            && decision.is_allowed()
+            && self.refund > 0
+            && self.held.refund(self.refund)
+        {
+            self.shared.serve(self.held, &self.runtime);
+        }
     }
 }
 

@@ -1,49 +1,57 @@
 //! Permits, which limit the calls in progress of several processes.
+//!
+//! While calls of this process hold permits of a key, or wait for permits, a task makes the trips of the key, one after
+//! another. The server says by messages that a waiter has a permit. These messages arrive on a connection of their own,
+//! and may be lost.
 
-mod calls;
-mod listener;
-mod permit;
-mod record;
 mod records;
-mod results;
-mod schedule;
 mod script;
-mod steps;
 #[cfg(test)]
 mod tests;
-mod trips;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use dashmap::DashMap;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
-use self::record::Rules;
-use self::script::{Arguments, MAX_UNITS, PREFIX};
-use self::trips::Shared;
+use self::records::{Grant, Outcome, PermitCall, PermitScript, Records, Trip};
+use self::script::PREFIX;
 use super::error::{RedisError, RedisErrorKind};
-use super::limit::{RedisKey, RedisReply};
-use super::store::{MakeKept, RedisStore};
+use super::limiter::{RedisKey, RedisReply};
+use super::link::Route;
+use super::links::{Attempted, Links};
+use super::names::Registered;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, Concurrency, QueueOverflow};
 use tower_throttle::clock::Nanos;
 use tower_throttle::stats::StoreStats;
-use tower_throttle::store::SharedKey;
 use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyedStore, Permit, ReleaseStore, Reservation, Store,
-    StoreSettings,
+    Acquired, Attempt, CheckStore, Denied, KeyText, KeyedStore, Permit, ReleaseStore, Reservation, SharedKey,
+    Store,
 };
-use tower_throttle::store_support::{AsPermits, holds_requests, reservation_of};
+use tower_throttle::store_support::{Charge, holds_requests, random_u64, reservation_of};
 
-pub(super) use listener::Listener;
-
+/// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
+/// pause doubles each time, until a connection lasts for [`IDLE`].
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// The interval at which the task examines whether a call waits. If no call waits, the task closes the connection.
+const IDLE: Duration = Duration::from_secs(10);
+/// The maximum number of units: larger numbers are not exact in Lua.
+const MAX_UNITS: u64 = 1 << 53;
 /// The maximum number of waiters of a key, unless the algorithm sets one.
 const MAX_WAITING: u64 = 10_000;
 
-/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`]. This store limits the calls in progress of all
-/// processes. [`Builder::store`](tower_throttle::limiter::Builder::store) creates it.
+/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`](super::RedisStore). This store limits the calls
+/// in progress of all processes. [`Builder::store`](tower_throttle::limiter::Builder::store) creates it.
 ///
 /// For each key, the calls of all processes take permits from one limit, and wait in one queue in the order in which
 /// the server has received them.
@@ -101,9 +109,9 @@ const MAX_WAITING: u64 = 10_000;
 /// # Limits of other kinds
 ///
 /// [`total`](Concurrency::total) and [`DropOldest`](QueueOverflow::DropOldest) are not possible in Redis: the limiter's
-/// `build` returns an error. [`replace`](tower_throttle::RateLimiter::replace), [`fallback`](RedisStore::fallback),
-/// tuples with this algorithm, and joined layers do not compile. If the algorithm does not bound its queue, at most
-/// 10,000 calls of all processes wait for a key.
+/// `build` returns an error. [`replace`](tower_throttle::RateLimiter::replace),
+/// [`fallback`](super::RedisStore::fallback), tuples with this algorithm, and joined layers do not compile. If the
+/// algorithm does not bound its queue, at most 10,000 calls of all processes wait for a key.
 ///
 /// # Permissions
 ///
@@ -118,15 +126,77 @@ pub struct RedisPermits {
 }
 
 /// When the last clone of the limiter is dropped, its forgotten permits are returned.
-struct Owner(Arc<Shared>);
+struct Owner(Arc<SharedPermits>);
 
-impl MakeKept<Concurrency, AsPermits> for RedisStore {
-    type Store = RedisPermits;
+/// The receiver of the messages for all limiters of a store.
+#[derive(Debug)]
+pub(super) struct Listener {
+    /// The name of this store, which no store of another process has.
+    process: String,
+    /// The beginning of the names of channels. The rest is the name of the process.
+    channel: String,
+    next_number: AtomicU64,
+    /// The calls that wait or may have to wait, by the numbers of their records.
+    waiting: DashMap<u64, Arc<Records>>,
+    /// The task that receives messages.
+    task: Mutex<Option<AbortHandle>>,
+}
 
-    /// Creates the store of a limiter. Returns an error also if the algorithm has a total or drops the oldest waiter,
-    /// or if the deadline of calls is longer than a quarter of the lease of permits.
-    fn make(self, settings: StoreSettings<Concurrency>) -> Result<RedisPermits, RedisError> {
-        let StoreSettings { algorithm, name, .. } = settings;
+/// The part of a limiter that its clones, its permits and its tasks share.
+struct SharedPermits {
+    links: Links,
+    key_text: KeyText,
+    algorithm: Concurrency,
+    limit: u64,
+    /// The time for which the server keeps a record after a renewal, in nanoseconds.
+    lease: u64,
+    /// The maximum number of waiters of a key.
+    places: u64,
+    script: PermitScript,
+    listener: Arc<Listener>,
+    keys: DashMap<Arc<str>, Arc<Records>>,
+    /// `true` if the limiter was dropped.
+    is_closed: AtomicBool,
+    _name: Registered,
+}
+
+/// The record of a call. When this value is dropped, a trip removes the record from the server, and its permit is
+/// handed over.
+struct Place {
+    shared: Arc<SharedPermits>,
+    records: Arc<Records>,
+    number: u64,
+    runtime: Handle,
+    /// `true` if the permit was forgotten, so that the record stays when this value is dropped.
+    is_kept: bool,
+}
+
+/// The permit of an admitted call.
+struct HeldPermit {
+    place: Place,
+    grant: Grant,
+}
+
+/// The records of a key, while a task serves them.
+struct Served {
+    shared: Arc<SharedPermits>,
+    records: Arc<Records>,
+    /// The number of the task.
+    number: u64,
+    has_ended: bool,
+}
+
+impl RedisPermits {
+    /// Creates the store of a limiter. `register` registers the limiter's name with the unit of the states of its keys.
+    pub(super) fn new(
+        algorithm: Concurrency,
+        lease: Duration,
+        deadline: Duration,
+        links: Links,
+        listener: Arc<Listener>,
+        key_text: KeyText,
+        register: impl FnOnce(&str) -> Result<Registered, RedisError>,
+    ) -> Result<Self, RedisError> {
         let error = |detail: &str| RedisError::new(RedisErrorKind::Algorithm, detail);
         if algorithm.limit_in_total().is_some() {
             return Err(error(
@@ -134,8 +204,6 @@ impl MakeKept<Concurrency, AsPermits> for RedisStore {
                 whose key is `Global`",
             ));
         }
-        let (deadline, source) = (self.links.any().deadline, self.links.any().source);
-        let lease = self.settings.permit_lease;
         if lease / 4 < deadline {
             let detail = format!(
                 "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of {deadline:?}: call \
@@ -154,31 +222,25 @@ impl MakeKept<Concurrency, AsPermits> for RedisStore {
             Some(places) => places.min(MAX_UNITS),
         };
         let limit = algorithm.limit_per_key().min(MAX_UNITS);
-        let arguments = Arguments {
-            process: self.listener.process().to_owned(),
-            limit,
-            lease: Nanos::from(lease).0 / 1_000,
-            places,
-            channel: self.settings.channel("permits"),
-        };
-        let shared = Shared {
-            key_text: self.settings.key_text(name.as_deref().unwrap_or_default()),
-            _name: self.names.register(name, &format!("{PREFIX} {limit}"))?,
-            script: script::script(source),
-            links: self.links,
+        let (source, process, channel) =
+            (links.any().source(), listener.process.clone(), listener.channel.clone());
+        let shared = SharedPermits {
+            key_text,
+            _name: register(&format!("{PREFIX} {limit}"))?,
+            script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
+            links,
             algorithm,
-            rules: Rules { limit, lease: Nanos::from(lease).0, deadline: Nanos::from(deadline).0 },
-            arguments,
-            listener: self.listener,
+            limit,
+            lease: Nanos::from(lease).0,
+            places,
+            listener,
             keys: DashMap::new(),
             is_closed: AtomicBool::new(false),
         };
-        Ok(RedisPermits { owner: Arc::new(Owner(Arc::new(shared))) })
+        Ok(Self { owner: Arc::new(Owner(Arc::new(shared))) })
     }
-}
 
-impl RedisPermits {
-    fn shared(&self) -> Arc<Shared> {
+    fn shared(&self) -> Arc<SharedPermits> {
         Arc::clone(&self.owner.0)
     }
 }
@@ -193,8 +255,8 @@ impl Store<Concurrency> for RedisPermits {
     }
 
     fn stats(&self) -> StoreStats {
-        let Shared { links, keys, .. } = &*self.owner.0;
-        let waiting = keys.iter().map(|records| records.lock().waiting()).sum();
+        let SharedPermits { links, keys, .. } = &*self.owner.0;
+        let waiting = keys.iter().map(|records| records.waiting()).sum();
         let mut stats = links.stats();
         stats.waiting = waiting;
         stats
@@ -205,7 +267,7 @@ impl Store<Concurrency> for RedisPermits {
         let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
         let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
         let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
-        let can_wait = may_wait && shared.arguments.places > 0;
+        let can_wait = may_wait && shared.places > 0;
         let max_wait = can_wait.then_some(max_wait.min(longest)).filter(|wait| *wait > 0);
         Acquired::Pending(Box::pin(async move {
             let (decision, permit) = shared.acquire(&key, cost, max_wait).await?;
@@ -278,10 +340,312 @@ impl ReleaseStore<Concurrency> for RedisPermits {
     }
 }
 
+impl SharedPermits {
+    /// Decides a call. If `max_wait` is given, the call waits for up to `max_wait` nanoseconds. Returns the permit of
+    /// an admitted call, if the call has units.
+    async fn acquire(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        units: u64,
+        max_wait: Option<u64>,
+    ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
+        // A call without units is always admitted, and a call of too many units is always denied.
+        if units == 0 || units > self.limit {
+            return Ok((self.peek(key, units).await?, None));
+        }
+        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
+        let link = &*route.link;
+        let arrived = link.now();
+        link.admit(arrived)?;
+        let (deadline, latest) = (link.deadline(), max_wait.map(|wait| arrived.saturating_add(wait)));
+        let (reply, mut answer) = oneshot::channel();
+        let call = PermitCall::new(arrived, deadline, latest, reply);
+        let place = Place::new(self, key, units, call, latest.is_some(), runtime);
+        let latest = latest.unwrap_or(deadline);
+        let mut received = link.until(deadline.min(latest), &mut answer).await;
+        if received.is_none() && !place.is_waiting() {
+            received = link.until(deadline, &mut answer).await;
+        }
+        while received.is_none() && place.is_waiting() && link.now() < latest {
+            place.tend();
+            let soon = link.now().saturating_add(self.lease / 8);
+            received = link.until(latest.min(soon), &mut answer).await;
+        }
+        if received.is_none() && place.is_waiting() {
+            answer.close();
+            let Ok(result) = answer.try_recv() else {
+                return Ok((self.script.deny_waiter(units), None));
+            };
+            received = Some(Ok(result));
+        }
+        let acquired = link.result_of(deadline, received, &mut answer)?;
+        let (decision, permit) = acquired.received(link.now())?;
+        Ok((decision, permit.map(|grant| place.hold(grant))))
+    }
+
+    /// Returns the decision on a call of `units`, without a charge.
+    async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
+        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
+        let link = &*route.link;
+        link.admit(link.now())?;
+        let deadline = link.deadline();
+        let (reply, mut answer) = oneshot::channel();
+        self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
+        let received = link.until(deadline, &mut answer).await;
+        link.result_of(deadline, received, &mut answer)
+    }
+
+    /// Releases units of forgotten permits.
+    fn release(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<(), RedisError> {
+        let runtime = RedisError::current_runtime()?;
+        self.change(key, &runtime, |records, now| records.release(units, now));
+        Ok(())
+    }
+
+    /// Changes the records of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the
+    /// running task is late.
+    fn change(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        runtime: &Handle,
+        change: impl FnOnce(&Arc<Records>, Nanos) -> Option<u64>,
+    ) -> Arc<Records> {
+        let now = self.links.any().now();
+        let new = || Arc::new(self.script.records(Arc::clone(key)));
+        let entry = self.keys.entry(Arc::clone(key)).or_insert_with(new);
+        // The entry is locked meanwhile, so that the records are not removed from the table.
+        let (task, records) = (change(&entry, now), Arc::clone(&entry));
+        drop(entry);
+        self.start(task, &records, runtime);
+        records
+    }
+
+    /// If `task` is a number, starts the task with this number, which makes the trips of a key.
+    fn start(self: &Arc<Self>, task: Option<u64>, records: &Arc<Records>, runtime: &Handle) {
+        if let Some(number) = task {
+            let (shared, records) = (Arc::clone(self), Arc::clone(records));
+            runtime.spawn(Served { shared, records, number, has_ended: false }.serve());
+        }
+    }
+}
+
+impl Place {
+    /// Adds a call to the next trip of its key.
+    fn new(
+        shared: &Arc<SharedPermits>,
+        key: &Arc<str>,
+        units: u64,
+        call: PermitCall,
+        may_wait: bool,
+        runtime: Handle,
+    ) -> Self {
+        let number = shared.listener.next_number();
+        let records = shared.change(key, &runtime, |records, now| {
+            if may_wait {
+                shared.listener.expect(number, records);
+            }
+            records.enter(number, units, call, now)
+        });
+        Self { shared: Arc::clone(shared), records, number, runtime, is_kept: false }
+    }
+
+    /// Starts another task if the task of the records has ended or is not driven.
+    fn tend(&self) {
+        self.start(self.records.tend(self.shared.links.any().now()));
+    }
+
+    fn start(&self, task: Option<u64>) {
+        let Self { shared, records, runtime, .. } = self;
+        // The runtime in which the call was made may have ended.
+        let present = Handle::try_current();
+        shared.start(task, records, present.as_ref().unwrap_or(runtime));
+    }
+
+    /// Returns whether the call waits in the queue of the server.
+    fn is_waiting(&self) -> bool {
+        self.records.is_waiting(self.number)
+    }
+
+    /// Returns the permit of the call, which was admitted.
+    fn hold(self, grant: Grant) -> HeldPermit {
+        self.shared.listener.forget(self.number);
+        HeldPermit { place: self, grant }
+    }
+}
+
+impl Charge for HeldPermit {
+    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
+        None
+    }
+
+    fn release(self: Box<Self>) {}
+
+    /// Keeps the record until the call is released by `release` of the limiter.
+    fn forget(mut self: Box<Self>) {
+        self.place.records.forget(self.place.number);
+        self.place.is_kept = true;
+    }
+
+    fn is_permit(&self) -> bool {
+        true
+    }
+
+    fn fencing_token(&self) -> Option<u64> {
+        Some(self.grant.fence())
+    }
+
+    fn lost(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let (shared, grant) = (Arc::clone(&self.place.shared), self.grant.clone());
+        Some(Box::pin(async move { grant.lost(shared.links.any()).await }))
+    }
+}
+
+impl Served {
+    async fn serve(mut self) {
+        let mut next_route = None;
+        let Self { shared, records, number, .. } = &self;
+        while let Some(trip) = records.next_trip(*number, &shared.is_closed, shared.links.any()).await {
+            let is_first = next_route.is_none();
+            let route = next_route.take().unwrap_or_else(|| shared.links.route(records.key()));
+            let link = &*route.link;
+            let sent = link.now();
+            // New calls have asked the breaker already.
+            let is_admitted = !is_first || trip.deadlines().is_some() || link.admit(sent).is_ok();
+            let made = match is_admitted {
+                true => self.make(&route, &trip, sent).await,
+                false => Attempted::Over(Err(RedisError::new(RedisErrorKind::Open, ""))),
+            };
+            match records.finish(*number, trip, made, sent, link.now()) {
+                ControlFlow::Continue(next) => next_route = next,
+                ControlFlow::Break(()) => break,
+            }
+            if records.waiting() > 0 {
+                shared.listener.listen(&shared.links, records.key());
+            }
+        }
+        self.has_ended = true;
+    }
+
+    async fn make(&self, route: &Route, trip: &Trip, sent: Nanos) -> Attempted<Outcome> {
+        let Self { shared, records, .. } = self;
+        // A trip without new calls ends early enough for another attempt before the records expire.
+        let longest = sent.saturating_add(shared.lease / 4);
+        let (first, last) = trip.deadlines().unwrap_or_else(|| {
+            let deadline = route.link.deadline().min(longest);
+            (deadline, deadline)
+        });
+        let executed = pin!(shared.script.execute(route, records.key(), trip, first));
+        shared.links.attempt(route, last, executed).await
+    }
+}
+
+impl Listener {
+    /// Creates the receiver of a store. `channel` is the beginning of the names of channels.
+    pub(super) fn new(channel: String) -> Self {
+        Self {
+            process: format!("{:016x}", random_u64()),
+            channel,
+            next_number: AtomicU64::new(0),
+            waiting: DashMap::new(),
+            task: Mutex::default(),
+        }
+    }
+
+    /// Returns the number of a new record. No two records of a store have the same number.
+    fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Expects a message about a record, until [`forget`](Self::forget) is called.
+    fn expect(&self, number: u64, records: &Arc<Records>) {
+        self.waiting.insert(number, Arc::clone(records));
+    }
+
+    fn forget(&self, number: u64) {
+        self.waiting.remove(&number);
+    }
+
+    /// Starts the task that receives messages, unless it is running. In a cluster, the task subscribes at the node that
+    /// has `key`. Since the nodes forward messages to each other, the task also receives the messages about keys of
+    /// other nodes.
+    fn listen(self: &Arc<Self>, links: &Links, key: &Arc<str>) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            let receive = receive(
+                Arc::downgrade(self),
+                links.clone(),
+                format!("{}{}", self.channel, self.process),
+                Arc::clone(key),
+            );
+            *task = Some(runtime.spawn(receive).abort_handle());
+        }
+    }
+
+    /// Processes a message: the number of a record, its fencing token, and the units that all records hold.
+    fn receive(&self, text: &str, links: &Links) {
+        let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
+        let mut next = || numbers.next().flatten();
+        let (Some(number), Some(fence), Some(held)) = (next(), next(), next()) else { return };
+        let Some(records) = self.waiting.get(&number).map(|records| Arc::clone(&records)) else { return };
+        records.receive(number, fence, held, links.any().now());
+    }
+}
+
+async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: Arc<str>) {
+    let mut pause = PAUSES.0;
+    while listener.upgrade().is_some_and(|listener| !listener.waiting.is_empty()) {
+        let (receiver, of) = (listener.clone(), links.clone());
+        let on_message = move |text: &str| {
+            if let Some(listener) = receiver.upgrade() {
+                listener.receive(text, &of);
+            }
+        };
+        let mut messages = pin!(links.route(&key).link.listen(channel.clone(), Box::new(on_message)));
+        while tokio::time::timeout(IDLE, &mut messages).await.is_err() {
+            pause = PAUSES.0;
+            if listener.upgrade().is_none_or(|listener| listener.waiting.is_empty()) {
+                return;
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = PAUSES.1.min(2 * pause);
+    }
+}
+
 impl Drop for Owner {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
-        self.0.keys.iter().for_each(|records| records.wake.notify_one());
+        self.0.keys.iter().for_each(|records| records.wake());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.listener.forget(self.number);
+        if !self.is_kept {
+            let now = self.shared.links.any().now();
+            self.start(self.records.leave(self.number, now));
+        }
+    }
+}
+
+/// When the task ends, or when a runtime drops it, a later call starts another task.
+impl Drop for Served {
+    fn drop(&mut self) {
+        let Self { shared, records, number, has_ended } = self;
+        records.abandon(*number, *has_ended, shared.links.any().now());
+        shared.keys.remove_if(records.key(), |_, present| present.is_idle());
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
     }
 }
 

@@ -1,65 +1,287 @@
 //! The records of a key: the calls of this process that hold permits, or wait for permits.
+//!
+//! The task of a key asks the records for its next trip, makes the trip, and passes the result to the records. The
+//! operations of a trip, and what the trip finds, are part of this file because only the records know what they mean.
+//!
+//! The file is long because calls, trips, messages and the time change the same records, and each of these changes
+//! relies on the others.
 
 use std::collections::BTreeMap;
+use std::mem;
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot, watch};
 
-use super::record::{Call, Peek, Phase, Record, Rules, Stage};
-use super::schedule::PollSchedule;
-use crate::error::RedisError;
+use super::script::{PERMITS, PREFIX};
+use crate::connection::Command;
+use crate::error::{RedisError, RedisErrorKind};
+use crate::link::{Answer, Link, Route};
+use crate::links::Attempted;
+use crate::script::{Script, TimeSource};
+use tower_throttle::Decision;
 use tower_throttle::clock::Nanos;
+use tower_throttle::store_support::with_queue_full;
+
+/// The maximum number of new calls in a trip, the maximum number of new calls and removed records together, and the
+/// maximum number of all operations.
+const MAX_BATCH: [usize; 3] = [128, 192, 256];
+/// The number of waiters, beginning with the first one, whose states are read when the queue is polled.
+const POLLED: usize = 16;
+/// The maximum pause after a failed trip, in nanoseconds.
+const RETRY: u64 = 50_000_000;
+/// The minimum time between two polls, in nanoseconds.
+const SHORTEST: u64 = 25_000_000;
+/// The maximum number of waiters ahead that counts as few.
+const NEAR: u64 = 3;
+/// The maximum time between two polls if few waiters are ahead, and the maximum time otherwise, in nanoseconds.
+const LONGEST: (u64, u64) = (1_000_000_000, 5_000_000_000);
+/// The time between two polls for each waiter ahead, in nanoseconds, while the speed of the queue is not known.
+const PER_WAITER: u64 = 5_000_000;
 
 /// The records of a key. One task makes the trips of the key.
 #[derive(Debug)]
 pub(super) struct Records {
-    pub(super) key: Arc<str>,
-    pub(super) rules: Rules,
+    key: Arc<str>,
+    rules: Rules,
     state: Mutex<State>,
     /// Wakes the task.
-    pub(super) wake: Notify,
+    wake: Notify,
 }
 
+/// The settings of all keys of a limiter.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    limit: u64,
+    /// The time for which the server keeps a record after a renewal, in nanoseconds.
+    lease: u64,
+    /// The deadline of calls, in nanoseconds.
+    deadline: u64,
+}
+
+/// A call that has no permit yet.
+#[derive(Debug)]
+pub(super) struct PermitCall {
+    arrived: Nanos,
+    /// The time until which the server must have replied.
+    deadline: Nanos,
+    /// The time until which the call waits for a permit. `None` if the call does not wait.
+    latest: Option<Nanos>,
+    reply: Reply,
+}
+
+/// The result of a call: the decision and, if the call was admitted, its permit.
+#[derive(Debug)]
+pub(super) struct AcquiredPermit {
+    decision: Decision,
+    permit: Option<Grant>,
+}
+
+/// A permit that the server has granted.
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    fence: u64,
+    /// The time until which the permit is valid. Each renewal postpones this time. The time is zero if the permit was
+    /// lost.
+    valid_until: watch::Receiver<Nanos>,
+}
+
+/// A trip of a key.
+#[derive(Debug)]
+pub(super) struct Trip {
+    operations: Vec<Operation>,
+    peeks: Vec<Peek>,
+    /// The first and the last deadline of the calls of the trip, if it has any.
+    deadlines: Option<(Nanos, Nanos)>,
+}
+
+/// The reply of the script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// The server's time, in microseconds.
+    now: u64,
+    /// The units that all records hold.
+    held: u64,
+    /// The number of records that wait.
+    waiting: u64,
+    /// No record expires before this time has passed, in microseconds.
+    until_expiry: u64,
+    has_changed: bool,
+    /// The states of the records in the trip, except those that were to be removed.
+    found: Vec<Found>,
+}
+
+/// The settings of all keys of a limiter, and the script that hands out permits.
+#[derive(Debug)]
+pub(super) struct PermitScript {
+    rules: Rules,
+    script: Script,
+    arguments: Arguments,
+}
+
+/// The arguments of the script that are the same in all trips of a limiter.
+#[derive(Clone, Debug)]
+struct Arguments {
+    /// The name of the process.
+    process: String,
+    limit: u64,
+    /// The lease of each record, in microseconds.
+    lease: u64,
+    /// The maximum number of waiters.
+    places: u64,
+    /// The beginning of the names of channels. The rest is the name of the process.
+    channel: String,
+}
+
+/// The kind of an operation on a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// To remove the record.
+    Leave,
+    /// To renew the record.
+    Keep,
+    /// To get a permit, or to wait for one.
+    Queue,
+    /// To get a permit without waiting.
+    Try,
+}
+
+/// An operation on a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Operation {
+    kind: Kind,
+    number: u64,
+    units: u64,
+}
+
+/// The state of a record after a trip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Holds {
+        fence: u64,
+        /// The units that all records hold.
+        held: u64,
+    },
+    /// The record waits, behind at most this number of other records.
+    Waits(u64),
+    /// The server has no such record, because it was denied or has expired.
+    None,
+}
+
+/// What the lock of the records protects.
 #[derive(Debug, Default)]
-pub(super) struct State {
+struct State {
     /// The records by their numbers, in the order in which they were created.
-    pub(super) records: BTreeMap<u64, Record>,
+    records: BTreeMap<u64, Record>,
     /// The numbers of the records that the server may still have, but must remove, each with the time at which the
     /// record expires.
-    pub(super) leaving: BTreeMap<u64, Nanos>,
-    pub(super) peeks: Vec<Peek>,
-    pub(super) polls: PollSchedule,
+    leaving: BTreeMap<u64, Nanos>,
+    peeks: Vec<Peek>,
+    polls: PollSchedule,
     /// After a failed trip, the time of the next attempt to renew or remove records.
-    pub(super) retry_at: Nanos,
-    pub(super) last_error: Option<RedisError>,
-    pub(super) task: Task,
+    retry_at: Nanos,
+    last_error: Option<RedisError>,
+    task: Task,
 }
 
 /// The task that makes the trips of a key.
 #[derive(Debug, Default)]
-pub(super) struct Task {
+struct Task {
     /// The number of the last task that was started.
     number: u64,
     is_running: bool,
     /// The time at which the task was first woken since it last reacted.
     woken_at: Option<Nanos>,
     /// The time at which the task goes on without being woken.
-    pub(super) due: Nanos,
+    due: Nanos,
+}
+
+#[derive(Debug)]
+struct Record {
+    units: u64,
+    /// The beginning of the last trip that has renewed the record, or that may have created it.
+    renewed: Nanos,
+    /// `true` if units were released, and the server does not know this yet.
+    is_lowered: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Asking {
+        call: PermitCall,
+        phase: Phase,
+        /// The minimum fencing token of a valid message. A message with a smaller token is about a record that the
+        /// server has lost.
+        min_fence: u64,
+    },
+    /// The call holds a permit until the time in `valid_until`. If `is_forgotten`, the call has no permit object any
+    /// more.
+    Held {
+        valid_until: watch::Sender<Nanos>,
+        is_forgotten: bool,
+        /// The time at which the process was informed of the grant.
+        granted_at: Nanos,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// No trip has contained an operation on the record yet.
+    New,
+    /// A trip may have created the record.
+    Sent,
+    /// The record waits in the queue of the server.
+    Queued,
+    /// The server has lost the record, which must be queued again.
+    Lost,
+}
+
+/// The sender of the result of a call.
+type Reply = oneshot::Sender<Result<AcquiredPermit, RedisError>>;
+
+/// A call that is decided without a charge.
+#[derive(Debug)]
+struct Peek {
+    units: u64,
+    deadline: Nanos,
+    reply: oneshot::Sender<Result<Decision, RedisError>>,
+}
+
+/// The next step of the task.
+#[derive(Debug)]
+enum Step {
+    Trip(Trip),
+    /// Waits until the task is woken, or until this time.
+    Wait(Nanos),
+    End,
+}
+
+/// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the
+/// queue is polled.
+#[derive(Debug, Default)]
+struct PollSchedule {
+    next: Nanos,
+    interval: u64,
+    /// The number of waiters ahead at the last poll, and the time of that poll.
+    last: Option<(u64, Nanos)>,
 }
 
 impl Records {
-    pub(super) fn new(key: Arc<str>, rules: Rules) -> Self {
+    fn new(key: Arc<str>, rules: Rules) -> Self {
         Self { key, rules, state: Mutex::default(), wake: Notify::new() }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, and wakes the task. If no task is running, or if the running task is late, returns the number
     /// of the task that the caller must start.
     #[must_use]
-    pub(super) fn change(&self, now: Nanos, change: impl FnOnce(&mut State)) -> Option<u64> {
+    fn change(&self, now: Nanos, change: impl FnOnce(&mut State)) -> Option<u64> {
         let mut state = self.lock();
         change(&mut state);
         let started = state.task.wake(now, self.rules.patience());
@@ -73,6 +295,680 @@ impl Records {
     #[must_use]
     pub(super) fn tend(&self, now: Nanos) -> Option<u64> {
         self.lock().task.replace(now, self.rules.patience())
+    }
+
+    /// Adds a call. Returns the number of the task that the caller must start, like all methods here that change the
+    /// records.
+    #[must_use]
+    pub(super) fn enter(&self, number: u64, units: u64, call: PermitCall, now: Nanos) -> Option<u64> {
+        self.change(now, |state| state.enter(number, units, call))
+    }
+
+    /// Adds a call of `units` that is decided without a charge.
+    #[must_use]
+    pub(super) fn peek(
+        &self,
+        units: u64,
+        deadline: Nanos,
+        reply: oneshot::Sender<Result<Decision, RedisError>>,
+        now: Nanos,
+    ) -> Option<u64> {
+        self.change(now, |state| state.peek(Peek { units, deadline, reply }))
+    }
+
+    /// Removes a call that was dropped, or that has ended.
+    #[must_use]
+    pub(super) fn leave(&self, number: u64, now: Nanos) -> Option<u64> {
+        let expires = now.saturating_add(self.rules.lease);
+        self.change(now, |state| state.leave(number, expires))
+    }
+
+    /// Releases up to `units` units of forgotten permits, those of the oldest permits first.
+    #[must_use]
+    pub(super) fn release(&self, units: u64, now: Nanos) -> Option<u64> {
+        let expires = now.saturating_add(self.rules.lease);
+        self.change(now, |state| state.release(units, expires))
+    }
+
+    /// Marks a permit as forgotten: it is kept although its object was dropped.
+    pub(super) fn forget(&self, number: u64) {
+        self.lock().forget(number);
+    }
+
+    /// Processes a message that says that a call has a permit, and wakes the task.
+    pub(super) fn receive(&self, number: u64, fence: u64, held: u64, now: Nanos) {
+        self.lock().receive(&self.rules, number, fence, held, now);
+        self.wake.notify_one();
+    }
+
+    /// Wakes the task.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    pub(super) fn key(&self) -> &Arc<str> {
+        &self.key
+    }
+
+    /// Returns whether the call with this number waits for a permit.
+    pub(super) fn is_waiting(&self, number: u64) -> bool {
+        self.lock().is_waiting(number)
+    }
+
+    /// Returns how many calls wait.
+    pub(super) fn waiting(&self) -> u64 {
+        self.lock().waiting()
+    }
+
+    /// Returns whether no task serves the records, and nothing is left to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lock().is_idle()
+    }
+
+    /// Returns the next trip of the task with the number `task`, once there is one. Returns `None` if nothing is left
+    /// to do, or if another task has taken over. `is_closed` is `true` if the limiter was dropped.
+    pub(super) async fn next_trip(&self, task: u64, is_closed: &AtomicBool, link: &Link) -> Option<Trip> {
+        loop {
+            let step = self.lock().next(&self.rules, task, is_closed.load(Ordering::Acquire), link.now());
+            match step {
+                Step::Trip(trip) => return Some(trip),
+                Step::Wait(until) => {
+                    link.until(until, self.wake.notified()).await;
+                }
+                Step::End => return None,
+            }
+        }
+    }
+
+    /// Ends a trip of the task with the number `task`, which began at `sent`. If the trip must be made again, returns
+    /// its next route. Breaks if another task has taken over, which makes its own trips.
+    pub(super) fn finish(
+        &self,
+        task: u64,
+        trip: Trip,
+        made: Attempted<Outcome>,
+        sent: Nanos,
+        now: Nanos,
+    ) -> ControlFlow<(), Option<Route>> {
+        let mut state = self.lock();
+        if !state.task.is_present(task) {
+            return ControlFlow::Break(());
+        }
+        match made {
+            Attempted::Over(Ok(outcome)) => state.finish(&self.rules, trip, &outcome, sent, now),
+            Attempted::Over(Err(error)) => state.fail(&self.rules, trip, &error, now),
+            // Another node has the key, or the trip was too late for one of its calls.
+            Attempted::Again(next) => {
+                state.put_back(trip);
+                return ControlFlow::Continue(Some(next));
+            }
+        }
+        ControlFlow::Continue(None)
+    }
+
+    /// Records that the task with the number `task` has ended or, unless `has_ended`, that its runtime has dropped it.
+    pub(super) fn abandon(&self, task: u64, has_ended: bool, now: Nanos) {
+        let mut state = self.lock();
+        if !state.task.is_present(task) {
+            // This task may have taken the notification of the other task.
+            self.wake.notify_one();
+        } else if !has_ended {
+            state.abandon(&self.rules, now);
+        }
+    }
+}
+
+impl Rules {
+    /// Creates the rules of a limiter. `deadline` is the time for which a call waits for the server.
+    fn new(limit: u64, lease: Duration, deadline: Duration) -> Self {
+        Self { limit, lease: Nanos::from(lease).0, deadline: Nanos::from(deadline).0 }
+    }
+
+    /// Returns the decision on a call of `units`, without a charge, while `held` units are held and `waiting` calls
+    /// wait.
+    fn peek(&self, units: u64, held: u64, waiting: u64) -> Decision {
+        let left = self.left(held, waiting);
+        match units <= left {
+            true => Decision::allow(self.limit, left, 0),
+            false => self.deny(units, held, waiting),
+        }
+    }
+
+    /// Returns the time for which a task may be late before another task replaces it, in nanoseconds.
+    fn patience(&self) -> u64 {
+        (2 * self.deadline).clamp(self.lease / 8, self.lease / 4)
+    }
+
+    /// Returns the time until which this process may use a permit that was renewed by a trip that began at `sent`. The
+    /// server keeps the record for longer, because the clocks of the server and of the process may run at different
+    /// speeds.
+    fn valid_until(&self, sent: Nanos) -> Nanos {
+        sent.saturating_add(self.lease - self.lease / 64)
+    }
+
+    /// Returns how many units are left for a new call. While other calls wait, no units are left.
+    fn left(&self, held: u64, waiting: u64) -> u64 {
+        if waiting > 0 { 0 } else { self.limit.saturating_sub(held) }
+    }
+
+    /// Returns the decision on a call of `units` that gets no permit.
+    fn deny(&self, units: u64, held: u64, waiting: u64) -> Decision {
+        Decision::deny(self.limit, self.left(held, waiting), None, 0).with_unknown_wait(units <= self.limit)
+    }
+}
+
+impl PermitCall {
+    /// Creates a call, to which the server must have replied by `deadline`. The call waits for a permit until `latest`,
+    /// if at all.
+    pub(super) fn new(arrived: Nanos, deadline: Nanos, latest: Option<Nanos>, reply: Reply) -> Self {
+        Self { arrived, deadline, latest, reply }
+    }
+}
+
+impl AcquiredPermit {
+    /// Returns the decision and the permit to the call, which has received this value at `now`. Returns an error if the
+    /// permit was lost meanwhile.
+    pub(super) fn received(self, now: Nanos) -> Result<(Decision, Option<Grant>), RedisError> {
+        if self.permit.as_ref().is_some_and(|grant| *grant.valid_until.borrow() <= now) {
+            // The process was suspended meanwhile.
+            return Err(RedisError::new(RedisErrorKind::Late, "the permit was lost before the call got it"));
+        }
+        Ok((self.decision, self.permit))
+    }
+}
+
+impl Grant {
+    /// Returns the fencing token.
+    pub(super) fn fence(&self) -> u64 {
+        self.fence
+    }
+
+    /// Waits until the permit is no longer valid. This does not need the task that renews the permit, which may have
+    /// ended.
+    pub(super) async fn lost(mut self, link: &Link) {
+        loop {
+            let until = *self.valid_until.borrow_and_update();
+            if until <= link.now() {
+                return;
+            }
+            match link.until(until, self.valid_until.changed()).await {
+                // The permit was renewed, or lost.
+                Some(Ok(())) => {}
+                // Nothing renews the permit any more.
+                Some(Err(_)) => link.sleep_until(until).await,
+                None => {}
+            }
+        }
+    }
+}
+
+impl Trip {
+    /// Returns the first and the last deadline of the calls of the trip, if it has any.
+    pub(super) fn deadlines(&self) -> Option<(Nanos, Nanos)> {
+        self.deadlines
+    }
+
+    fn extend(&mut self, deadline: Nanos) {
+        let (first, last) = self.deadlines.unwrap_or((deadline, deadline));
+        self.deadlines = Some((first.min(deadline), last.max(deadline)));
+    }
+}
+
+impl PermitScript {
+    /// Creates the script of a limiter. `lease` is the time for which the server keeps a record after a renewal, and
+    /// `deadline` is the time for which a call waits for the server. `process` is the name of this process, `places` is
+    /// the maximum number of waiters of a key, and `channel` is the beginning of the names of channels for messages.
+    pub(super) fn new(
+        source: TimeSource,
+        limit: u64,
+        places: u64,
+        lease: Duration,
+        deadline: Duration,
+        process: String,
+        channel: String,
+    ) -> Self {
+        let rules = Rules::new(limit, lease, deadline);
+        let arguments = Arguments { process, limit, lease: rules.lease / 1_000, places, channel };
+        Self { rules, script: Script::new(source, PERMITS), arguments }
+    }
+
+    /// Creates the records of a key.
+    pub(super) fn records(&self, key: Arc<str>) -> Records {
+        Records::new(key, self.rules)
+    }
+
+    /// Returns the decision on a call of `units` whose time to wait is over.
+    pub(super) fn deny_waiter(&self, units: u64) -> Decision {
+        self.rules.deny(units, self.rules.limit, 1)
+    }
+
+    /// Executes the script for a key. Returns `None` if the server has executed it too late for one of its calls, and
+    /// has changed nothing.
+    pub(super) async fn execute(
+        &self,
+        route: &Route,
+        key: &str,
+        trip: &Trip,
+        not_after: Nanos,
+    ) -> Result<Option<Outcome>, RedisError> {
+        let add = |command: &mut Command, _: &mut _| self.arguments.add_to(command, &trip.operations);
+        let (outcome, text) = match route.eval(&self.script, &[key], not_after, add).await? {
+            Answer::Late => return Ok(None),
+            Answer::Done(now, text) => (Outcome::parse(&text, now.0 / 1_000), text),
+            Answer::Other(_, text) => (None, text),
+        };
+        let Some(outcome) = outcome else {
+            let shown: String = text.chars().take(60).collect();
+            let detail = format!("the value is {shown:?}, not the permits of a limiter");
+            return Err(RedisError::new(RedisErrorKind::Foreign, detail));
+        };
+        if outcome.has_changed {
+            route.link.wrote();
+        }
+        Ok(Some(outcome))
+    }
+}
+
+impl Arguments {
+    /// Adds the arguments of the script to a command.
+    fn add_to(&self, command: &mut Command, operations: &[Operation]) {
+        let Self { process, limit, lease, places, channel } = self;
+        command.word(PREFIX).word(process).number(*limit).number(*lease).number(*places);
+        let operations: Vec<_> = operations.iter().map(Operation::text).collect();
+        command.word(channel).word(operations.join(" "));
+    }
+}
+
+impl Operation {
+    fn text(&self) -> String {
+        let Self { kind, number, units } = self;
+        let letter = match kind {
+            Kind::Leave => 'l',
+            Kind::Keep => 'k',
+            Kind::Queue => 'q',
+            Kind::Try => 't',
+        };
+        format!("{letter}{number}:{units}")
+    }
+}
+
+impl Outcome {
+    /// Parses the reply of the script.
+    fn parse(text: &str, now: u64) -> Option<Self> {
+        let mut words = text.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        let (held, waiting, until_expiry, wrote) = (number()?, number()?, number()?, number()?);
+        let found = words.map(Found::parse).collect::<Option<_>>()?;
+        Some(Self { now, held, waiting, until_expiry, has_changed: wrote > 0, found })
+    }
+}
+
+impl Found {
+    fn parse(word: &str) -> Option<Self> {
+        let rest = word.get(1..)?;
+        match word.as_bytes().first()? {
+            b'h' => {
+                let (fence, held) = rest.split_once(':')?;
+                Some(Self::Holds { fence: fence.parse().ok()?, held: held.parse().ok()? })
+            }
+            b'w' => rest.parse().ok().map(Self::Waits),
+            b'n' if rest.is_empty() => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    /// Adds a call.
+    fn enter(&mut self, number: u64, units: u64, call: PermitCall) {
+        self.records.insert(number, Record::new(units, call));
+    }
+
+    fn peek(&mut self, peek: Peek) {
+        self.peeks.push(peek);
+    }
+
+    /// Removes a call that was dropped, or that has ended. `expires` is the time at which the server removes the call's
+    /// record by itself.
+    fn leave(&mut self, number: u64, expires: Nanos) {
+        if let Some(record) = self.records.remove(&number)
+            && record.phase() != Some(Phase::New)
+        {
+            self.leaving.insert(number, expires);
+        }
+    }
+
+    /// Marks a permit as forgotten: it is kept although its object was dropped.
+    fn forget(&mut self, number: u64) {
+        if let Some(Record { stage: Stage::Held { is_forgotten, .. }, .. }) = self.records.get_mut(&number) {
+            *is_forgotten = true;
+        }
+    }
+
+    /// Releases up to `units` units of forgotten permits, those of the oldest permits first.
+    fn release(&mut self, mut units: u64, expires: Nanos) {
+        for (number, record) in &mut self.records {
+            if matches!(record.stage, Stage::Held { is_forgotten: true, .. }) {
+                let released = units.min(record.units);
+                (record.units, units) = (record.units - released, units - released);
+                record.is_lowered |= released > 0;
+                if record.units == 0 {
+                    self.leaving.insert(*number, expires);
+                }
+            }
+        }
+        self.records.retain(|_, record| record.units > 0);
+    }
+
+    /// Returns whether the call with this number waits for a permit.
+    fn is_waiting(&self, number: u64) -> bool {
+        self.records.get(&number).is_some_and(Record::waits)
+    }
+
+    /// Returns whether no task serves the records, and nothing is left to do.
+    fn is_idle(&self) -> bool {
+        !self.task.is_running && self.records.is_empty() && self.leaving.is_empty() && self.peeks.is_empty()
+    }
+
+    /// Returns how many calls wait.
+    fn waiting(&self) -> u64 {
+        self.records.values().filter(|record| record.waits()).count() as u64
+    }
+
+    /// Returns what the task with the number `task` does at `now`. If `is_closed` is `true`, the limiter was dropped,
+    /// and the task gives forgotten permits back to the server.
+    fn next(&mut self, rules: &Rules, task: u64, is_closed: bool, now: Nanos) -> Step {
+        if !self.task.is_present(task) {
+            return Step::End;
+        }
+        self.expire(rules, is_closed, now);
+        let mut trip = Trip { operations: Vec::new(), peeks: Vec::new(), deadlines: None };
+        // New calls come first, because their deadlines are near.
+        self.add_new(&mut trip, now);
+        let mut next = if self.leaving.is_empty() { Nanos::MAX } else { self.retry_at };
+        if now >= self.retry_at {
+            next = Nanos::MAX;
+            let leave = |number: &u64| Operation { kind: Kind::Leave, number: *number, units: 0 };
+            trip.operations.extend(self.leaving.keys().take(MAX_BATCH[1] - trip.operations.len()).map(leave));
+        }
+        next = next.min(self.add_renewals(&mut trip, rules, now));
+        for peek in mem::take(&mut self.peeks) {
+            if peek.deadline > now {
+                trip.extend(peek.deadline);
+                trip.peeks.push(peek);
+            } else {
+                let _ = peek.reply.send(Err(RedisError::new(RedisErrorKind::Late, "")));
+            }
+        }
+        let step = match trip.operations.is_empty() && trip.peeks.is_empty() {
+            false => Step::Trip(trip),
+            true if next < Nanos::MAX => Step::Wait(next),
+            // New calls that have expired are removed by their callers.
+            true => {
+                self.task.end();
+                Step::End
+            }
+        };
+        self.task.goes_on(match &step {
+            Step::Trip(trip) => trip.deadlines.map_or(now.saturating_add(rules.deadline), |(_, last)| last),
+            Step::Wait(until) => *until,
+            Step::End => now,
+        });
+        step
+    }
+
+    /// Adds the calls that have not been decided.
+    fn add_new(&mut self, trip: &mut Trip, now: Nanos) {
+        for (number, record) in &mut self.records {
+            let units = record.units;
+            let Stage::Asking { call, phase: phase @ (Phase::New | Phase::Sent), .. } = &mut record.stage
+            else {
+                continue;
+            };
+            if call.deadline > now && trip.operations.len() < MAX_BATCH[0] {
+                *phase = Phase::Sent;
+                record.renewed = now;
+                let kind = if call.latest.is_some() { Kind::Queue } else { Kind::Try };
+                trip.operations.push(Operation { kind, number: *number, units });
+                trip.extend(call.deadline);
+            }
+        }
+    }
+
+    /// Adds the records that must be renewed or polled. Returns the time at which the next record must be renewed or
+    /// polled, or at which the first permit expires, whichever is earlier.
+    fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
+        let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
+        for (number, record) in &self.records {
+            let mut due = record.renewed.saturating_add(rules.lease / 3);
+            let kind = match &record.stage {
+                Stage::Asking { phase: Phase::New | Phase::Sent, .. } => continue,
+                Stage::Asking { phase, .. } => {
+                    waiters += 1;
+                    let is_polled = must_poll && waiters <= POLLED;
+                    due = if is_polled || *phase == Phase::Lost { now } else { due };
+                    if *phase == Phase::Lost { Kind::Queue } else { Kind::Keep }
+                }
+                Stage::Held { valid_until, .. } => {
+                    next = next.min(*valid_until.borrow());
+                    // The server learns of fewer units when the record is renewed.
+                    due = if record.is_lowered { now } else { due };
+                    Kind::Keep
+                }
+            };
+            let due = due.max(self.retry_at);
+            if due <= now && trip.operations.len() < MAX_BATCH[2] {
+                trip.operations.push(Operation { kind, number: *number, units: record.units });
+            } else {
+                next = next.min(due);
+            }
+        }
+        if waiters > 0 { next.min(self.polls.next().max(self.retry_at)) } else { next }
+    }
+
+    /// Removes the records that have expired because they could not be renewed. If `is_closed`, also removes the
+    /// records of forgotten permits.
+    fn expire(&mut self, rules: &Rules, is_closed: bool, now: Nanos) {
+        self.leaving.retain(|_, expires| *expires > now);
+        let is_over = |record: &Record| match &record.stage {
+            Stage::Asking { .. } => record.waits() && rules.valid_until(record.renewed) <= now,
+            Stage::Held { valid_until, is_forgotten, .. } => {
+                (is_closed && *is_forgotten) || *valid_until.borrow() <= now
+            }
+        };
+        let over: Vec<_> =
+            self.records.iter().filter(|(_, record)| is_over(record)).map(|(number, _)| *number).collect();
+        for number in over {
+            self.leaving.insert(number, now.saturating_add(rules.lease));
+            if let Some(record) = self.records.remove(&number) {
+                let late = || RedisError::new(RedisErrorKind::Late, "the place in the queue has expired");
+                record.end(Err(self.last_error.clone().unwrap_or_else(late)));
+            }
+        }
+    }
+
+    /// Ends a trip that began at `sent`.
+    fn finish(&mut self, rules: &Rules, trip: Trip, outcome: &Outcome, sent: Nanos, now: Nanos) {
+        let Outcome { held, waiting, until_expiry, .. } = outcome;
+        (self.retry_at, self.last_error) = (Nanos::ZERO, None);
+        for peek in trip.peeks {
+            let decision = rules.peek(peek.units, *held, *waiting);
+            let _ = peek.reply.send(Ok(decision));
+        }
+        let mut found = outcome.found.iter();
+        let mut places = Vec::new();
+        for operation in trip.operations {
+            let number = operation.number;
+            if operation.kind == Kind::Leave {
+                self.leaving.remove(&number);
+                continue;
+            }
+            let (Some(found), Some(record)) = (found.next(), self.records.get_mut(&number)) else { continue };
+            record.is_lowered &= operation.units != record.units;
+            match *found {
+                Found::Holds { fence, held } => {
+                    record.renewed = sent;
+                    self.grant(rules, number, fence, held, now);
+                }
+                Found::Waits(ahead) => {
+                    record.renewed = sent;
+                    places.push((number, ahead));
+                    self.wait(rules, number, sent, now);
+                }
+                Found::None => self.miss(rules, operation, outcome),
+            }
+        }
+        // The polls are for the first waiter.
+        let first = self.records.iter().find(|(_, record)| record.waits()).map(|(number, _)| *number);
+        if first.is_none() {
+            self.polls = PollSchedule::default();
+        }
+        // A trip without the first waiter only decides new calls or renews records, and says nothing about the first
+        // waiter. If the server has lost records, another waiter of this process may be ahead of the first waiter.
+        let has_first = places.iter().any(|(number, _)| Some(*number) == first);
+        if let Some(ahead) = places.into_iter().map(|(_, ahead)| ahead).min().filter(|_| has_first) {
+            self.polls.observe(ahead, until_expiry.saturating_mul(1_000), rules.lease, now);
+        }
+    }
+
+    /// Processes a message that says that a call has a permit.
+    fn receive(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
+        if let Some(Record { stage: Stage::Asking { min_fence, .. }, .. }) = self.records.get(&number)
+            && fence >= *min_fence
+        {
+            self.grant(rules, number, fence, held, now);
+        }
+    }
+
+    /// Records that a call has a permit. The permit is valid for a little less than a lease since the last renewal of
+    /// the record.
+    fn grant(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
+        let Some(record) = self.records.get_mut(&number) else { return };
+        let valid = rules.valid_until(record.renewed);
+        if let Stage::Held { valid_until, .. } = &record.stage {
+            valid_until.send_replace(valid);
+            return;
+        }
+        let (sender, receiver) = watch::channel(valid);
+        let stage = Stage::Held { valid_until: sender, is_forgotten: false, granted_at: now };
+        if let Stage::Asking { call, phase, .. } = mem::replace(&mut record.stage, stage) {
+            let has_waited = matches!(phase, Phase::Queued | Phase::Lost);
+            let delay = if has_waited { now.saturating_since(call.arrived) } else { 0 };
+            let decision =
+                Decision::allow(rules.limit, rules.limit.saturating_sub(held), 0).with_delay(delay);
+            let permit = Some(Grant { fence, valid_until: receiver });
+            // If the caller is gone, its `Place` removes the record.
+            let _ = call.reply.send(Ok(AcquiredPermit { decision, permit }));
+        }
+    }
+
+    /// Records that a trip that began at `sent` has found a call in the queue. A call whose time to wait is over is
+    /// denied.
+    fn wait(&mut self, rules: &Rules, number: u64, sent: Nanos, now: Nanos) {
+        let Some(record) = self.records.get_mut(&number) else { return };
+        match &mut record.stage {
+            // A message has arrived before the reply.
+            Stage::Held { valid_until, granted_at, .. } if sent <= *granted_at => {
+                valid_until.send_replace(rules.valid_until(record.renewed));
+            }
+            // The server has lost the grant, but not the place in the queue.
+            Stage::Held { .. } => {
+                self.leaving.insert(number, now.saturating_add(rules.lease));
+                let late = RedisError::new(RedisErrorKind::Late, "the server has lost the permit");
+                self.end(number, Err(late));
+            }
+            Stage::Asking { call, .. } if call.latest.is_some_and(|latest| latest <= now) => {
+                let decision = rules.deny(record.units, rules.limit, 1);
+                self.leaving.insert(number, now.saturating_add(rules.lease));
+                self.end(number, Ok(AcquiredPermit { decision, permit: None }));
+            }
+            Stage::Asking { phase, .. } => *phase = Phase::Queued,
+        }
+    }
+
+    /// Records that the server has no record of a call: it has denied the call, or it has lost the record.
+    fn miss(&mut self, rules: &Rules, operation: Operation, outcome: &Outcome) {
+        let Some(record) = self.records.get_mut(&operation.number) else { return };
+        if let (Stage::Asking { phase, min_fence, .. }, Kind::Keep) = (&mut record.stage, operation.kind) {
+            (*phase, *min_fence) = (Phase::Lost, outcome.now);
+            return;
+        }
+        let decision = rules.deny(record.units, outcome.held, outcome.waiting);
+        let decision = if operation.kind == Kind::Queue { with_queue_full(decision) } else { decision };
+        self.end(operation.number, Ok(AcquiredPermit { decision, permit: None }));
+    }
+
+    fn end(&mut self, number: u64, result: Result<AcquiredPermit, RedisError>) {
+        if let Some(record) = self.records.remove(&number) {
+            record.end(result);
+        }
+    }
+
+    /// Ends a trip that has changed nothing, and that is made again.
+    fn put_back(&mut self, trip: Trip) {
+        self.peeks.extend(trip.peeks);
+    }
+
+    /// Ends a trip whose result is not known. New calls get the error. The other records are renewed later.
+    fn fail(&mut self, rules: &Rules, trip: Trip, error: &RedisError, now: Nanos) {
+        self.retry_at = now.saturating_add(RETRY.min(rules.lease / 16));
+        self.last_error = Some(error.clone());
+        for peek in trip.peeks {
+            let _ = peek.reply.send(Err(error.clone()));
+        }
+        for Operation { number, .. } in trip.operations {
+            if self.records.get(&number).is_some_and(|record| record.phase() == Some(Phase::Sent)) {
+                // The server may have created the record.
+                self.leaving.insert(number, now.saturating_add(rules.lease));
+                self.end(number, Err(error.clone()));
+            }
+        }
+    }
+
+    /// Ends the task, because its runtime has ended. New calls end with an error. The other records are renewed by the
+    /// next task, if that task is started in time.
+    fn abandon(&mut self, rules: &Rules, now: Nanos) {
+        self.task.end();
+        self.peeks.clear();
+        for (number, record) in &self.records {
+            if record.phase() == Some(Phase::Sent) {
+                self.leaving.insert(*number, now.saturating_add(rules.lease));
+            }
+        }
+        self.records.retain(|_, record| !matches!(record.phase(), Some(Phase::New | Phase::Sent)));
+        if self.records.is_empty() {
+            // Perhaps no runtime is left on which the server could be informed.
+            self.leaving.clear();
+        }
+    }
+}
+
+impl Record {
+    fn new(units: u64, call: PermitCall) -> Self {
+        let stage = Stage::Asking { call, phase: Phase::New, min_fence: 0 };
+        Self { units, renewed: Nanos::ZERO, is_lowered: false, stage }
+    }
+
+    /// Returns the phase of a call that has no permit yet.
+    fn phase(&self) -> Option<Phase> {
+        match self.stage {
+            Stage::Asking { phase, .. } => Some(phase),
+            Stage::Held { .. } => None,
+        }
+    }
+
+    /// Returns whether the call waits for a permit.
+    fn waits(&self) -> bool {
+        matches!(self.phase(), Some(Phase::Queued | Phase::Lost))
+    }
+
+    /// Sends the result to the caller, or reports that the caller's permit was lost. A caller that is gone needs no
+    /// result.
+    fn end(self, result: Result<AcquiredPermit, RedisError>) {
+        match self.stage {
+            Stage::Asking { call, .. } => drop(call.reply.send(result)),
+            Stage::Held { valid_until, .. } => drop(valid_until.send(Nanos::ZERO)),
+        }
     }
 }
 
@@ -101,74 +997,56 @@ impl Task {
     }
 
     /// Returns whether no other task has replaced the task with this number.
-    pub(super) fn is_present(&self, number: u64) -> bool {
+    fn is_present(&self, number: u64) -> bool {
         self.number == number
     }
 
     /// Notes that the task has reacted, and that the task goes on at `due` at the latest.
-    pub(super) fn goes_on(&mut self, due: Nanos) {
+    fn goes_on(&mut self, due: Nanos) {
         (self.woken_at, self.due) = (None, due);
     }
 
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         self.is_running = false;
     }
 }
 
-impl State {
-    /// Adds a call.
-    pub(super) fn enter(&mut self, number: u64, units: u64, call: Call) {
-        self.records.insert(number, Record::new(units, call));
+impl PollSchedule {
+    fn is_due(&self, now: Nanos) -> bool {
+        now >= self.next
     }
 
-    pub(super) fn peek(&mut self, peek: Peek) {
-        self.peeks.push(peek);
+    /// Returns the time of the next poll.
+    fn next(&self) -> Nanos {
+        self.next
     }
 
-    /// Removes a call that was dropped, or that has ended. `expires` is the time at which the server removes the call's
-    /// record by itself.
-    pub(super) fn leave(&mut self, number: u64, expires: Nanos) {
-        if let Some(record) = self.records.remove(&number)
-            && record.phase() != Some(Phase::New)
-        {
-            self.leaving.insert(number, expires);
-        }
-    }
-
-    /// Marks a permit as forgotten: it is kept although its object was dropped.
-    pub(super) fn forget(&mut self, number: u64) {
-        if let Some(Record { stage: Stage::Held { is_forgotten, .. }, .. }) = self.records.get_mut(&number) {
-            *is_forgotten = true;
-        }
-    }
-
-    /// Releases up to `units` units of forgotten permits, those of the oldest permits first.
-    pub(super) fn release(&mut self, mut units: u64, expires: Nanos) {
-        for (number, record) in &mut self.records {
-            if matches!(record.stage, Stage::Held { is_forgotten: true, .. }) {
-                let released = units.min(record.units);
-                (record.units, units) = (record.units - released, units - released);
-                record.is_lowered |= released > 0;
-                if record.units == 0 {
-                    self.leaving.insert(*number, expires);
-                }
+    /// Records that the first waiter of this process is behind `ahead` other waiters, and that no record expires within
+    /// `until_expiry` nanoseconds.
+    fn observe(&mut self, ahead: u64, until_expiry: u64, lease: u64, now: Nanos) {
+        let is_near = ahead <= NEAR;
+        let longest = if is_near { LONGEST.0 } else { LONGEST.1 }.min(lease / 3);
+        let interval = match self.last {
+            Some((last, _)) if ahead == last => self.interval.saturating_mul(2),
+            _ if is_near => SHORTEST,
+            // This is three quarters of the time after which the waiter will be the first in the queue, at the speed
+            // since the last poll.
+            Some((last, at)) if ahead < last => {
+                let each = now.saturating_since(at) / (last - ahead);
+                // The queue may move faster from now on.
+                (each.saturating_mul(3 * (ahead + 1)) / 4).min(ahead.saturating_mul(4 * PER_WAITER))
             }
-        }
-        self.records.retain(|_, record| record.units > 0);
-    }
-
-    /// Returns whether the call with this number waits for a permit.
-    pub(super) fn is_waiting(&self, number: u64) -> bool {
-        self.records.get(&number).is_some_and(Record::waits)
-    }
-
-    /// Returns whether no task serves the records, and nothing is left to do.
-    pub(super) fn is_idle(&self) -> bool {
-        !self.task.is_running && self.records.is_empty() && self.leaving.is_empty() && self.peeks.is_empty()
-    }
-
-    /// Returns how many calls wait.
-    pub(super) fn waiting(&self) -> u64 {
-        self.records.values().filter(|record| record.waits()).count() as u64
+            // This is the first poll, or another call has become the first waiter.
+            _ => ahead.saturating_mul(PER_WAITER),
+        };
+        self.interval = interval.clamp(SHORTEST.min(longest), longest);
+        self.last = Some((ahead, now));
+        // If few waiters are ahead, the queue is also polled when a record may have expired. Timers have a resolution
+        // of one millisecond.
+        let expiry = if is_near { until_expiry.saturating_add(1_000_000) } else { u64::MAX };
+        self.next = now.saturating_add(self.interval.min(expiry));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,4 @@
-//! The script that hands out permits, and its reply.
-
-use crate::connection::Command;
-use crate::scripts::{Script, TimeSource};
+//! The script that hands out permits.
 
 /// The key is a hash. A *record* is a call that holds a permit or waits for one. Its name consists of the process and a
 /// number.
@@ -26,7 +23,7 @@ use crate::scripts::{Script, TimeSource};
 /// create it otherwise. If there are too few free permits, or if other records wait, the new record of `q` waits, and
 /// that of `t` is denied. A `q` that would have to wait is denied if the queue is full, or if its units exceed the
 /// limit.
-const PERMITS: &str = "\
+pub(super) const PERMITS: &str = "\
 local prefix, own, limit, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local places, channel = tonumber(ARGV[5]), ARGV[6]
 local held, waiting, head, tail, first, longest, fence = 0, 0, 0, 0, 0, lease, 0
@@ -143,125 +140,3 @@ return 'D' .. stamp .. string.format('%d %d %d %d', held, waiting, math.max(firs
 
 /// The beginning of the field `s`: the version of the format, and the unit of the states.
 pub(super) const PREFIX: &str = "1 permits";
-
-/// The maximum number of units: larger numbers are not exact in Lua.
-pub(super) const MAX_UNITS: u64 = 1 << 53;
-
-/// The kind of an operation on a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// To remove the record.
-    Leave,
-    /// To renew the record.
-    Keep,
-    /// To get a permit, or to wait for one.
-    Queue,
-    /// To get a permit without waiting.
-    Try,
-}
-
-/// An operation on a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Operation {
-    pub(super) kind: Kind,
-    pub(super) number: u64,
-    pub(super) units: u64,
-}
-
-/// The state of a record after a trip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    Holds {
-        fence: u64,
-        /// The units that all records hold.
-        held: u64,
-    },
-    /// The record waits, behind at most this number of other records.
-    Waits(u64),
-    /// The server has no such record, because it was denied or has expired.
-    None,
-}
-
-/// The reply of the script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
-    /// The server's time, in microseconds.
-    pub(super) now: u64,
-    /// The units that all records hold.
-    pub(super) held: u64,
-    /// The number of records that wait.
-    pub(super) waiting: u64,
-    /// No record expires before this time has passed, in microseconds.
-    pub(super) until_expiry: u64,
-    pub(super) has_changed: bool,
-    /// The states of the records in the trip, except those that were to be removed.
-    pub(super) found: Vec<Found>,
-}
-
-/// The arguments of the script that are the same in all trips of a limiter.
-#[derive(Clone, Debug)]
-pub(super) struct Arguments {
-    /// The name of the process.
-    pub(super) process: String,
-    pub(super) limit: u64,
-    /// The lease of each record, in microseconds.
-    pub(super) lease: u64,
-    /// The maximum number of waiters.
-    pub(super) places: u64,
-    /// The beginning of the names of channels. The rest is the name of the process.
-    pub(super) channel: String,
-}
-
-/// Creates the script.
-pub(super) fn script(source: TimeSource) -> Script {
-    Script::new(format!("{}{PERMITS}", source.head()))
-}
-
-impl Arguments {
-    /// Adds the arguments of the script to a command.
-    pub(super) fn add_to(&self, command: &mut Command, operations: &[Operation]) {
-        let Self { process, limit, lease, places, channel } = self;
-        command.word(PREFIX).word(process).number(*limit).number(*lease).number(*places);
-        let operations: Vec<_> = operations.iter().map(Operation::text).collect();
-        command.word(channel).word(operations.join(" "));
-    }
-}
-
-impl Operation {
-    pub(super) fn text(&self) -> String {
-        let Self { kind, number, units } = self;
-        let letter = match kind {
-            Kind::Leave => 'l',
-            Kind::Keep => 'k',
-            Kind::Queue => 'q',
-            Kind::Try => 't',
-        };
-        format!("{letter}{number}:{units}")
-    }
-}
-
-impl Outcome {
-    /// Parses the reply of the script.
-    pub(super) fn parse(text: &str, now: u64) -> Option<Self> {
-        let mut words = text.split(' ');
-        let mut number = || words.next()?.parse().ok();
-        let (held, waiting, until_expiry, wrote) = (number()?, number()?, number()?, number()?);
-        let found = words.map(Found::parse).collect::<Option<_>>()?;
-        Some(Self { now, held, waiting, until_expiry, has_changed: wrote > 0, found })
-    }
-}
-
-impl Found {
-    fn parse(word: &str) -> Option<Self> {
-        let rest = word.get(1..)?;
-        match word.as_bytes().first()? {
-            b'h' => {
-                let (fence, held) = rest.split_once(':')?;
-                Some(Self::Holds { fence: fence.parse().ok()?, held: held.parse().ok()? })
-            }
-            b'w' => rest.parse().ok().map(Self::Waits),
-            b'n' if rest.is_empty() => Some(Self::None),
-            _ => None,
-        }
-    }
-}

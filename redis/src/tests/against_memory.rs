@@ -1,7 +1,7 @@
 //! Settlement and tiers in Redis, compared with the store in memory: random calls at times that the tests set, on a
 //! real server.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
@@ -12,13 +12,11 @@ use tower_throttle::store_support::next;
 use super::Random;
 use super::redis_connection::Connection;
 use super::redis_server::{RedisServer, Reply};
-use crate::builder::RedisStoreBuilder;
-use crate::client::Client;
+use crate::client::{Client, Server};
 use crate::error::RedisError;
-use crate::limit::RedisLimit;
-use crate::scripts::TimeSource;
-use crate::server::Server;
-use crate::store::RedisStore;
+use crate::limiter::RedisLimit;
+use crate::script::TimeSource;
+use crate::store::RedisStoreBuilder;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
@@ -80,7 +78,8 @@ struct Both<'a, A: StoredAlgorithm> {
     memory: RateLimiter<A>,
     clock: ManualClock,
     redis: RedisLimit<A>,
-    store: &'a RedisStore,
+    /// The time that the tests set, in microseconds.
+    time: &'static AtomicU64,
     runtime: &'a Runtime,
     key: String,
     /// The reservations of the calls that can be settled: in memory, and in Redis.
@@ -246,7 +245,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
         if self.kept.take_if(|kept| self.micros >= kept.expires_at).is_some() {
             side.call(&["DEL", &self.name()]);
         }
-        self.store.links.any().passed.store(self.micros, Ordering::SeqCst);
+        self.time.store(self.micros, Ordering::SeqCst);
         self.clock.set(Duration::from_micros(self.micros));
     }
 
@@ -276,12 +275,9 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let client =
         Client::new(Server::At(::redis::Client::open(server.url()).unwrap()), Duration::from_secs(10));
-    let store = RedisStoreBuilder::store(
-        Box::new(client),
-        Duration::from_secs(60),
-        TimeSource::Passed,
-        super::settings(calls.scripts, Duration::ZERO),
-    );
+    let time: &AtomicU64 = Box::leak(Box::default());
+    let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
+    let store = super::settings(calls.scripts, Duration::ZERO)(store).connect_lazily().unwrap();
     let redis = super::limit(&store, calls.algorithm.clone());
     let (mut allowed, mut denied, mut settled) = (0, 0, 0);
     let mut differences = Vec::new();
@@ -294,7 +290,7 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
             memory,
             clock,
             redis: redis.clone(),
-            store: &store,
+            time,
             runtime: &runtime,
             key: format!("run-{run}"),
             unsettled: Vec::new(),

@@ -1,14 +1,13 @@
 //! Scripts and compare-and-set on a real server, compared with the algorithm itself: random calls at times that the
 //! tests set.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::redis_server::{RedisServer, Reply};
-use crate::builder::RedisStoreBuilder;
-use crate::client::Client;
-use crate::scripts::TimeSource;
-use crate::server::Server;
+use crate::client::{Client, Server};
+use crate::script::TimeSource;
+use crate::store::RedisStoreBuilder;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,
@@ -44,12 +43,9 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client =
         Client::new(Server::At(::redis::Client::open(server.url()).unwrap()), Duration::from_secs(10));
-    let store = RedisStoreBuilder::store(
-        Box::new(client),
-        Duration::from_secs(60),
-        TimeSource::Passed,
-        super::settings(scripts, Duration::ZERO),
-    );
+    let time: &AtomicU64 = Box::leak(Box::default());
+    let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
+    let store = super::settings(scripts, Duration::ZERO)(store).connect_lazily().unwrap();
     let limiter = super::limiter(&store, algorithm.clone());
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut micros = 1_700_000_000_000_000;
@@ -64,7 +60,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
             5..8 => micros,
             _ => micros + random.scaled_below(period / max_cost.max(8) * 4 + 2),
         };
-        store.links.any().passed.store(micros, Ordering::SeqCst);
+        time.store(micros, Ordering::SeqCst);
         let now = Nanos(micros * 1_000);
         // The first call begins a trip, and the other calls are decided together in the next one.
         let calls = if random.below(4) == 0 { random.below(6) + 1 } else { 1 };

@@ -4,22 +4,20 @@ use std::time::Duration;
 
 use super::faults::swaps;
 use super::staged::{Mode, Staged};
-use crate::fallback::WithFallback;
-use crate::limit::RedisLimit;
+use crate::limiter::RedisLimit;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
-use tower_throttle::store::StoreSettings;
+use tower_throttle::store::{MakeStore, StoreSettings};
 
 fn with_fallback<A: StoredAlgorithm>(
     server: &Staged,
     algorithm: A,
     local: RateLimiter<A>,
 ) -> RateLimiter<A, RedisLimit<A>> {
-    let WithFallback { store, fallback } = swaps(server).fallback(local);
     let mut settings = StoreSettings::new(algorithm);
     settings.name = Some("test".to_owned());
-    RateLimiter::with_store(store.limit(settings, Some(fallback)).unwrap())
+    RateLimiter::with_store(swaps(server).fallback(local).make_store(settings).unwrap())
 }
 
 #[tokio::test(start_paused = true)]

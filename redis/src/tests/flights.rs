@@ -9,7 +9,7 @@ use super::staged::{Mode, Staged};
 use super::{limiter, settings, store};
 use crate::connection::Reply;
 use crate::error::RedisError;
-use crate::packed::{Unpacked, bytes_of};
+use crate::script::Unpacked;
 use crate::store::RedisStore;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
@@ -47,11 +47,9 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
 
 /// Returns the deadline, the prefix and the other numbers in a script's argument.
 fn unpacked(word: &str) -> (u64, String, Vec<u64>) {
-    let bytes = bytes_of(word);
-    let mut unpacked = Unpacked(&bytes);
-    let (deadline, prefix) = (unpacked.number().unwrap(), unpacked.string().unwrap());
-    let prefix = String::from_utf8(prefix.to_vec()).unwrap();
-    (deadline, prefix, std::iter::from_fn(|| unpacked.number()).collect())
+    let mut unpacked = Unpacked::new(word);
+    let (deadline, prefix) = (unpacked.next().unwrap(), unpacked.string().unwrap());
+    (deadline, prefix, unpacked.collect())
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use super::limit;
 use super::staged::{Mode, Staged};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::joint::InRedis;
-use crate::limit::RedisLimit;
+use crate::limiter::RedisLimit;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm};
 use tower_throttle::store::Attempt;

@@ -4,7 +4,6 @@ mod fallback;
 mod faults;
 mod flights;
 mod joined;
-mod largest_scripts;
 mod own_trips;
 mod queues;
 #[path = "../../../tests/support/redis_connection.rs"]
@@ -18,30 +17,32 @@ mod threads;
 
 use std::time::Duration;
 
-use super::builder::RedisStoreBuilder;
 use super::connection::Connection;
-use super::limit::RedisLimit;
-use super::scripts::TimeSource;
-use super::settings::Settings;
-use super::store::RedisStore;
+use super::limiter::RedisLimit;
+use super::script::TimeSource;
+use super::store::{MakeKept, RedisStore, RedisStoreBuilder};
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::store::StoreSettings;
 
-fn settings(scripts: bool, remember_denials: Duration) -> Settings {
-    let mut settings = Settings::default();
-    (settings.scripts, settings.remember_denials) = (scripts, remember_denials);
-    settings
+fn settings(scripts: bool, remember_denials: Duration) -> impl Fn(RedisStoreBuilder) -> RedisStoreBuilder {
+    move |store| {
+        let store = store.remember_denials(remember_denials);
+        if scripts { store } else { store.without_scripts() }
+    }
 }
 
-fn store(connection: impl Connection, settings: Settings) -> RedisStore {
-    RedisStoreBuilder::store(Box::new(connection), Duration::from_millis(50), TimeSource::Server, settings)
+fn store(
+    connection: impl Connection,
+    settings: impl Fn(RedisStoreBuilder) -> RedisStoreBuilder,
+) -> RedisStore {
+    settings(RedisStoreBuilder::over(connection, TimeSource::Server)).connect_lazily().unwrap()
 }
 
 fn limit<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimit<A> {
     let mut settings = StoreSettings::new(algorithm);
     settings.name = Some("test".to_owned());
-    store.limit(settings, None).unwrap()
+    store.clone().make(settings).unwrap()
 }
 
 fn limiter<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {

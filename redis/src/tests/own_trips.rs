@@ -12,7 +12,7 @@ use super::staged::{Mode, Staged};
 use super::{limiter, settings, store};
 use crate::connection::Reply;
 use crate::error::RedisError;
-use crate::limit::RedisLimit;
+use crate::limiter::RedisLimit;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::FixedWindow;

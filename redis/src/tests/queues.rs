@@ -8,7 +8,7 @@ use super::faults::swaps;
 use super::flights::settle;
 use super::limiter;
 use super::staged::Staged;
-use crate::limit::RedisLimit;
+use crate::limiter::RedisLimit;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;

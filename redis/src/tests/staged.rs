@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::future::{pending, ready};
 use std::sync::{Arc, Mutex};
 
-use ::redis::Arg;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::connection::{Call, CallError, Command, Connection, Reply};
+use crate::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use crate::error::{RedisError, RedisErrorKind};
-use crate::packed::{Unpacked, bytes_of};
+use crate::script::Unpacked;
 
 /// A server that knows only the scripts that read and swap states. Its clock advances with tokio's time, and can be set
 /// ahead.
@@ -117,20 +116,19 @@ impl Staged {
         let stamp = self.stamp();
         let (last, key) = (command.last().unwrap(), &command[3]);
         let reply = |text: String| Ok(Reply::Text(text.into()));
-        let last = bytes_of(last);
-        let mut last = Unpacked(&last);
-        if now > last.number().unwrap() {
+        let mut last = Unpacked::new(last);
+        if now > last.next().unwrap() {
             return reply(format!("L{stamp}"));
         }
         let mut state = self.0.state.lock().unwrap();
-        let writes = !last.0.is_empty() || command.len() > 5 && !command[5].is_empty();
+        let writes = !last.is_empty() || command.len() > 5 && !command[5].is_empty();
         if state.is_full && writes {
             let error = RedisError::from_reply("OOM command not allowed when used memory > 'maxmemory'.");
             return Err(CallError::Failed(error));
         }
         let text = state.texts.get(key).cloned().unwrap_or_default();
         match command {
-            [_, _, _, _, _] if last.0.is_empty() => reply(format!("D{stamp}{text}")),
+            [_, _, _, _, _] if last.is_empty() => reply(format!("D{stamp}{text}")),
             // This server decides nothing.
             [_, _, _, _, _] => reply(format!("O{stamp}{text}")),
             [_, _, _, _, before, ..] if *before != text => reply(format!("O{stamp}{text}")),
@@ -147,12 +145,8 @@ impl Staged {
 }
 
 impl Connection for Staged {
-    fn call(&self, command: Command) -> Call {
-        let words = command.words.args_iter().map(|word| match word {
-            Arg::Simple(word) => word.iter().map(|byte| char::from(*byte)).collect(),
-            _ => panic!("no cursors"),
-        });
-        let command: Vec<String> = words.collect();
+    fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
+        let command = command.words();
         let mode = {
             let mut state = self.0.state.lock().unwrap();
             state.commands.push(command.clone());

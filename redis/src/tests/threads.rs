@@ -10,10 +10,10 @@ use tokio::task::yield_now;
 
 use super::staged::Staged;
 use super::{Random, limiter, settings};
-use crate::builder::RedisStoreBuilder;
 use crate::error::RedisError;
-use crate::limit::RedisLimit;
-use crate::scripts::TimeSource;
+use crate::limiter::RedisLimit;
+use crate::script::TimeSource;
+use crate::store::RedisStoreBuilder;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
@@ -65,9 +65,9 @@ fn calls_on_several_threads_are_charged_once_unless_they_are_dropped() {
     let runtime = Builder::new_multi_thread().worker_threads(THREADS as usize).enable_time().build().unwrap();
     let calls = async {
         // No call is late, so each call is either dropped or admitted.
-        let (server, deadline) = (Box::new(Staged::new()), Duration::from_secs(300));
-        let settings = settings(true, Duration::ZERO);
-        let store = RedisStoreBuilder::store(server, deadline, TimeSource::Server, settings);
+        let store =
+            RedisStoreBuilder::over(Staged::new(), TimeSource::Server).deadline(Duration::from_secs(300));
+        let store = settings(true, Duration::ZERO)(store).connect_lazily().unwrap();
         let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(LIMIT)));
         let tasks: Vec<_> = (1..=THREADS).map(|seed| tokio::spawn(call(limiter.clone(), seed))).collect();
         let mut received = [0; KEYS];

@@ -1,3 +1,2 @@
-mod differential;
 mod limiter;
 mod processes;

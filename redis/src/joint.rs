@@ -1,0 +1,604 @@
+//! Calls of several limiters in Redis that are decided together: all of them are admitted, or none is.
+//!
+//! A joint call is decided like a call of a tuple of algorithms, except that each algorithm has its own key. One script
+//! reads the states of all keys, and writes all of them if the call is admitted. If an algorithm has no script, the
+//! states are read in one trip, and written in a second trip. If another call has changed one of the states in between,
+//! the call is decided again. Each joint call makes its own trips.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use super::connection::BoxFuture;
+use super::error::{RedisError, RedisErrorKind};
+use super::link::{Answer, Route, Swap};
+use super::links::{Attempted, Links};
+use super::script::{Packed, Script, ScriptPart, pack};
+use super::states::Outcome;
+use super::trips::PolledFlight;
+use tower_throttle::Decision;
+use tower_throttle::clock::Nanos;
+use tower_throttle::store::Reservation;
+use tower_throttle::store_support::{
+    AllDecisions, AnyAlgorithm, Decided, Few, JointKind, JointOutcome, JointRequest,
+};
+use tower_throttle::store_support::{CallCounts, CallOutcome};
+use tower_throttle::store_support::{JointWait, decide_in_memory};
+
+/// The [`JointKind`] of the store [`RedisLimit`](super::RedisLimit).
+#[derive(Debug)]
+pub struct InRedis;
+
+/// The part of one limiter in a joint call.
+pub struct RedisPart(Box<dyn Member>);
+
+/// The part of one limiter in a joint call, with the type of the algorithm erased.
+pub(super) trait Member: Send + Sync {
+    fn links(&self) -> &Links;
+    fn key(&self) -> &Arc<str>;
+    fn cost(&self) -> u64;
+    fn is_in_shadow(&self) -> bool;
+    fn count(&self, outcome: CallOutcome);
+    fn counts(&self) -> Arc<CallCounts>;
+
+    /// Returns an error if the call may have to wait in a queue of this process.
+    fn check_supported(&self) -> Result<(), RedisError>;
+
+    /// Returns the denial of the call if this process remembers a state that denies the call.
+    fn known_denial(&self) -> Option<Decision>;
+
+    /// Returns the part of this limiter in a script, and the beginning of each value that the limiter writes. Returns
+    /// `None` if no script can decide the call at this cost.
+    fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)>;
+
+    /// Reads the state of the key from its value.
+    fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError>;
+
+    /// Returns the outcome that the call would have, without a charge.
+    fn preview(&self, cost: u64, now: Nanos) -> Outcome;
+
+    /// Decides and charges the call. Returns the outcome, and whether the state must be written.
+    fn apply(&mut self, cost: u64, now: Nanos) -> (Outcome, bool);
+
+    /// Returns the new value of the key, which is empty if the state is fresh, and its time to live in milliseconds.
+    fn write(&mut self, now: Nanos) -> (String, u64);
+
+    /// Remembers the state, which was read at `now` by a request that was sent at `sent`.
+    fn remember(&mut self, now: Nanos, sent: Nanos);
+
+    /// Undoes the charge of the call, which had this outcome.
+    fn undo(&self, cost: u64, outcome: &Outcome, runtime: &Handle);
+
+    /// Returns the reservation of the call, which was charged at this time of the server's clock.
+    fn reservation(&self, charged_at: Nanos) -> Reservation;
+
+    /// Returns the algorithm of the call, if it is not the limiter's own.
+    fn algorithm(&self) -> Option<AnyAlgorithm>;
+
+    /// Returns the part of the fallback in a joint call. Returns `None` if there is no fallback.
+    fn fallback_part(&self) -> Option<JointRequest<'_>>;
+}
+
+/// The parts of a joint call, grouped by key.
+struct JointCall {
+    members: Few<Box<dyn Member>>,
+    /// For each member, the index of its group.
+    group_of: Few<usize>,
+    groups: Few<Group>,
+    /// The script that decides the call in one trip, with its arguments. `None` if no script can decide the call.
+    script: Option<Planned>,
+}
+
+/// A script, and what its argument contains after the deadline.
+type Planned = (Arc<Script>, Packed);
+
+/// The parts of a joint call that have the same key. If some of these parts are not in shadow mode, the parts in shadow
+/// mode are not charged. The total cost of the other parts is charged to the limiter of the first of these other parts.
+struct Group {
+    first: usize,
+    key: Arc<str>,
+    /// The total cost of the parts that are charged.
+    cost: u64,
+    /// `true` if all parts are in shadow mode, so that the group does not decide whether the call is admitted.
+    is_in_shadow: bool,
+}
+
+/// The outcome of each group. An outcome is `None` if the group is in shadow mode and another group denies the call.
+type Outcomes = Few<Option<Outcome>>;
+
+/// The values of the keys of a joint call, as a trip has found them.
+struct Found {
+    text: String,
+    /// The server's time at which the values were read.
+    now: Nanos,
+    /// The time at which the request was sent, by this process's clock. The server read the values later.
+    sent: Nanos,
+    /// `true` if the script has decided and charged the call.
+    is_decided: bool,
+}
+
+/// A guard that counts the parts of a joint call as cancelled if the call is dropped before it is decided.
+struct Undecided(Few<Arc<CallCounts>>);
+
+/// A joint call that awaits the result of its trips. If the call is dropped, its charge, if any, is undone.
+struct AwaitedJointCall {
+    answer: oneshot::Receiver<(JointCall, Result<Outcomes, RedisError>)>,
+    flight: PolledFlight,
+    runtime: Handle,
+}
+
+/// A joint call that was decided. If this value is dropped while the call sleeps, its charges are undone.
+struct Charged {
+    call: Option<(JointCall, Outcomes)>,
+    runtime: Handle,
+}
+
+impl RedisPart {
+    pub(super) fn new(member: Box<dyn Member>) -> Self {
+        Self(member)
+    }
+}
+
+impl JointKind for InRedis {
+    type Part<'a> = RedisPart;
+    type Error = RedisError;
+    type Wait = BoxFuture<Result<AllDecisions, RedisError>>;
+
+    const DECIDES_SHADOWS: bool = true;
+
+    fn decide(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
+        let members: Few<Option<Box<dyn Member>>> =
+            parts.into_iter().map(|part| part.map(|part| part.0)).collect();
+        let known =
+            |member: &Option<Box<dyn Member>>| member.as_ref().and_then(|member| member.known_denial());
+        let known: Few<Option<Decision>> = members.iter().map(known).collect();
+        match known.iter().all(Option::is_none) {
+            true => JointOutcome::Pending(Box::pin(decide_joint(members))),
+            false => JointOutcome::Ready(members.into_iter().zip(known).map(denied).collect()),
+        }
+    }
+}
+
+/// Counts a part of a call that is denied without a trip. Returns the decision of the part if it is known.
+fn denied((member, known): (Option<Box<dyn Member>>, Option<Decision>)) -> Option<Decided> {
+    let member = member?;
+    if !member.is_in_shadow() {
+        let outcome = known.map(|denial| CallOutcome::of(&denial, false));
+        member.count(outcome.unwrap_or(CallOutcome::DeniedByOthers));
+    }
+    let (decision, algorithm) = (known?, member.algorithm());
+    Some(Decided { decision, algorithm, reservation: Reservation::default(), borrowed: 0, is_shadow: false })
+}
+
+/// Decides a joint call. `None` stands for a limiter from which the call is exempt.
+async fn decide_joint(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, RedisError> {
+    let is_limited: Few<bool> = members.iter().map(Option::is_some).collect();
+    let call = JointCall::new(members.into_iter().flatten().collect());
+    call.check_supported()?;
+    let mut undecided = Undecided(call.members.iter().map(|member| member.counts()).collect());
+    let (call, decided) = match ask(call).await {
+        Ok(mut charged) => {
+            charged.sleep().await;
+            charged.decided().ok_or_else(no_runtime)?
+        }
+        Err((Some(call), error)) => match fall_back(&call) {
+            Some(outcome) => (call, in_memory(outcome).await),
+            None => {
+                undecided.0.clear();
+                return Err(error);
+            }
+        },
+        Err((None, error)) => return Err(error),
+    };
+    undecided.0.clear();
+    let is_denied = decided.iter().flatten().any(|one| !one.is_shadow && !one.decision.is_allowed());
+    for (member, Decided { decision, is_shadow, .. }) in
+        call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
+    {
+        if !is_denied && !is_shadow && !decision.delay().is_zero() {
+            member.count(CallOutcome::Queued);
+        }
+        member.count(match is_denied && decision.is_allowed() {
+            true => CallOutcome::DeniedByOthers,
+            false => CallOutcome::of(decision, *is_shadow),
+        });
+    }
+    let mut decided = decided.into_iter();
+    let all = is_limited.into_iter().map(|is_limited| if is_limited { decided.next()? } else { None });
+    Ok(all.collect())
+}
+
+/// Makes the trips of a call. Returns an error if the server did not decide the call. The error contains the call,
+/// unless the call is lost because its runtime has ended.
+async fn ask(call: JointCall) -> Result<Charged, (Option<JointCall>, RedisError)> {
+    let Ok(runtime) = Handle::try_current() else { return Err((Some(call), no_runtime())) };
+    let link = call.route().link;
+    if let Err(open) = link.admit(link.now()) {
+        return Err((Some(call), open));
+    }
+    let (deadline, is_one_trip) = (link.deadline(), call.has_script());
+    let (reply, answer) = oneshot::channel();
+    let flight = PolledFlight::new(fly(call, deadline, reply, runtime.clone()), &runtime);
+    // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
+    if !is_one_trip {
+        flight.spawn();
+    }
+    let mut asked = AwaitedJointCall { answer, flight, runtime };
+    let AwaitedJointCall { answer, flight, .. } = &mut asked;
+    match flight.drive(answer).await {
+        Ok((call, Ok(outcomes))) => {
+            Ok(Charged { call: Some((call, outcomes)), runtime: asked.runtime.clone() })
+        }
+        Ok((call, Err(error))) => {
+            link.count_if_late(deadline);
+            Err((Some(call), error))
+        }
+        Err(_) => Err((None, no_runtime())),
+    }
+}
+
+async fn fly(
+    mut call: JointCall,
+    deadline: Nanos,
+    reply: oneshot::Sender<(JointCall, Result<Outcomes, RedisError>)>,
+    runtime: Handle,
+) {
+    let decided = call.make_trips(deadline).await;
+    if let Err((call, Ok(outcomes))) = reply.send((call, decided)) {
+        call.undo(&outcomes, &runtime);
+    }
+}
+
+fn no_runtime() -> RedisError {
+    let detail = "there is none, or the runtime that had the call has ended";
+    RedisError::new(RedisErrorKind::NoRuntime, detail)
+}
+
+/// Lets the fallbacks of all limiters that are not in shadow mode decide a call. Returns `None` if one of these
+/// limiters has no fallback.
+fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
+    let mut parts = Few::new();
+    for member in &call.members {
+        parts.push(if member.is_in_shadow() { None } else { Some(member.fallback_part()?) });
+    }
+    Some(decide_in_memory(parts))
+}
+
+async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> Few<Option<Decided>> {
+    match outcome {
+        JointOutcome::Ready(decided) => decided,
+        JointOutcome::Pending(wait) => match wait.await {
+            Ok(decided) => decided,
+            Err(never) => match never {},
+        },
+    }
+}
+
+impl JointCall {
+    fn new(members: Few<Box<dyn Member>>) -> Self {
+        let (mut groups, mut group_of): (Few<Group>, Few<usize>) = Default::default();
+        for (index, member) in members.iter().enumerate() {
+            let (key, cost, is_in_shadow) = (member.key(), member.cost(), member.is_in_shadow());
+            let place = groups.iter().position(|group| group.key == *key).unwrap_or_else(|| {
+                groups.push(Group { first: index, key: Arc::clone(key), cost: 0, is_in_shadow });
+                groups.len() - 1
+            });
+            let group = &mut groups[place];
+            if group.is_in_shadow && !is_in_shadow {
+                (group.first, group.cost, group.is_in_shadow) = (index, 0, false);
+            }
+            if group.is_in_shadow == is_in_shadow {
+                group.cost = group.cost.saturating_add(cost);
+            }
+            group_of.push(place);
+        }
+        let mut call = Self { members, group_of, groups, script: None };
+        call.script = call.plan();
+        call
+    }
+
+    fn first(&mut self, group: usize) -> &mut dyn Member {
+        &mut *self.members[self.groups[group].first]
+    }
+
+    fn has_script(&self) -> bool {
+        self.script.is_some()
+    }
+
+    fn route(&self) -> Route {
+        self.links().route(&self.groups[0].key)
+    }
+
+    fn links(&self) -> &Links {
+        self.members[0].links()
+    }
+
+    /// Returns an error if the parts of this call cannot be decided together.
+    fn check_supported(&self) -> Result<(), RedisError> {
+        let (links, key) = (self.links(), self.members[0].key());
+        for member in &self.members {
+            member.check_supported()?;
+            links.check_joined(key, member.links(), member.key())?;
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> Option<Planned> {
+        let part = |group: &Group| self.members[group.first].script_part(group.cost);
+        let parts = self.groups.iter().map(part).collect::<Option<Few<_>>>()?;
+        // A script can decide the call only if each part is a check without a tier and with a cost above 0.
+        if !self.members.iter().all(|member| member.script_part(0).is_some()) {
+            return None;
+        }
+        let steps =
+            self.groups.iter().zip(&parts).map(|(group, (part, _))| part.steps(group.is_in_shadow)).collect();
+        let mut packed = Packed::default();
+        pack(&parts, self.groups.iter().map(|group| group.cost), &mut packed);
+        Some((self.links().any().joint_script(steps)?, packed))
+    }
+
+    /// Makes the trips of the call.
+    async fn make_trips(&mut self, deadline: Nanos) -> Result<Outcomes, RedisError> {
+        let links = self.links().clone();
+        let mut route = self.route();
+        loop {
+            if route.link.now() >= deadline {
+                return Err(route.link.deadline_error());
+            }
+            let keys: Few<Arc<str>> = self.groups.iter().map(|group| Arc::clone(&group.key)).collect();
+            let keys: Few<&str> = keys.iter().map(|key| &**key).collect();
+            let attempted =
+                links.attempt(&route, deadline, pin!(self.attempt(&route, &keys, deadline))).await;
+            match attempted {
+                Attempted::Over(outcomes) => return outcomes,
+                Attempted::Again(next) => route = next,
+            }
+        }
+    }
+
+    /// Decides the call on one server. Returns `None` if the server's clock was already past `not_after`, so that
+    /// nothing was changed.
+    async fn attempt(
+        &mut self,
+        route: &Route,
+        keys: &[&str],
+        not_after: Nanos,
+    ) -> Result<Option<Outcomes>, RedisError> {
+        let link = &*route.link;
+        let sent = link.now();
+        let found = match &self.script {
+            Some((script, packed)) => {
+                let evaluated = route.eval(script, keys, not_after, |_, last| last.bytes(packed.as_ref()));
+                Found::of(evaluated.await?, sent)
+            }
+            None => {
+                let read = route.read(keys, not_after).await?;
+                read.map(|(now, text)| Found { text, now, sent, is_decided: false })
+            }
+        };
+        let Some(mut found) = found else { return Ok(None) };
+        loop {
+            let (outcomes, must_write) = self.apply(&found)?;
+            if !must_write {
+                self.probe(route, keys, &found, not_after).await;
+            } else if found.is_decided {
+                // The script has decided and charged the call with the same result as the algorithms.
+                link.wrote();
+            } else {
+                let (sent, groups) = (link.now(), 0..self.groups.len());
+                let written: Few<(String, u64)> =
+                    groups.map(|group| self.first(group).write(found.now)).collect();
+                let swapped = {
+                    let before = self.values(&found)?;
+                    let both = before.iter().zip(&written);
+                    let swaps: Few<Swap<'_>> =
+                        both.map(|(before, (after, ttl))| Swap::new(before, after, *ttl)).collect();
+                    let swapped = link.until(not_after, route.swap(keys, not_after, &swaps)).await;
+                    // The server has replied to this call before, so a passed deadline is no outage: many calls may
+                    // have changed these keys at once.
+                    swapped.unwrap_or_else(|| Err(link.deadline_error()))?
+                };
+                match swapped {
+                    Answer::Done(..) => {}
+                    // Another call has changed a state since it was read.
+                    Answer::Other(now, text) => {
+                        found = Found { text, now, sent, is_decided: false };
+                        continue;
+                    }
+                    Answer::Late => return Ok(None),
+                }
+            }
+            for (group, outcome) in outcomes.iter().enumerate() {
+                if outcome.is_some_and(|outcome| !outcome.decision().is_allowed()) {
+                    self.first(group).remember(found.now, found.sent);
+                }
+            }
+            return Ok(Some(outcomes));
+        }
+    }
+
+    /// Writes the states unchanged, if only a trip that writes can close the circuit breaker. The call is decided
+    /// already, so a failure of this write affects only the breaker.
+    async fn probe(&mut self, route: &Route, keys: &[&str], found: &Found, not_after: Nanos) {
+        if !route.link.needs_write() {
+            return;
+        }
+        let groups = 0..self.groups.len();
+        let times: Few<u64> = groups.map(|group| self.first(group).write(found.now).1).collect();
+        let Ok(values) = self.values(found) else { return };
+        if values.iter().all(|value| value.is_empty()) {
+            return;
+        }
+        let both = values.into_iter().zip(times);
+        let swaps: Few<Swap<'_>> = both.map(|(value, ttl)| Swap::new(value, value, ttl)).collect();
+        let _ = route.swap(keys, not_after, &swaps).await;
+    }
+
+    fn values<'a>(&self, found: &'a Found) -> Result<Few<&'a str>, RedisError> {
+        found.values(self.groups.len()).ok_or_else(|| {
+            let shown: String = found.text.chars().take(60).collect();
+            RedisError::new(RedisErrorKind::Foreign, format!("the values are {shown:?}"))
+        })
+    }
+
+    /// Applies the call to the states in `found`. Returns the outcome of each group, and whether states must be
+    /// written.
+    fn apply(&mut self, found: &Found) -> Result<(Outcomes, bool), RedisError> {
+        let now = found.now;
+        for (group, value) in self.values(found)?.into_iter().enumerate() {
+            self.first(group).read(value, now)?;
+        }
+        let preview = |group: &Group| self.members[group.first].preview(group.cost, now);
+        let previews: Few<Outcome> = self.groups.iter().map(preview).collect();
+        let is_denied = self
+            .groups
+            .iter()
+            .zip(&previews)
+            .any(|(group, preview)| !group.is_in_shadow && !preview.decision().is_allowed());
+        let mut must_write = false;
+        let mut outcomes = Few::new();
+        for (at, preview) in previews.into_iter().enumerate() {
+            let Group { cost, is_in_shadow, .. } = self.groups[at];
+            outcomes.push(match (is_denied, is_in_shadow) {
+                (true, true) => None,
+                (true, false) if preview.decision().is_allowed() => Some(preview),
+                // A denial may be counted in the state.
+                _ => {
+                    let (outcome, changed) = self.first(at).apply(cost, now);
+                    must_write |= changed;
+                    Some(outcome)
+                }
+            });
+        }
+        Ok((outcomes, must_write))
+    }
+
+    /// Returns whether a group that is not in shadow mode denies the call.
+    fn is_denied(&self, outcomes: &Outcomes) -> bool {
+        let denies =
+            |outcome: &Option<Outcome>| outcome.is_some_and(|outcome| !outcome.decision().is_allowed());
+        self.groups.iter().zip(outcomes).any(|(group, outcome)| !group.is_in_shadow && denies(outcome))
+    }
+
+    /// Returns whether the part at `index` is charged if its group admits the call.
+    fn is_charged(&self, index: usize) -> bool {
+        self.members[index].is_in_shadow() == self.groups[self.group_of[index]].is_in_shadow
+    }
+
+    /// Undoes the charges of all groups, if the call was admitted.
+    fn undo(&self, outcomes: &Outcomes, runtime: &Handle) {
+        if self.is_denied(outcomes) {
+            return;
+        }
+        for (group, outcome) in self.groups.iter().zip(outcomes) {
+            if let Some(outcome) = outcome {
+                self.members[group.first].undo(group.cost, outcome, runtime);
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Returns what a script has found when it was to decide the call, by a request that was sent at `sent`. Returns
+    /// `None` if the script has changed nothing, because it was late.
+    fn of(answer: Answer, sent: Nanos) -> Option<Self> {
+        let is_decided = matches!(answer, Answer::Done(..));
+        match answer {
+            Answer::Done(now, text) | Answer::Other(now, text) => Some(Self { text, now, sent, is_decided }),
+            Answer::Late => None,
+        }
+    }
+
+    /// Returns the values of `count` keys. Returns `None` if the reply has another form.
+    fn values(&self, count: usize) -> Option<Few<&str>> {
+        let (mut lengths, mut rest) = (Few::new(), &*self.text);
+        for _ in 1..count {
+            let (length, after) = rest.split_once(' ')?;
+            lengths.push(length.parse::<usize>().ok()?);
+            rest = after;
+        }
+        let mut values = Few::new();
+        for length in lengths {
+            let (value, after) = rest.split_at_checked(length)?;
+            values.push(value);
+            rest = after;
+        }
+        values.push(rest);
+        Some(values)
+    }
+}
+
+impl Charged {
+    /// Waits until all buckets release the call.
+    async fn sleep(&self) {
+        let Some((call, outcomes)) = &self.call else { return };
+        let delay = outcomes.iter().flatten().map(|outcome| Nanos::from(outcome.decision().delay()).0).max();
+        if let Some(delay @ 1..) = delay
+            && !call.is_denied(outcomes)
+        {
+            let link = call.links().any();
+            link.sleep_until(link.now().saturating_add(delay)).await;
+        }
+    }
+
+    /// Returns the call, and the decision of each of its parts. Returns `None` when called again.
+    fn decided(&mut self) -> Option<(JointCall, Few<Option<Decided>>)> {
+        let (call, outcomes) = self.call.take()?;
+        let is_denied = call.is_denied(&outcomes);
+        let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
+            let outcome = outcomes[*group]?;
+            let decision = outcome.decision();
+            // A part in shadow mode has no decision if the call is denied.
+            if is_denied && member.is_in_shadow() {
+                return None;
+            }
+            let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
+            Some(Decided {
+                decision,
+                algorithm: member.algorithm(),
+                reservation: match is_charged {
+                    true => member.reservation(outcome.charged_at()),
+                    false => Reservation::default(),
+                },
+                borrowed: 0,
+                is_shadow: member.is_in_shadow(),
+            })
+        });
+        let decided = decided.collect();
+        Some((call, decided))
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        if let Some((call, outcomes)) = self.call.take() {
+            call.undo(&outcomes, &self.runtime);
+        }
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
+    }
+}
+
+impl Drop for AwaitedJointCall {
+    fn drop(&mut self) {
+        // If no result was sent yet, the trip detects from now on that the call was dropped.
+        self.answer.close();
+        if let Ok((call, Ok(outcomes))) = self.answer.try_recv() {
+            call.undo(&outcomes, &self.runtime);
+        }
+        self.flight.abandon();
+    }
+}
+
+impl fmt::Debug for RedisPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisPart").field("key", self.0.key()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,3 @@
+mod differential;
+mod reference;
+mod state;

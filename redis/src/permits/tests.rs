@@ -1,0 +1,65 @@
+//! Calls of several runtimes, some of which end or are not driven.
+
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::RedisPermits;
+use crate::store::RedisStore;
+use crate::tests::redis_server::RedisServer;
+use tower_throttle::RateLimiter;
+use tower_throttle::algorithm::Concurrency;
+
+const LEASE: Duration = Duration::from_millis(1_200);
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn limiter(server: &RedisServer) -> RateLimiter<Concurrency, RedisPermits> {
+    let store = RedisStore::builder(&server.url()).deadline(LEASE / 8).permit_lease(LEASE);
+    let store = store.connect_lazily().unwrap();
+    RateLimiter::builder(Concurrency::per_key(1)).name("test").store(store).build().unwrap()
+}
+
+/// Makes calls until one is admitted.
+async fn until_admitted(limiter: &RateLimiter<Concurrency, RedisPermits>) {
+    for _ in 0..100 {
+        if limiter.try_acquire_permit("a").await.is_ok_and(|permit| permit.is_ok()) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("no call is admitted");
+}
+
+#[test]
+fn calls_on_another_runtime_are_decided_if_the_first_runtime_is_not_driven() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server);
+    let first = runtime();
+    // The permit is kept, so the task of the key goes on, but its runtime is not driven any more.
+    assert!(first.block_on(limiter.check("a")).unwrap().is_allowed());
+    // The connection has a task on the first runtime, too. The store makes another connection.
+    runtime().block_on(until_admitted(&limiter));
+}
+
+#[test]
+fn a_waiter_gets_its_permit_if_the_runtime_that_made_the_trips_ends() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server);
+    let (first, second) = (runtime(), runtime());
+    let permit = first.block_on(limiter.acquire_permit("a")).unwrap().unwrap();
+    let waiter = limiter.clone();
+    let waiter = second.spawn(async move { waiter.acquire_permit("a").await });
+    // The task of the key is on the first runtime.
+    let both = std::thread::spawn(move || {
+        second.block_on(async move { tokio::time::timeout(Duration::from_secs(30), waiter).await })
+    });
+    first.block_on(async { tokio::time::sleep(Duration::from_millis(300)).await });
+    drop(first);
+    drop(permit);
+    let waited = both.join().unwrap().expect("it does not hang").unwrap();
+    assert!(waited.unwrap().is_ok());
+    runtime().block_on(until_admitted(&limiter));
+}

@@ -1,4 +1,0 @@
-mod differential;
-mod reference;
-mod runtimes;
-mod state;

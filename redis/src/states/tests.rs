@@ -1,0 +1,251 @@
+use super::*;
+use std::time::Duration;
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered,
+    TokenBucket,
+};
+
+const MINUTE: u64 = 60_000_000_000;
+const NOW: Nanos = Nanos(30_000_000 * MINUTE);
+
+fn plan<A: StoredAlgorithm>(algorithm: A) -> Arc<Plan<A>> {
+    Plan::new(algorithm, TimeSource::Server, true).unwrap()
+}
+
+fn encode<A: StoredAlgorithm>(plan: &Plan<A>, state: &A::State, now: Nanos) -> String {
+    States::new(state.clone()).write(plan, now).unwrap_or_default()
+}
+
+/// Writes and reads the state after each of several calls, and compares the decisions of both states.
+fn survives<A: StoredAlgorithm>(algorithm: A) {
+    let plan = plan(algorithm.clone());
+    let mut state = algorithm.new_state(Nanos::ZERO, NOW);
+    for (step, cost) in [3, 1, 2, 5, 1, 1, 1, 2, 100, 1].into_iter().enumerate() {
+        let now = Nanos(NOW.0 + (step as u64).pow(3) * 77_777_000);
+        let _ = algorithm.check(&mut state, now, cost);
+        let text = encode(&plan, &state, now);
+        let mut read = plan.decode(&text, now).unwrap().own;
+        for later in [0, 1_000, MINUTE / 7 / 1_000 * 1_000, MINUTE, 3 * MINUTE] {
+            for cost in [0, 1, 3] {
+                let at = Nanos(now.0 + later);
+                let (a, b) =
+                    (algorithm.peek(&mut state.clone(), at, cost), algorithm.peek(&mut read, at, cost));
+                assert_eq!(format!("{a:?}"), format!("{b:?}"), "{text}");
+                read = plan.decode(&text, now).unwrap().own;
+            }
+        }
+        assert_eq!(encode(&plan, &read, now), text);
+    }
+}
+
+#[test]
+fn every_state_survives_as_text() {
+    let quota = Quota::per_minute(7);
+    survives(TokenBucket::new(quota.burst(4)));
+    survives(LeakyBucket::new(quota));
+    survives(FixedWindow::new(quota));
+    survives(FixedWindow::new(quota).aligned());
+    survives(SlidingWindow::new(quota));
+    survives(SlidingWindow::new(quota).slices(7));
+    survives(SlidingCounter::new(quota));
+    survives(SlidingLog::new(quota));
+    survives(Smooth::bursty(quota));
+    survives(Smooth::warming_up(quota, Duration::from_secs(3)));
+    survives((TokenBucket::new(quota), (FixedWindow::new(quota), SlidingLog::new(quota))));
+    survives(TokenBucket::new(quota).block_for(Duration::from_secs(90)).after(2));
+    survives(Tiered::new(TokenBucket::new(quota)));
+    survives(
+        Tiered::new((FixedWindow::new(quota), SlidingCounter::new(quota)))
+            .block_for(Duration::from_secs(1))
+            .after(1),
+    );
+}
+
+#[test]
+fn tiers_survive_with_their_units() {
+    let (free, paid) =
+        (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)).queue(3));
+    let (free, paid) = (Tiered::new(free), Tiered::new(paid));
+    let plan = plan(free.clone());
+    let mut text = String::new();
+    for (tier, remaining) in [(&free, 9), (&paid, 98), (&free, 7), (&paid, 96), (&paid, 95)] {
+        let mut state = plan.decode(&text, NOW).unwrap().own;
+        tier.adopt(&mut state);
+        assert_eq!(tier.check(&mut state, NOW, 1).remaining(), remaining, "{text}");
+        text = encode(&plan, &state, NOW);
+    }
+    assert_eq!(text.matches("t:").count(), 3, "one in the unit, and two tiers: {text}");
+}
+
+#[test]
+fn another_quota_reads_the_units_and_gives_nothing_back() {
+    let (large, small) = (Quota::per_minute(1_000).burst(100), Quota::per_minute(1).burst(100));
+    let (from, to) = (plan(TokenBucket::new(large)), plan(TokenBucket::new(small)));
+    let mut state = from.decode("", NOW).unwrap();
+    assert!(from.algorithm.check(&mut state.own, NOW, 100).is_allowed());
+    let text = state.write(&from, NOW).unwrap();
+    let mut state = to.decode(&text, NOW).unwrap();
+    assert_eq!(to.algorithm.peek(&mut state.own, NOW, 1).remaining(), 0);
+    let back = from.decode(&state.write(&to, NOW).unwrap(), NOW);
+    assert_eq!(from.algorithm.peek(&mut back.unwrap().own, NOW, 1).remaining(), 0);
+}
+
+#[test]
+fn what_is_no_state_is_foreign() {
+    let plan = plan(FixedWindow::new(Quota::per_minute(5)));
+    let good = "1 f:5/60000000000 1700000000000000 1000 3";
+    assert!(plan.decode(good, NOW).is_ok());
+    for bad in [
+        "hello",
+        "1",
+        "1 ",
+        "1 f:5/60000000000",
+        "2 f:5/60000000000 1700000000000000 1000 3",
+        "1 f:5/60000000000 1700000000000000 1000 3 ",
+        "1 f:5/60000000000 1700000000000000 1000 3 4",
+        "1 f:5/60000000000 1700000000000000 1000 -3",
+        "1 f:5/60000000000 1700000000000000 1000 6",
+        "1 f:5/60000000000 1700000000000000 60000000 1",
+        "1 f:5/60000000000 17000000000000000000000 1000 3",
+        "1 f:5/600000000001700000000000000 1000 3",
+        "1 t:5/60000000000/5 0 1700000000000000",
+        "1 f:0/60000000000 1700000000000000 1000 3",
+        "1 f:5/60000000000 1700000000000000 1000 3 | ",
+        "1 f:5/60000000000 1700000000000000 1000 3 | f:6/60000000000 1700000000000000 1000 3",
+        "1 f:5/60000000000 1700000000000000 1000 3 | 1700000000000000 f:6/60000000000 1700000000000000 1000",
+    ] {
+        assert_eq!(plan.decode(bad, NOW).unwrap_err().kind(), RedisErrorKind::Foreign, "{bad}");
+    }
+}
+
+#[test]
+fn long_logs_cannot_be_kept() {
+    let log = SlidingLog::new(Quota::per_minute(101));
+    let error =
+        Plan::new((log, FixedWindow::new(Quota::per_minute(1))), TimeSource::Server, true).unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Algorithm);
+    assert!(error.to_string().contains("SlidingWindow"), "{error}");
+}
+
+const MICRO: u64 = 1_000;
+const SECOND: u64 = 1_000_000_000;
+const START: Nanos = Nanos(1_700_000_000 * SECOND);
+
+/// A key in Redis, and one machine for each quota.
+struct Machines<A: StoredAlgorithm> {
+    plans: Vec<Arc<Plan<A>>>,
+    text: String,
+    now: Nanos,
+}
+
+impl<A: StoredAlgorithm> Machines<A> {
+    fn new(algorithms: impl IntoIterator<Item = A>) -> Self {
+        let plan = |algorithm| Plan::new(algorithm, TimeSource::Server, true).unwrap();
+        let plans = algorithms.into_iter().map(plan).collect();
+        Self { plans, text: String::new(), now: START }
+    }
+
+    /// Makes a call at one machine, by compare-and-set.
+    fn call(&mut self, machine: usize, action: Action, cost: u64) -> Outcome {
+        let plan = &self.plans[machine];
+        let mut states = plan.decode(&self.text, self.now).unwrap();
+        let call = Operation::new(action, cost, None);
+        let (outcome, changed) = states.apply(plan, &call, self.now);
+        if changed {
+            self.text = states.write(plan, self.now).unwrap_or_default();
+        }
+        outcome
+    }
+
+    fn admits(&mut self, machine: usize, cost: u64) -> bool {
+        self.call(machine, Action::Check, cost).decision.is_allowed()
+    }
+}
+
+#[test]
+fn what_the_smaller_quota_cannot_hold_is_not_lost() {
+    let bucket = |burst| TokenBucket::new(Quota::per_hour(3_600).burst(burst)).queue(5);
+    for action in [Action::Refund, Action::ChargeMore, Action::Reserve(u64::MAX)] {
+        let mut machines = Machines::new([bucket(100), bucket(10)]);
+        assert!(machines.admits(0, 100));
+        machines.call(1, action, 1);
+        let left = machines.call(0, Action::Peek, 1).decision.remaining();
+        assert!(left <= u64::from(action == Action::Refund), "{action:?}: {left} of 100");
+    }
+}
+
+#[test]
+fn a_window_that_ends_sooner_does_not_end_the_other() {
+    let window = |limit, seconds| FixedWindow::new(Quota::per(limit, Duration::from_secs(seconds)).unwrap());
+    let mut machines = Machines::new([window(100, 3_600), window(10, 60)]);
+    assert!(machines.admits(0, 95));
+    machines.now.0 += 61 * SECOND;
+    assert!(machines.admits(1, 3));
+    assert!(!machines.admits(0, 3) && machines.admits(0, 2), "{}", machines.text);
+}
+
+#[test]
+fn a_quota_that_is_no_longer_used_is_dropped() {
+    let window = |limit| FixedWindow::new(Quota::per_minute(limit));
+    let mut machines = Machines::new([window(100), window(10)]);
+    assert!(machines.admits(0, 1));
+    machines.now.0 += 30 * SECOND;
+    assert!(machines.admits(1, 1));
+    assert_eq!(machines.text.matches('|').count(), 1, "{}", machines.text);
+    let plan = Arc::clone(&machines.plans[1]);
+    let mut states = plan.decode(&machines.text, machines.now).unwrap();
+    assert!((30_000..=30_002).contains(&states.time_to_live(&plan.algorithm, machines.now)));
+    machines.now.0 += 30 * SECOND;
+    assert!(machines.admits(1, 1));
+    assert_eq!(machines.text.matches('|').count(), 0, "{}", machines.text);
+}
+
+/// Makes random calls at two machines. Neither machine may admit a call that the larger quota would deny if it
+/// decided all calls alone.
+fn never_above_the_larger_quota<A: StoredAlgorithm>(larger: A, smaller: A, max_cost: u64) {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut below = |limit: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 11) % limit
+    };
+    let mut machines = Machines::new([larger.clone(), smaller]);
+    let mut exact = larger.new_state(Nanos::ZERO, START);
+    let mut admitted = [0_u64; 2];
+    for call in 0..20_000 {
+        // At times, only one of the machines makes calls.
+        let machine = match call / 500 % 4 {
+            0 => 0,
+            1 => 1,
+            _ => below(2) as usize,
+        };
+        let step = match below(12) {
+            0..2 => 0,
+            2..8 => below(100_000),
+            8..11 => below(2_000_000),
+            _ => below(70_000_000),
+        };
+        machines.now.0 += MICRO * step;
+        let cost = 1 + below(max_cost);
+        if machines.admits(machine, cost) {
+            let is_allowed = larger.check(&mut exact, machines.now, cost).is_allowed();
+            assert!(is_allowed, "call {call} of {larger:?} at machine {machine}: {}", machines.text);
+            admitted[machine] += 1;
+        }
+    }
+    assert!(admitted.iter().all(|admitted| *admitted > 500), "{admitted:?}");
+}
+
+#[test]
+fn machines_with_two_quotas_admit_no_more_than_the_larger() {
+    let (large, small) = (Quota::per_minute(100), Quota::per_minute(10));
+    never_above_the_larger_quota(TokenBucket::new(large), TokenBucket::new(small), 3);
+    never_above_the_larger_quota(TokenBucket::new(large), TokenBucket::new(large.burst(10)), 3);
+    never_above_the_larger_quota(FixedWindow::new(large), FixedWindow::new(small), 3);
+    never_above_the_larger_quota(SlidingWindow::new(large), SlidingWindow::new(small), 3);
+    never_above_the_larger_quota(SlidingCounter::new(large), SlidingCounter::new(small), 3);
+    never_above_the_larger_quota(SlidingLog::new(large), SlidingLog::new(small), 3);
+    never_above_the_larger_quota(LeakyBucket::new(large), LeakyBucket::new(small), 1);
+}

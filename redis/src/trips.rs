@@ -1,0 +1,751 @@
+//! The trips of a limiter to the server. At most one trip is made at a time for a key. Calls that arrive during a trip
+//! are decided together in the next trip, up to 256 of them, in the order in which they arrived.
+//!
+//! A trip decides its calls by a script, or by reading the state and writing the new state.
+//!
+//! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes
+//! no trips.
+
+use std::borrow::Cow;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::iter;
+use std::mem;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use dashmap::{DashMap, Entry};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
+
+use super::error::RedisError;
+use super::link::{Answer, Link, Route, Swap};
+use super::links::{Attempted, Links};
+use super::names::Registered;
+use super::states::{Operation, Outcome, Plan, States};
+use tower_throttle::Decision;
+use tower_throttle::algorithm::StoredAlgorithm;
+use tower_throttle::clock::Nanos;
+
+/// The maximum number of calls that one trip decides. The number is bounded because the server executes nothing else
+/// while a script runs.
+const MAX_BATCH: usize = 256;
+/// The number of sets over which keys are distributed by their hashes. Each set has at most [`SET_KEYS`] keys. In a
+/// full set, a new key replaces the key whose request was sent first.
+const SETS: usize = 1_024;
+const SET_KEYS: usize = 10;
+
+/// The trips of a limiter, for all its keys. The limiter's clones and its flights share this value.
+pub(super) struct Trips<A: StoredAlgorithm> {
+    links: Links,
+    initial: A,
+    plan: RwLock<Arc<Plan<A>>>,
+    is_replaced: AtomicBool,
+    /// `true` if scripts decide the calls of each algorithm that has a script.
+    scripts: bool,
+    /// The keys for which a trip is under way, each with the calls that wait for its next trip.
+    flights: DashMap<Arc<str>, Waiting<A>>,
+    flights_begun: AtomicU64,
+    denials: Denials<A>,
+    name: Registered,
+}
+
+/// A [`Flight`] that is polled by the call that began it. The only call for a key then needs no task, if one trip
+/// decides the call. The flight moves to a task when a second call arrives, or when the first call has its result or is
+/// dropped. So no call for a key depends on another call being polled.
+#[derive(Clone)]
+pub(super) struct PolledFlight(Arc<PolledState>);
+
+struct PolledState {
+    /// `None` if the flight has ended, or has moved to a task.
+    flight: Mutex<Option<Polled>>,
+    runtime: Handle,
+}
+
+struct Polled {
+    flight: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The waker of the call that polls the flight, once that call was polled.
+    waker: Option<Waker>,
+}
+
+/// The calls that wait for the next trip of a key.
+struct Waiting<A> {
+    /// The number of the [`Flight`] that makes the next trip.
+    flight: u64,
+    /// The time at which the present trip ends at the latest, if the runtime of the flight is driven.
+    ends: Nanos,
+    calls: Vec<Pending<A>>,
+    present: PolledFlight,
+}
+
+/// The trips for a key, which are made one after another. Each key in the table of flights has one flight.
+struct Flight<A: StoredAlgorithm> {
+    trips: Arc<Trips<A>>,
+    key: Arc<str>,
+    number: u64,
+    has_ended: bool,
+}
+
+/// A call that will be decided in a trip.
+#[derive(Debug)]
+struct Pending<A> {
+    operation: Operation<A>,
+    /// The time until which the caller waits for the result.
+    deadline: Nanos,
+    /// `None` if no caller waits for the result.
+    reply: Option<oneshot::Sender<Result<Outcome, RedisError>>>,
+}
+
+/// A call that awaits its result. If the call is dropped after its flight has sent the result, but before the call has
+/// received the result, the charge of the call is undone.
+struct Asked<'a, A: StoredAlgorithm> {
+    trips: &'a Arc<Trips<A>>,
+    key: &'a Arc<str>,
+    operation: Operation<A>,
+    answer: oneshot::Receiver<Result<Outcome, RedisError>>,
+    /// The flight of the call, if the call has begun one.
+    flight: Option<PolledFlight>,
+    runtime: &'a Handle,
+}
+
+/// The value of a key, as a trip has found it.
+struct Found {
+    text: String,
+    /// The server's time at which the value was read.
+    now: Nanos,
+    /// The time at which the request was sent, by this process's clock. The server read the value later.
+    sent: Nanos,
+}
+
+/// The states of keys that had no unit available after their last decision.
+///
+/// With such a state, this process denies a call as long as the units of the call cannot be available. During this
+/// time, other processes can only take more units, unless they reset the key or give units back. The work of each call
+/// is bounded by the size of a set, even if a flood of keys fills all sets.
+#[derive(Debug)]
+struct Denials<A: StoredAlgorithm> {
+    sets: Box<[Mutex<Vec<Remembered<A>>>]>,
+    hasher: RandomState,
+    /// The maximum time for which a state is remembered, in nanoseconds. With 0, no state is remembered.
+    longest: u64,
+    /// The number of times that states were forgotten.
+    forgotten: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Remembered<A: StoredAlgorithm> {
+    key: Arc<str>,
+    plan: Arc<Plan<A>>,
+    state: A::State,
+    /// The server's time at which the state was read.
+    now: Nanos,
+    /// The time at which the request was sent, by this process's clock. The server read the state later.
+    sent: Nanos,
+}
+
+impl<A: StoredAlgorithm> Trips<A> {
+    /// Creates the trips of a limiter. `scripts` is `true` if scripts decide the calls of each algorithm that has a
+    /// script.
+    pub(super) fn new(
+        links: Links,
+        plan: Arc<Plan<A>>,
+        scripts: bool,
+        remember_denials: Duration,
+        name: Registered,
+    ) -> Self {
+        Self {
+            links,
+            initial: plan.algorithm.clone(),
+            plan: RwLock::new(plan),
+            is_replaced: AtomicBool::new(false),
+            scripts,
+            flights: DashMap::new(),
+            flights_begun: AtomicU64::default(),
+            denials: Denials::new(remember_denials),
+            name,
+        }
+    }
+
+    pub(super) fn plan(&self) -> Arc<Plan<A>> {
+        Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn algorithm(&self) -> Cow<'_, A> {
+        match self.is_replaced.load(Ordering::Acquire) {
+            true => Cow::Owned(self.plan().algorithm.clone()),
+            false => Cow::Borrowed(&self.initial),
+        }
+    }
+
+    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old algorithm stays in
+    /// use, and the error is logged.
+    pub(super) fn replace(&self, algorithm: A) {
+        match Plan::new(algorithm, self.links.any().source(), self.scripts) {
+            Ok(plan) => {
+                self.name.set(plan.prefix());
+                *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
+                self.is_replaced.store(true, Ordering::Release);
+                self.denials.clear();
+            }
+            Err(error) => log_not_replaced(&error),
+        }
+    }
+
+    /// Returns the denial of a call if a remembered state denies the call.
+    pub(super) fn known_denial(&self, key: &Arc<str>, call: &Operation<A>) -> Option<Decision> {
+        self.denials.answer(key, &self.plan(), call, self.links.any().now())
+    }
+
+    /// Remembers a state that was read at `now` by a request that was sent at `sent`. Does nothing if states were
+    /// forgotten since [`forgotten`](Self::forgotten) returned `forgotten`.
+    pub(super) fn remember(
+        &self,
+        key: &Arc<str>,
+        plan: &Arc<Plan<A>>,
+        state: A::State,
+        now: Nanos,
+        sent: Nanos,
+        forgotten: u64,
+    ) {
+        if self.denials.forgotten() == forgotten {
+            self.denials.remember(key, plan, state, now, sent);
+        }
+    }
+
+    /// Returns how often states were forgotten.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.denials.forgotten()
+    }
+
+    /// Forgets the state of a key.
+    pub(super) fn forget(&self, key: &str) {
+        self.denials.forget(key);
+    }
+
+    /// Sends an operation to the server, and returns its outcome. Returns an error if there is no outcome by the
+    /// deadline.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        operation: Operation<A>,
+    ) -> Result<Outcome, RedisError> {
+        let runtime = RedisError::current_runtime()?;
+        let link = &*self.links.route(key).link;
+        link.admit(link.now())?;
+        let deadline = link.deadline();
+        let (reply, answer) = oneshot::channel();
+        let pending = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
+        // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
+        let is_one_trip = self.plan().script(iter::once(&operation)).is_some();
+        let flight = match is_one_trip {
+            true => self.send_polled(key, pending, &runtime),
+            false => {
+                self.send(key, pending, &runtime);
+                None
+            }
+        };
+        let mut asked = Asked { trips: self, key, operation, answer, flight, runtime: &runtime };
+        let received = asked.answer(link, deadline).await;
+        link.result_of(deadline, received, &mut asked.answer)
+    }
+
+    /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within
+    /// the deadline.
+    pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
+        let deadline = self.links.any().deadline();
+        self.send(key, Pending { operation, deadline, reply: None }, runtime);
+    }
+
+    /// Adds a call to the next trip of its key, which a task makes.
+    fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
+        if let Some(flight) = self.send_polled(key, call, runtime) {
+            flight.spawn();
+        }
+    }
+
+    /// Adds a call to the next trip of its key. If no trip is under way, returns a new flight, which makes the trip.
+    /// The caller must poll or spawn that flight.
+    fn send_polled(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        call: Pending<A>,
+        runtime: &Handle,
+    ) -> Option<PolledFlight> {
+        let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
+        let ends = call.deadline;
+        let flight = |batch| {
+            let flight = Flight { trips: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
+            PolledFlight::new(flight.run(batch), runtime)
+        };
+        let present = match self.flights.entry(Arc::clone(key)) {
+            Entry::Occupied(mut waiting) => {
+                let waiting = waiting.get_mut();
+                waiting.calls.push(call);
+                // The present trip should have ended at `waiting.ends`. If it is still under way one deadline after
+                // that time, its flight counts as abandoned.
+                let now = self.links.any().now();
+                if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
+                    // The runtime of the present flight is not driven, so a new flight takes over.
+                    waiting.flight = number;
+                    waiting.present = flight(waiting.take_batch(Vec::new()));
+                }
+                waiting.present.clone()
+            }
+            Entry::Vacant(place) => {
+                let present = flight(vec![call]);
+                let calls = Vec::new();
+                drop(place.insert(Waiting { flight: number, ends, calls, present: present.clone() }));
+                return Some(present);
+            }
+        };
+        // The table of flights is unlocked here, since a flight that ends locks the table.
+        present.spawn();
+        None
+    }
+}
+
+impl<A> Pending<A> {
+    /// Returns whether the caller has dropped the call.
+    fn is_cancelled(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
+    /// Sends the result to the caller. If the caller has dropped the call, and the call was charged, returns the
+    /// operation that undoes the charge.
+    fn answer(self, result: Result<Outcome, RedisError>) -> Option<Operation<A>> {
+        let sent = self.reply?.send(result);
+        let Err(Ok(outcome)) = sent else { return None };
+        self.operation.undone(&outcome)
+    }
+}
+
+impl<A: StoredAlgorithm> Asked<'_, A> {
+    /// Returns the result, or `None` if no result was sent before the deadline. A flight that the call has begun ends
+    /// by itself at the deadline.
+    async fn answer(
+        &mut self,
+        link: &Link,
+        deadline: Nanos,
+    ) -> Option<Result<Result<Outcome, RedisError>, RecvError>> {
+        let Self { flight: Some(flight), answer, .. } = self else {
+            return link.until(deadline, &mut self.answer).await;
+        };
+        Some(flight.drive(answer).await)
+    }
+}
+
+impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
+    fn drop(&mut self) {
+        // If no result was sent yet, the trip detects from now on that the call was dropped.
+        self.answer.close();
+        if let Ok(Ok(outcome)) = self.answer.try_recv()
+            && let Some(undo) = self.operation.clone().undone(&outcome)
+        {
+            self.trips.tell(self.key, undo, self.runtime);
+        }
+        if let Some(flight) = &self.flight {
+            flight.abandon();
+        }
+    }
+}
+
+impl<A> Waiting<A> {
+    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest.
+    fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
+        let later = self.calls.split_off(self.calls.len().min(MAX_BATCH));
+        batch.extend(mem::replace(&mut self.calls, later));
+        self.ends = batch.iter().map(|call| call.deadline).max().unwrap_or(self.ends);
+        batch
+    }
+}
+
+impl PolledFlight {
+    pub(super) fn new(flight: impl Future<Output = ()> + Send + 'static, runtime: &Handle) -> Self {
+        let polled = Polled { flight: Box::pin(flight), waker: None };
+        Self(Arc::new(PolledState { flight: Mutex::new(Some(polled)), runtime: runtime.clone() }))
+    }
+
+    /// Waits for the answer of the flight, and polls the flight meanwhile, unless the flight is in a task.
+    pub(super) async fn drive<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, RecvError> {
+        poll_fn(|cx| {
+            // While this call polls the flight, it does not register for the answer. Otherwise the answer, which is
+            // sent while the call is polled, would wake the call once more.
+            if self.poll(cx).is_pending() && answer.is_empty() {
+                return Poll::Pending;
+            }
+            Pin::new(&mut *answer).poll(cx)
+        })
+        .await
+    }
+
+    /// Polls the flight. The result is ready if the flight has ended, or is in a task.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // The caller may be polled outside a runtime.
+        let _entered = self.0.runtime.enter();
+        let mut state = self.lock();
+        // If the flight panics, it is not put back.
+        let Some(mut polled) = state.take() else { return Poll::Ready(()) };
+        if polled.flight.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        match &mut polled.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => polled.waker = Some(cx.waker().clone()),
+        }
+        *state = Some(polled);
+        Poll::Pending
+    }
+
+    /// Moves the flight to a task, and wakes the call that has polled it, so that this call registers for its answer.
+    /// If the runtime has ended, the runtime drops the task at once, and the flight with the task.
+    pub(super) fn spawn(&self) {
+        self.move_to_task(Waker::wake);
+    }
+
+    /// Moves the flight to a task, like [`spawn`](Self::spawn), because the call that polls it is dropped. Wakes
+    /// nothing.
+    pub(super) fn abandon(&self) {
+        self.move_to_task(drop);
+    }
+
+    fn move_to_task(&self, consume: fn(Waker)) {
+        let polled = self.lock().take();
+        if let Some(Polled { flight, waker }) = polled {
+            // The call is woken first, so that it is woken even if `spawn` panics.
+            waker.into_iter().for_each(consume);
+            self.0.runtime.spawn(flight);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Polled>> {
+        self.0.flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: StoredAlgorithm> Flight<A> {
+    async fn run(mut self, mut batch: Vec<Pending<A>>) {
+        loop {
+            let undone = self.trip(batch).await;
+            batch = match self.next(undone) {
+                Some(next) => next,
+                None => return,
+            };
+        }
+    }
+
+    /// Returns the calls of the next trip: first `undone`, the operations that undo the charges of dropped calls, then
+    /// the calls that have waited longest for a trip, at most 256. If there are neither, ends the flight and returns
+    /// `None`. If another flight has taken over, adds `undone` to the next trip of the key and returns `None`.
+    fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
+        let deadline = self.trips.links.any().deadline();
+        let undo = |operation| Pending { operation, deadline, reply: None };
+        let undone: Vec<_> = undone.into_iter().map(undo).collect();
+        if let Entry::Occupied(mut waiting) = self.trips.flights.entry(Arc::clone(&self.key))
+            && waiting.get().flight == self.number
+        {
+            let batch = waiting.get_mut().take_batch(undone);
+            if batch.is_empty() {
+                waiting.remove();
+                self.has_ended = true;
+                return None;
+            }
+            return Some(batch);
+        }
+        // Another flight has taken over.
+        self.has_ended = true;
+        for call in undone {
+            self.trips.send(&self.key, call, &Handle::current());
+        }
+        None
+    }
+
+    /// Decides the calls of one trip. Returns the operations that undo the charges of calls that were dropped during
+    /// the trip.
+    async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
+        let trips = &*self.trips;
+        let mut route = trips.links.route(&self.key);
+        loop {
+            let link = &*route.link;
+            let now = link.now();
+            // Calls that were cancelled, or whose deadline has passed, are not sent.
+            batch.retain(|call| !call.is_cancelled());
+            for call in batch.extract_if(.., |call| call.deadline <= now) {
+                let _ = call.answer(Err(link.deadline_error()));
+            }
+            let (Some(first), Some(last)) =
+                (batch.iter().map(|call| call.deadline).min(), batch.iter().map(|call| call.deadline).max())
+            else {
+                return Vec::new();
+            };
+            let plan = trips.plan();
+            let attempted = {
+                let decided = pin!(self.decide_batch(&route, &plan, &batch, first));
+                trips.links.attempt(&route, last, decided).await
+            };
+            match attempted {
+                Attempted::Over(outcomes) => return self.answer(&plan, batch, outcomes),
+                Attempted::Again(next) => route = next,
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        plan: &Arc<Plan<A>>,
+        batch: Vec<Pending<A>>,
+        outcomes: Result<Vec<Outcome>, RedisError>,
+    ) -> Vec<Operation<A>> {
+        let outcomes = match outcomes {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                batch.into_iter().for_each(|call| {
+                    let _ = call.answer(Err(error.clone()));
+                });
+                return Vec::new();
+            }
+        };
+        if batch.iter().any(|call| call.operation.gives_units()) {
+            self.trips.denials.forget(&self.key);
+        }
+        debug_assert_eq!(batch.len(), outcomes.len(), "{plan:?}");
+        batch.into_iter().zip(outcomes).filter_map(|(call, outcome)| call.answer(Ok(outcome))).collect()
+    }
+
+    /// Decides the calls in one or more round trips. Returns `None` if the server's clock was already past `not_after`,
+    /// so that nothing was changed.
+    async fn decide_batch(
+        &self,
+        route: &Route,
+        plan: &Arc<Plan<A>>,
+        batch: &[Pending<A>],
+        not_after: Nanos,
+    ) -> Result<Option<Vec<Outcome>>, RedisError> {
+        let keys = &[&*self.key];
+        let sent = route.link.now();
+        let found = match plan.script(batch.iter().map(|call| &call.operation)) {
+            Some((script, pack)) => match route.eval(script, keys, not_after, |_, last| pack(last)).await? {
+                Answer::Done(now, text) => {
+                    // The script has decided the calls from the state in `found`, with the same result as the
+                    // algorithm. So the decisions are computed here from that state.
+                    let found = Found { text, now, sent };
+                    let (outcomes, mut state, has_written) = found.apply(plan, batch)?;
+                    match has_written {
+                        true => route.link.wrote(),
+                        false => self.probe(route, plan, &mut state, &found, not_after).await,
+                    }
+                    self.remember(plan, state, &found, &outcomes);
+                    return Ok(Some(outcomes));
+                }
+                Answer::Other(now, text) => Some((now, text)),
+                Answer::Late => None,
+            },
+            None => route.read(keys, not_after).await?,
+        };
+        let Some((now, text)) = found else { return Ok(None) };
+        let found = Found { text, now, sent };
+        // The future of these further trips is large, and most flights do not need it.
+        Box::pin(self.compare_and_set(route, plan, batch, not_after, found)).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        route: &Route,
+        plan: &Arc<Plan<A>>,
+        batch: &[Pending<A>],
+        not_after: Nanos,
+        mut found: Found,
+    ) -> Result<Option<Vec<Outcome>>, RedisError> {
+        let (has_turns, mut has_lost) = (self.trips.links.has_turns(), false);
+        loop {
+            let (outcomes, mut state, must_write) = found.apply(plan, batch)?;
+            let mut after = state.write(plan, found.now).unwrap_or_default();
+            if !must_write {
+                after.clone_from(&found.text);
+            }
+            // A process whose first write failed may have taken the turn. Such a process writes the state even if the
+            // state is unchanged, so that its turn ends.
+            if after == found.text && !has_lost {
+                self.probe(route, plan, &mut state, &found, not_after).await;
+            } else {
+                let ttl = state.time_to_live(&plan.algorithm, found.now);
+                let sent = route.link.now();
+                let swap = Swap::new(&found.text, &after, ttl);
+                let swapped = match has_turns {
+                    true => route.swap_in_turn(&self.key, not_after, swap).await?,
+                    false => route.swap(&[&*self.key], not_after, &[swap]).await?,
+                };
+                match swapped {
+                    Answer::Done(..) => {}
+                    // Another process has changed the state since it was read, or it is the turn of another process.
+                    // The calls are decided again, from the state in the reply.
+                    Answer::Other(now, text) => {
+                        (found, has_lost) = (Found { text, now, sent }, has_turns);
+                        continue;
+                    }
+                    Answer::Late => return Ok(None),
+                }
+            }
+            self.remember(plan, state, &found, &outcomes);
+            return Ok(Some(outcomes));
+        }
+    }
+
+    /// Writes the state unchanged, if only a trip that writes can close the circuit breaker. The calls are decided
+    /// already, so a failure of this write affects only the breaker.
+    async fn probe(
+        &self,
+        route: &Route,
+        plan: &Plan<A>,
+        state: &mut States<A>,
+        found: &Found,
+        not_after: Nanos,
+    ) {
+        if found.text.is_empty() || !route.link.needs_write() {
+            return;
+        }
+        let ttl = state.time_to_live(&plan.algorithm, found.now);
+        let swaps = [Swap::new(&found.text, &found.text, ttl)];
+        // A large future, which is seldom needed.
+        let _ = Box::pin(route.swap(&[&*self.key], not_after, &swaps)).await;
+    }
+
+    fn remember(&self, plan: &Arc<Plan<A>>, state: States<A>, found: &Found, outcomes: &[Outcome]) {
+        // If another flight has taken over, the state may have changed since it was read.
+        let is_current =
+            || self.trips.flights.get(&self.key).is_some_and(|waiting| waiting.flight == self.number);
+        if outcomes.iter().any(|outcome| !outcome.decision().is_allowed()) && is_current() {
+            self.trips.denials.remember(&self.key, plan, state.into_own(), found.now, found.sent);
+        }
+    }
+}
+
+/// If the flight panics, or a runtime drops the flight, the calls that wait for its trips get an error, and the key can
+/// be used again. If a flight panics while it is polled by the call that began it, that call panics.
+impl<A: StoredAlgorithm> Drop for Flight<A> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let is_own = |_: &Arc<str>, waiting: &Waiting<A>| waiting.flight == self.number;
+            let _waiting = self.trips.flights.remove_if(&self.key, is_own);
+        }
+    }
+}
+
+impl Found {
+    /// Applies the calls in order to the state. Returns the outcomes, the new state, and whether that state must be
+    /// written.
+    fn apply<A: StoredAlgorithm>(
+        &self,
+        plan: &Plan<A>,
+        batch: &[Pending<A>],
+    ) -> Result<(Vec<Outcome>, States<A>, bool), RedisError> {
+        let mut state = plan.decode(&self.text, self.now)?;
+        let mut must_write = false;
+        let apply = |call: &Pending<A>| {
+            let (outcome, changed) = state.apply(plan, &call.operation, self.now);
+            must_write |= changed;
+            outcome
+        };
+        let outcomes = batch.iter().map(apply).collect();
+        Ok((outcomes, state, must_write))
+    }
+}
+
+impl<A: StoredAlgorithm> Denials<A> {
+    fn new(longest: Duration) -> Self {
+        let longest = Nanos::from(longest).0;
+        let sets = if longest == 0 { 0 } else { SETS };
+        let sets = (0..sets).map(|_| Mutex::default()).collect();
+        Self { sets, hasher: RandomState::new(), longest, forgotten: AtomicU64::default() }
+    }
+
+    /// Returns the set of a key, or `None` if this store remembers no states.
+    fn set(&self, key: &str) -> Option<MutexGuard<'_, Vec<Remembered<A>>>> {
+        let sets = self.sets.len() as u64;
+        // The index is below the number of sets, so it fits.
+        let index = self.hasher.hash_one(key).checked_rem(sets)? as usize;
+        Some(self.sets[index].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Remembers a state, if no unit is available in the state now, but a unit can become available later.
+    fn remember(&self, key: &Arc<str>, plan: &Arc<Plan<A>>, mut state: A::State, now: Nanos, sent: Nanos) {
+        // If a denial changes the state, each call must be sent.
+        if self.longest == 0 || plan.algorithm.counts_denials() {
+            return;
+        }
+        let one = plan.algorithm.peek(&mut state, now, 1);
+        if one.is_allowed() || one.never_fits() {
+            return;
+        }
+        let Some(mut set) = self.set(key) else { return };
+        let remembered = Remembered { key: Arc::clone(key), plan: Arc::clone(plan), state, now, sent };
+        let same = set.iter().position(|old| old.key == *key);
+        let oldest = || (0..set.len()).filter(|_| set.len() >= SET_KEYS).min_by_key(|old| set[*old].sent);
+        match same.or_else(oldest) {
+            Some(place) => set[place] = remembered,
+            None => set.push(remembered),
+        }
+    }
+
+    /// Returns the denial of a call at `local`, a time of this process's clock, if the remembered state denies the
+    /// call.
+    fn answer(
+        &self,
+        key: &Arc<str>,
+        plan: &Arc<Plan<A>>,
+        call: &Operation<A>,
+        local: Nanos,
+    ) -> Option<Decision> {
+        if self.longest == 0 || call.cost() == 0 {
+            return None;
+        }
+        let mut set = self.set(key)?;
+        let place = set.iter().position(|remembered| remembered.key == *key)?;
+        let remembered = &set[place];
+        let elapsed = local.saturating_since(remembered.sent);
+        let mut decision = None;
+        if elapsed <= self.longest && Arc::ptr_eq(plan, &remembered.plan) {
+            let now = remembered.now.saturating_add(elapsed);
+            let peeked = call.peek(plan, remembered.state.clone(), now);
+            decision = Some(peeked).filter(|decision| !decision.is_allowed());
+        }
+        if decision.is_none() {
+            set.swap_remove(place);
+        }
+        decision
+    }
+
+    /// Returns how often states were forgotten. If this number has changed since a state was read, the state must not
+    /// be remembered.
+    fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
+    fn forget(&self, key: &str) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        if let Some(mut set) = self.set(key) {
+            set.retain(|remembered| *remembered.key != *key);
+        }
+    }
+
+    fn clear(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        for set in &self.sets {
+            set.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn log_not_replaced(error: &RedisError) {
+    tracing::error!(%error, "tower-throttle: the algorithm was not replaced");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_not_replaced(_: &RedisError) {}
+
+#[cfg(test)]
+mod tests;
