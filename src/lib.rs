@@ -6,7 +6,7 @@
 //! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Some algorithms queue calls that cannot be admitted
 //! now. These are [`LeakyBucket`](algorithm::LeakyBucket), [`Smooth`](algorithm::Smooth), and any algorithm on which
 //! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. A window on which `priority(percent)` was called
-//! queues only calls with [priority](algorithm::Priority). The layer forwards a queued call when the algorithm admits
+//! queues only calls with [priority](algorithm#priority). The layer forwards a queued call when the algorithm admits
 //! the call.
 //!
 //! # First steps

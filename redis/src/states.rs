@@ -235,9 +235,9 @@ impl<A: StoredAlgorithm> States<A> {
                     algorithm.charge_more(state, now, cost);
                 }
                 Action::ChargeMore => algorithm.charge_more(state, now, cost),
-                Action::Refund => algorithm.refund(state, now, cost),
-                Action::Undo(charged_at) => algorithm.undo(state, now, cost, charged_at),
-                Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost),
+                Action::Refund => algorithm.refund(state, now, cost, None),
+                Action::Undo(charged_at) => algorithm.refund(state, now, cost, Some(charged_at)),
+                Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost, None),
                 _ => {}
             }
         }
@@ -376,11 +376,11 @@ impl<A: StoredAlgorithm> Operation<A> {
             }
             Action::Peek => (algorithm.peek(state, now, cost), false),
             Action::Refund => {
-                algorithm.refund(state, now, cost);
+                algorithm.refund(state, now, cost, None);
                 (algorithm.peek(state, now, 0), true)
             }
             Action::Undo(charged_at) => {
-                algorithm.undo(state, now, cost, charged_at);
+                algorithm.refund(state, now, cost, Some(charged_at));
                 (algorithm.peek(state, now, 0), true)
             }
             Action::ChargeMore => {

@@ -238,9 +238,7 @@ impl Algorithm for Concurrency {
     }
 
     /// Does nothing: the units of a call are released only when the call ends.
-    fn refund(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64) {}
-
-    fn undo(&self, _state: &mut ConcurrencyState, _now: Nanos, _cost: u64, _charged_at: Nanos) {}
+    fn refund(&self, _: &mut ConcurrencyState, _: Nanos, _: u64, _: Option<Nanos>) {}
 
     fn charge_saturating(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
         state.last = now;
@@ -273,8 +271,6 @@ impl Algorithm for Concurrency {
         state.held
     }
 
-    fn reset_state(&self, _state: &mut ConcurrencyState, _fresh: ConcurrencyState) {}
-
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         Some(self.queue_config.untimed())
@@ -292,6 +288,9 @@ impl Algorithm for Concurrency {
         state.held = state.held.saturating_add(cost);
         Some(ready_at)
     }
+
+    /// Does nothing: the units of a call are released only when the call ends.
+    fn restore(&self, _state: &mut ConcurrencyState, _before: ConcurrencyState) {}
 }
 
 /// The units of a call in the [totals](Concurrency::total) of its algorithm. They are subtracted from the totals

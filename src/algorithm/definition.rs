@@ -1,6 +1,8 @@
 //! The trait [`Algorithm`], and what only its methods return.
 
+use std::cmp::Ordering;
 use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use crate::algorithm::{QueueConfig, QuotaPolicy, Semaphore};
@@ -13,8 +15,18 @@ use crate::decision::Decision;
 /// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
 /// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
-/// An algorithm that queues no calls needs only the required methods. An algorithm that queues calls implements
-/// [`queue_config`](Algorithm::queue_config) as well.
+/// What an algorithm implements depends on what it does:
+///
+/// | an algorithm | implements |
+/// |---|---|
+/// | that decides calls | the eight required methods |
+/// | whose admitted calls hold units until they end | also [`NEEDS_RELEASE`](Algorithm::NEEDS_RELEASE), which is then `true`, and [`release`](Algorithm::release). So that a reset keeps the calls in progress and no key that has some is evicted, also [`in_flight`](Algorithm::in_flight), [`charge_saturating`](Algorithm::charge_saturating) and [`restore`](Algorithm::restore) |
+/// | that queues calls | also [`queue_config`](Algorithm::queue_config). [`UNDO_BY_COPY`](Algorithm::UNDO_BY_COPY) and the methods below `queue_config` have defaults, by `check` and `peek` |
+/// | that has several limits | also [`for_each_policy`](Algorithm::for_each_policy) |
+///
+/// [`DENIALS_STAND`](Algorithm::DENIALS_STAND), [`ADDS_UP`](Algorithm::ADDS_UP) and [`usage`](Algorithm::usage) let a
+/// store do less work. Without them, nothing is decided differently, except that a full store may choose other keys to
+/// evict.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
@@ -25,16 +37,17 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// The way in which a store undoes the latest admission of a queued call. With `true`, the store copies the state
     /// before each such admission, and undoes the admission by [restoring](Algorithm::restore) the copy. With `false`,
-    /// the store calls [`undo`](Algorithm::undo). Choose `false` if `undo` is as exact as a copy, or if a copy is
-    /// expensive.
+    /// the store calls [`refund`](Algorithm::refund) with the time of the charge. Choose `false` if this is as exact as a
+    /// copy, or if a copy is expensive.
     ///
     /// A tuple whose members all have `true` here, and [need no release](Algorithm::NEEDS_RELEASE), copies their states
     /// before each call, and calls `check` of all members. If a member denies the call, the members that allowed it get
-    /// their copies back, and neither `undo` nor `refund` is called.
+    /// their copies back, and `refund` is not called.
     const UNDO_BY_COPY: bool = true;
 
-    /// `true` if a [`refund`](Algorithm::refund) removes one of several [projected](Algorithm::project) calls exactly:
-    /// the state is then the same as if that call had never been projected.
+    /// `true` if a [`refund`](Algorithm::refund) without the time of the charge removes one of several
+    /// [projected](Algorithm::project) calls exactly: the state is then the same as if that call had never been
+    /// projected.
     const ADDS_UP: bool = false;
 
     /// `true` if an admitted call holds units until the call ends. If `true`, the store calls
@@ -47,30 +60,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// it to `now`. If `true`, a store may deny such calls without calling `check`.
     const DENIALS_STAND: bool = false;
 
-    /// `true` if [`usage`](Algorithm::usage) is the used fraction of the quota of [`policy`](Algorithm::policy), and
-    /// nothing else in the state of a key makes decisions stricter than those on a new key. If `true`, a store may
-    /// evict a key that has used one unit without comparing the key with others.
-    const USAGE_IS_OF_QUOTA: bool = false;
-
     /// Returns the state of a new key at `now`.
     ///
     /// The limiter was created at `created_at`, and the key has been idle since then.
     fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State;
-
-    /// Undoes a charge of `cost` units that was made at `charged_at`. At most the units that still count are given
-    /// back.
-    ///
-    /// Other charges of the key are not affected. A [`refund`](Algorithm::refund), in contrast, does not know which
-    /// charge it is for. The algorithms of this crate undo nothing if the clock was set back by more than one period,
-    /// to before `charged_at`.
-    ///
-    /// The default implementation treats a charge as expired if `now` is after `charged_at`, and refunds `cost`
-    /// otherwise.
-    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
-        if now <= charged_at {
-            self.refund(state, now, cost);
-        }
-    }
 
     /// Returns the latest clock reading that the state has observed.
     fn last_update(&self, state: &Self::State) -> Nanos;
@@ -86,7 +79,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Gives back up to `cost` units that were charged and still count. Units that no longer count are not given back:
     /// a key never has more units available than a fresh key.
-    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64);
+    ///
+    /// `charged_at` is the time of the charge. If it is `None`, it is not known which charge the refund is for. If it is
+    /// known, the refund undoes that charge, as far as its units still count, and other charges of the key are not
+    /// affected. An algorithm that cannot tell which charges still count may treat a charge as expired if `now` is after
+    /// `charged_at`. The algorithms of this crate undo nothing if the clock was set back by more than one period, to
+    /// before `charged_at`.
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>);
 
     /// Converts `state` at `now` from the configuration `old` to this configuration.
     ///
@@ -94,12 +93,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges a call that another tier has admitted, even if `self` would deny the call. By default, charges only as
-    /// many units as are available. [`Concurrency`](super::Concurrency) charges all units of the call.
-    /// [`Tiered`](super::Tiered) calls this method.
+    /// Charges a call that another tier has admitted, or that was admitted before a reset, even if `self` would deny the
+    /// call. By default, charges only as many units as are available. [`Concurrency`](super::Concurrency) charges all
+    /// units of the call. [`Tiered`](super::Tiered) and resets call this method.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        let room = self.peek(state, now, 0).remaining();
-        let _ = self.check(state, now, cost.min(room));
+        charge_available(self, state, now, cost);
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
@@ -150,6 +148,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     fn for_each_total(&self, _f: &mut dyn FnMut(&Semaphore)) {}
 
     /// Returns the number of units that calls in progress hold for the key. A key with such units is never evicted.
+    ///
+    /// A reset gives the key the state of a new key, to which these units are [charged](Algorithm::charge_saturating).
+    /// Then the state is [restored](Algorithm::restore) to that of a new key. So the state keeps only what `restore`
+    /// does not undo: the units of calls in progress.
     fn in_flight(&self, _state: &Self::State) -> u64 {
         0
     }
@@ -158,7 +160,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// keys, and evict the key with the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
-    /// the limit that is used.
+    /// the limit that is used. An algorithm returns [`Usage::of_quota`] for all states or for none. An algorithm that
+    /// contains other algorithms returns the highest of their usages as [`Usage::of_part`].
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
@@ -167,17 +170,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// out the others. Only [`Lockout`](super::Lockout), and algorithms that contain one, implement this method.
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
-    /// Resets the state to `fresh`, except for the units that calls in progress hold.
-    fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
-        *state = fresh;
-    }
-
     /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls. A call that cannot pass now is
     /// then denied.
     ///
-    /// This method and the methods below it are for queues. Of these methods, an algorithm that queues calls needs to
-    /// implement only this one. By default, the first queued call is tried when the `retry_after` that
-    /// [`peek`](Algorithm::peek) reports has passed, and is admitted if [`check`](Algorithm::check) allows it.
+    /// This method and the methods below it are for queues, except that a reset calls [`restore`](Algorithm::restore)
+    /// as well. Of these methods, an algorithm that queues calls needs to implement only this one. By default, the first
+    /// queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports has passed, and is admitted if
+    /// [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         None
@@ -246,7 +245,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 
     /// Undoes the latest admission of a queued call. `before` is a copy of the state from before the admission. The
-    /// copy is advanced to the latest clock reading, and replaces the state.
+    /// copy is advanced to the latest clock reading, and replaces the state. Units that calls hold until they end stay
+    /// counted, because only [`release`](Algorithm::release) gives them back. So an algorithm with
+    /// [`in_flight`](Algorithm::in_flight) units implements this method.
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         let now = self.last_update(state);
         *state = before;
@@ -260,21 +261,53 @@ pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
     algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
+/// Returns whether calls with priority are treated differently from other calls.
+pub(crate) fn lends_to_priority<A: Algorithm>(algorithm: &A) -> bool {
+    algorithm.queue_config().is_some_and(|queue| queue.priority_units().is_some())
+}
+
+/// Charges `cost` units, or as many of them as are available.
+pub(super) fn charge_available<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) {
+    let room = algorithm.peek(state, now, 0).remaining();
+    let _ = algorithm.check(state, now, cost.min(room));
+}
+
+/// Resets `state` to `fresh`, the state of a new key at `now`, except that calls in progress stay counted.
+pub(crate) fn reset<A: Algorithm>(algorithm: &A, state: &mut A::State, fresh: A::State, now: Nanos) {
+    let held = algorithm.in_flight(state);
+    *state = fresh;
+    if held > 0 {
+        let fresh = state.clone();
+        algorithm.charge_saturating(state, now, held);
+        // Only the units of calls in progress stay charged.
+        algorithm.restore(state, fresh);
+    }
+}
+
 /// The used fraction of a key's limit. A store that has no room for a new key compares usages to choose the key to
 /// evict.
 ///
 /// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
 /// [`LOCKED_OUT`](Usage::LOCKED_OUT) is above `FULL`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Usage(u64);
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// The fraction, in units of 2^-32.
+    fraction: u64,
+    /// `true` if the fraction is that of the quota, and nothing else in the state of the key counts.
+    is_of_quota: bool,
+}
 
 impl Usage {
     /// Nothing is used.
-    pub const NONE: Self = Self(0);
+    pub const NONE: Self = Self::new(0);
     /// The limit is reached: nothing remains.
-    pub const FULL: Self = Self(1 << 32);
+    pub const FULL: Self = Self::new(1 << 32);
     /// The key is locked out, even if units remain.
-    pub const LOCKED_OUT: Self = Self(Self::FULL.0 + 1);
+    pub const LOCKED_OUT: Self = Self::new(Self::FULL.fraction + 1);
+
+    const fn new(fraction: u64) -> Self {
+        Self { fraction, is_of_quota: false }
+    }
 
     /// Returns the usage of a key that has used `used` of `limit` units. The result is [`FULL`](Usage::FULL) if `used`
     /// is at least `limit`, and less otherwise.
@@ -286,9 +319,31 @@ impl Usage {
         // The result is less than 2^32, since `used` is less than `limit`. If possible, the division is in 64 bits,
         // because it then takes less time.
         match used >> 32 {
-            0 => Self((used << 32) / limit),
-            _ => Self((((used as u128) << 32) / limit as u128) as u64),
+            0 => Self::new((used << 32) / limit),
+            _ => Self::new((((used as u128) << 32) / limit as u128) as u64),
         }
+    }
+
+    /// Returns the usage of a key that has used `used` units of `quota`, the quota of
+    /// [`policy`](Algorithm::policy), if nothing else in the state of the key makes decisions stricter than those on a
+    /// new key. A store may evict a key that has used one unit of a large quota without comparing the key with others.
+    #[inline]
+    #[must_use]
+    pub const fn of_quota(used: u64, quota: u64) -> Self {
+        Self { is_of_quota: true, ..Self::of(used, quota) }
+    }
+
+    /// Returns the same usage for a state of which only a part was used, and whose other parts may be used as well.
+    #[inline]
+    #[must_use]
+    pub const fn of_part(self) -> Self {
+        Self::new(self.fraction)
+    }
+
+    /// Returns whether this is a usage [of the quota](Usage::of_quota).
+    #[must_use]
+    pub const fn is_of_quota(self) -> bool {
+        self.is_of_quota
     }
 
     /// Returns the usage that follows from the decision on a peek of cost 0.
@@ -298,13 +353,43 @@ impl Usage {
 
     /// Returns a number that is ordered as usages are. The number is less than 2^33.
     pub(crate) const fn to_bits(self) -> u64 {
-        self.0
+        self.fraction
     }
 
     /// Returns whether the limit is reached or the key is locked out.
     #[must_use]
     pub const fn is_full(self) -> bool {
-        self.0 >= Self::FULL.0
+        self.fraction >= Self::FULL.fraction
+    }
+}
+
+/// Usages are equal if they are the same fraction.
+impl PartialEq for Usage {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.fraction == other.fraction
+    }
+}
+
+impl Eq for Usage {}
+
+impl PartialOrd for Usage {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Usage {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.fraction.cmp(&other.fraction)
+    }
+}
+
+impl Hash for Usage {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.fraction.hash(hasher);
     }
 }
 

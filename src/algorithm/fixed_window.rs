@@ -4,10 +4,11 @@ use crate::algorithm::clock_step::{ClockStep, step};
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::stored::{StepKind, numbers_of, scale_of};
 use crate::algorithm::{
-    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm,
+    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 use crate::quota::Quota;
 
 /// A count that starts again at 0 when its window ends.
@@ -157,7 +158,6 @@ impl Algorithm for FixedWindow {
     type State = FixedWindowState;
 
     const DENIALS_STAND: bool = true;
-    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> FixedWindowState {
         FixedWindowState { last: now, age: 0, count: 0 }
@@ -191,16 +191,12 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Gives back units of the current window. Units of earlier windows no longer count.
-    fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) {
+    /// Gives back units of the current window. Units of earlier windows no longer count, nor does a charge that was made
+    /// in an earlier window.
+    fn refund(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
-        state.count = state.count.saturating_sub(cost);
-    }
-
-    /// Undoes the charge if it was made in the current window.
-    fn undo(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.advance(state, now);
-        if charged_at <= state.last && state.last.saturating_since(charged_at) <= state.age {
+        let (last, age) = (state.last, state.age);
+        if charged_at.is_none_or(|at| at <= last && last.saturating_since(at) <= age) {
             state.count = state.count.saturating_sub(cost);
         }
     }
@@ -221,6 +217,12 @@ impl Algorithm for FixedWindow {
         let period = self.quota.period_nanos();
         let step = step(state.last, now, period);
         step.behind == 0 && (state.count == 0 || state.age.saturating_add(step.elapsed) >= period)
+    }
+
+    fn usage(&self, state: &FixedWindowState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        self.advance(&mut state, now);
+        Usage::of_quota(state.count, self.quota.limit())
     }
 
     #[inline]
@@ -268,6 +270,10 @@ impl StoredAlgorithm for FixedWindow {
         Some(FixedWindowState { last, age, count: numbers.at_most(self.quota.limit())? })
     }
 
+    fn check_storable(&self) -> Result<(), ConfigError> {
+        self.queue_config.check_storable()
+    }
+
     fn script(&self) -> Option<ScriptSteps> {
         let period = self.quota.period_nanos();
         let micros = period.is_multiple_of(1_000).then_some(u128::from(period / 1_000))?;
@@ -276,4 +282,4 @@ impl StoredAlgorithm for FixedWindow {
     }
 }
 
-queue_methods!(FixedWindow, "as many calls as the limit");
+queue_methods!(FixedWindow);

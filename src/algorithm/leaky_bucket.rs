@@ -279,22 +279,17 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot earlier by one interval per unit, but not before the key's time.
-    fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
+    /// Moves the next slot earlier by one interval per unit, but not before the key's time. If the time of the charge is
+    /// known, undoes the part of the charge whose intervals cannot have passed since then.
+    fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.observe(state, now);
+        let passed = match charged_at {
+            None => 0,
+            Some(at) if at <= state.last => self.rate.grains(state.last.saturating_since(at)),
+            Some(_) => return,
+        };
         if !state.next.is_due() {
-            state.next = state.next.sooner(self.rate.units(cost)).max(Slot::NOW);
-        }
-    }
-
-    /// Undoes the part of the charge whose intervals cannot have passed since `charged_at`.
-    fn undo(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.observe(state, now);
-        if charged_at <= state.last && !state.next.is_due() {
-            let grains = self
-                .rate
-                .units(cost)
-                .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
+            let grains = self.rate.units(cost).saturating_sub(passed);
             state.next = state.next.sooner(grains).max(Slot::NOW);
         }
     }

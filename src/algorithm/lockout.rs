@@ -6,8 +6,7 @@ use crate::algorithm::clock_step::step;
 use crate::algorithm::definition::LockoutBuilder;
 use crate::algorithm::stored::numbers_of;
 use crate::algorithm::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueConfig, QuotaPolicy, Semaphore, SlidingCounter,
-    SlidingLog, SlidingWindow, Smooth, StateReader, StateWriter, StoredAlgorithm, TokenBucket, Usage,
+    Algorithm, QueueConfig, QuotaPolicy, Semaphore, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -286,12 +285,8 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             .with_locked_out(checked.is_locked_out())
     }
 
-    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        self.algorithm.refund(&mut state.state, now, cost);
-    }
-
-    fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.algorithm.undo(&mut state.state, now, cost, charged_at);
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
+        self.algorithm.refund(&mut state.state, now, cost, charged_at);
     }
 
     /// Keeps the rest of a lockout, at most the new duration. Keeps the counted denials if the new window has not
@@ -329,11 +324,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.release(&mut state.state, now, cost);
     }
 
-    fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
-        state.count = fresh.count;
-        self.algorithm.reset_state(&mut state.state, fresh.state);
-    }
-
     fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
         self.algorithm.for_each_total(f);
     }
@@ -347,11 +337,12 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         let mut count = state.count;
         self.advance(&mut count, now);
-        match (count.left, count.denials) {
-            (0, 0 | SHARED) => self.algorithm.usage(&state.state, now),
-            (0, denials) => self.algorithm.usage(&state.state, now).max(Usage::of(denials, self.denials)),
-            _ => Usage::LOCKED_OUT,
-        }
+        let denied = match (count.left, count.denials) {
+            (0, 0 | SHARED) => Usage::NONE,
+            (0, denials) => Usage::of(denials, self.denials),
+            _ => return Usage::LOCKED_OUT,
+        };
+        self.algorithm.usage(&state.state, now).max(denied).of_part()
     }
 
     fn set_shared(&self, state: &mut Self::State, shared: bool) {
@@ -476,9 +467,9 @@ fn nanos(span: Duration) -> u64 {
 }
 
 macro_rules! block_for {
-    ($($algorithm:ty)+) => {
+    ($($algorithm:ident $step:tt;)+) => {
         $(
-            impl $algorithm {
+            impl super::$algorithm {
                 /// Locks a key out for `duration` when a number of its calls were denied within one window. The method
                 /// `after(n)` of the result sets the number, and returns the [`Lockout`], whose docs have an example. The
                 /// window is as long as the longest window of the algorithm's policies. If the policies have no window,
@@ -495,7 +486,8 @@ macro_rules! block_for {
     };
 }
 
-block_for!(Concurrency FixedWindow SlidingWindow SlidingCounter SlidingLog TokenBucket LeakyBucket Smooth);
+// An algorithm has this method without an import of the trait, which has the method for all other types.
+for_each_algorithm!(block_for);
 
 #[cfg(test)]
 mod tests {

@@ -58,7 +58,7 @@
 //! |---|---|---|
 //! | ten a second **and** a thousand a day: a call is charged to both limits or to neither | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | none beyond the states of the members |
 //! | a key that is denied ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
-//! | payments to borrow from the next window | `window.priority(20)`: [`Priority`] | none |
+//! | payments to borrow from the next window | `window.priority(20)`: [priority](#priority) | none |
 //! | free and paying users, or limits chosen for each request | [`Tiered`] | the size of the algorithm, and 24 bytes |
 //!
 //! To limit *different* keys so that a call is charged to all of them or to none, join layers with
@@ -86,6 +86,69 @@
 //! [`SlidingWindow`], a [`SlidingLog`] or a [`Concurrency`], the call takes a peek and a check of each limit instead.
 //! The limits that deny a call are checked in both cases, because a limit may count its denials. The states are stored
 //! next to each other.
+//!
+//! ## Priority
+//!
+//! The method `priority(percent)` of [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`] lets calls
+//! with priority borrow units of the next window. A call without priority is decided as if the method had not been called,
+//! except that the call never waits, and is denied while calls with priority are queued. A call [with
+//! priority](crate::limiter::RateLimiter::acquire_with_priority) that cannot pass now is queued until the window has room
+//! for the call. If the total cost of the queue would then exceed the given percentage of the limit, the call is denied.
+//! The wait is at most one period. With a [`SlidingWindow`], it is at most one period plus one slice. With a
+//! [`SlidingCounter`], whose units count in two windows, it is at most two periods. The `retry_after` of a denied call
+//! assumes that the queued calls are released on time. A call that is released late is charged late, so the real wait can
+//! be longer.
+//!
+//! The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
+//! [`Tiered`] and [`Lockout`] have the calls with priority of the windows that they contain. Tuples have none. In an
+//! algorithm of your own, [`QueueConfig::priority_only`] lets only calls with priority wait. With any other algorithm, a
+//! call with priority is decided as any other call, and the first such call of a limiter is logged as a warning (feature
+//! `tracing`).
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! use std::time::Duration;
+//! use tower_throttle::algorithm::FixedWindow;
+//! use tower_throttle::{Quota, RateLimiter};
+//!
+//! let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(4)).priority(50));
+//! assert!(limiter.check_n("upstream", 4).is_allowed());
+//! assert!(!limiter.acquire("upstream").await.is_allowed());
+//! let payment = limiter.acquire_with_priority("upstream", 1).await;
+//! assert!(payment.is_allowed());
+//! assert_eq!(payment.delay(), Duration::from_secs(1));
+//! # }
+//! ```
+//!
+//! **Problem.** The window is already used up, and a call arrives that must not be denied, such as a payment among page
+//! views.
+//!
+//! **Naive answer.** Admit the call over the limit.
+//!
+//! **Where it breaks.** Important calls are not limited at all. Many of them together overload the service that the
+//! limit protects.
+//!
+//! **The idea** (from Alibaba's Sentinel, where it is called *occupy*). A call with priority takes its units from the
+//! next window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
+//!
+//! ```text
+//!   limit 4, priority for 50 %
+//!
+//!            window          next window
+//!   ├───────────────────────┼───────────────────────┤
+//!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
+//!            │   └ queued ──────────┘   └──── what is left for the others
+//!            └ denied: it has no priority            ③ is denied: half of the next window is taken
+//! ```
+//!
+//! In this crate, the borrowing calls are queued, and no other call overtakes them. So their units are reserved without
+//! a charge, and if a borrowing call is cancelled, other calls can use its units.
+//!
+//! **Invariant.** The limit of the window holds for all calls. The queued calls cost at most the given percentage of
+//! the limit.
+//!
+//! **Cost.** A key takes no more memory than without priority, except for the waiters in the queue.
 //!
 //! # Pictures
 //!
@@ -117,6 +180,39 @@
 //! the key's time, the key's time stands still. If the clock is further behind, the algorithm assumes that the clock
 //! was set back: the key's used units stay used, and the key's time continues from the new reading.
 
+/// Passes the algorithms of this crate to the macro `list`: those that are neither combined nor contain another algorithm.
+/// An algorithm that a script can decide has a *kind of step* in brackets, with the numbers of its arguments and of its
+/// own local variables. Several algorithms may have the same kind, which is in the row of the first of them.
+macro_rules! for_each_algorithm {
+    ($list:ident) => {
+        $list! {
+            Concurrency [];
+            FixedWindow [
+                /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
+                FixedWindow 3 4
+            ];
+            SlidingWindow [
+                /// The arguments are the limit, the period in nanoseconds, the length of a slice in nanoseconds, and the
+                /// number of slices.
+                SlidingWindow 4 7
+            ];
+            SlidingCounter [
+                /// The arguments are the limit, and the period in microseconds.
+                SlidingCounter 2 6
+            ];
+            SlidingLog [];
+            TokenBucket [
+                /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that each
+                /// unit of the cost adds, the capacity in grains, the grains that must be free for each unit of the cost
+                /// (0 for a leaky bucket), the period in microseconds, and the maximum number of grains in a state.
+                Bucket 6 3
+            ];
+            LeakyBucket [];
+            Smooth [];
+        }
+    };
+}
+
 mod clock_step;
 mod concurrency;
 pub(crate) mod definition;
@@ -134,19 +230,17 @@ pub(crate) mod stored;
 mod token_bucket;
 
 // These modules come last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
-// before `block_for` and `priority`.
+// before `block_for`.
 mod lockout;
-mod priority;
 mod tiered;
 mod tuple;
 
 pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
-pub(crate) use definition::holds_requests;
 pub use definition::{Algorithm, Usage};
+pub(crate) use definition::{holds_requests, lends_to_priority, reset};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use lockout::{Lockout, LockoutState};
-pub use priority::{HasPriority, Priority};
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
 pub(crate) use quota_policy::QuotaUnit;
@@ -163,7 +257,7 @@ pub use token_bucket::{TokenBucket, TokenBucketState};
 #[doc(hidden)]
 pub use self::stored::ScriptSteps;
 #[doc(hidden)]
-pub use self::{definition::LockoutBuilder, priority::Window, semaphore::Semaphore};
+pub use self::{definition::LockoutBuilder, semaphore::Semaphore};
 
 #[cfg(test)]
 mod tests {
@@ -186,7 +280,6 @@ mod tests {
         type StateOf<A> = <A as Algorithm>::State;
         assert_eq!(size_of::<StateOf<(TokenBucket, SlidingCounter)>>(), 24 + 32);
         assert_eq!(size_of::<StateOf<Lockout<TokenBucket>>>(), 24 + 32);
-        assert_eq!(size_of::<StateOf<Priority<FixedWindow>>>(), 24);
         assert_eq!(size_of::<StateOf<Tiered<TokenBucket>>>(), 24 + 24 + size_of::<TokenBucket>());
         let algorithms = [size_of::<FixedWindow>(), size_of::<TokenBucket>(), size_of::<LeakyBucket>()];
         assert!(algorithms.iter().all(|size| (32..=72).contains(size)), "{algorithms:?}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Nanos;
+use crate::error::ConfigError;
 
 /// The configuration of a key's queue: how many calls may wait, how long each may wait, and what happens when the queue
 /// is full.
@@ -85,10 +86,14 @@ impl QueueConfig {
         Self { bounded: true, enabled: true, ..self }
     }
 
-    /// Sets how many calls may wait, and enables the queue for requests of a layer.
+    /// Sets how many calls may wait, and enables the queue for requests of a layer. Changes nothing if [only calls with
+    /// priority wait](QueueConfig::priority_only).
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
-        Self { places, bounded: true, enabled: true, explicit: true, ..self }
+        match self.priority_only {
+            true => self,
+            false => Self { places, bounded: true, enabled: true, explicit: true, ..self },
+        }
     }
 
     /// Sets the maximum time that a call waits, and enables the queue for requests of a layer.
@@ -103,10 +108,18 @@ impl QueueConfig {
         Self { overflow, ..self.for_all() }
     }
 
-    /// Lets only calls with priority wait, up to a total cost of `units`.
+    /// Lets only calls with priority wait, up to a total cost of `units`. Then no call of a full queue takes the place of
+    /// another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
     #[must_use]
     pub const fn priority_only(self, units: u64) -> Self {
         Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
+    }
+
+    /// Lets only calls with priority wait, up to a total cost of `percent` of `limit`.
+    pub(super) const fn borrowing(self, limit: u64, percent: u8) -> Self {
+        assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
+        // The result is at most the limit, so it fits.
+        self.priority_only((limit as u128 * percent as u128 / 100) as u64)
     }
 
     /// Makes the `limit` and `remaining` of a decision include the places of the queue, if the call may be queued. The
@@ -164,6 +177,17 @@ impl QueueConfig {
         }
     }
 
+    /// Returns an error if only calls with priority wait, because other machines do not know which calls wait.
+    pub(super) fn check_storable(&self) -> Result<(), ConfigError> {
+        match self.priority_only {
+            false => Ok(()),
+            true => Err(ConfigError::new(
+                "a window with priority cannot be kept in Redis, since calls with priority wait in the queue of one \
+                 process: remove `.priority(..)`, or keep the limit in memory",
+            )),
+        }
+    }
+
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn priority_units(&self) -> Option<u64> {
         if self.priority_only { Some(self.places) } else { None }
@@ -207,8 +231,27 @@ impl QueueConfig {
     }
 }
 
-/// Defines the methods that configure the queue of an algorithm: `queue`, `max_wait` and `overflow`.
+/// Defines the methods that configure the queue of an algorithm: `queue`, `max_wait` and `overflow`. For a window, also
+/// defines `priority`.
 macro_rules! queue_methods {
+    ($window:ty) => {
+        queue_methods!($window, "as many calls as the limit");
+
+        impl $window {
+            /// Lets calls with priority borrow up to `percent` of the limit from the next window. Each of these calls
+            /// waits at most the `max_wait` of this algorithm. No other calls wait, so `queue` and `overflow` have no
+            /// effect. See [priority](crate::algorithm#priority).
+            ///
+            /// # Panics
+            ///
+            /// Panics if `percent` is above 100.
+            #[must_use]
+            pub const fn priority(mut self, percent: u8) -> Self {
+                self.queue_config = self.queue_config.borrowing(self.quota.limit(), percent);
+                self
+            }
+        }
+    };
     ($algorithm:ty, $default:literal) => {
         impl $algorithm {
             /// Sets how many calls may wait, per key. With 0, no call waits.

@@ -5,10 +5,11 @@ use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::div_rem;
 use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of, scale_of};
 use crate::algorithm::{
-    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm,
+    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 use crate::quota::Quota;
 
 /// Two counts that estimate a sliding window.
@@ -180,7 +181,6 @@ impl Algorithm for SlidingCounter {
     type State = SlidingCounterState;
 
     const DENIALS_STAND: bool = true;
-    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingCounterState {
         SlidingCounterState { last: now, into: 0, previous: 0, current: 0 }
@@ -215,20 +215,20 @@ impl Algorithm for SlidingCounter {
     }
 
     /// Gives back units of the current window first, then of the previous window. A unit of the previous window frees
-    /// only its current weight.
-    fn refund(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) {
+    /// only its current weight. So if the time of the charge is known, the charge is undone only if it was made in the
+    /// current window.
+    fn refund(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
         let current = cost.min(state.current);
-        state.current -= current;
-        state.previous = state.previous.saturating_sub(cost - current);
-    }
-
-    /// Undoes the charge if it was made in the current window. A charge of the previous window stays, since its units
-    /// weigh less than when they were charged.
-    fn undo(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.advance(state, now);
-        if charged_at <= state.last && state.last.saturating_since(charged_at) <= state.into {
-            state.current = state.current.saturating_sub(cost);
+        match charged_at {
+            None => {
+                state.current -= current;
+                state.previous = state.previous.saturating_sub(cost - current);
+            }
+            Some(at) if at <= state.last && state.last.saturating_since(at) <= state.into => {
+                state.current -= current;
+            }
+            Some(_) => {}
         }
     }
 
@@ -247,6 +247,12 @@ impl Algorithm for SlidingCounter {
     fn is_fresh(&self, state: &SlidingCounterState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         step.behind == 0 && self.reset(state, 0) <= step.elapsed
+    }
+
+    fn usage(&self, state: &SlidingCounterState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        self.advance(&mut state, now);
+        Usage::of_quota(self.estimate(&state), self.quota.limit())
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -300,6 +306,10 @@ impl StoredAlgorithm for SlidingCounter {
         Some(SlidingCounterState { last, into, previous, current })
     }
 
+    fn check_storable(&self) -> Result<(), ConfigError> {
+        self.queue_config.check_storable()
+    }
+
     fn script(&self) -> Option<ScriptSteps> {
         let (limit, period) = (u128::from(self.quota.limit()), self.quota.period_nanos());
         let micros = period.is_multiple_of(1_000).then_some(u128::from(period / 1_000))?;
@@ -311,4 +321,4 @@ impl StoredAlgorithm for SlidingCounter {
     }
 }
 
-queue_methods!(SlidingCounter, "as many calls as the limit");
+queue_methods!(SlidingCounter);

@@ -205,7 +205,6 @@ impl Algorithm for SlidingLog {
 
     const UNDO_BY_COPY: bool = false;
     const DENIALS_STAND: bool = true;
-    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingLogState {
         SlidingLogState { last: now, time: 0, total: 0, base: 0, hits: VecDeque::new() }
@@ -241,17 +240,14 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units first, because all newer units stay counted for longer.
-    fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) {
+    /// Gives back the oldest units first, because all newer units stay counted for longer. If the time of the charge is
+    /// known, undoes the charge if it was made within the last period.
+    fn refund(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
-        Self::remove_oldest(state, cost);
-    }
-
-    /// Undoes the charge if it was made within the last period.
-    fn undo(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.advance(state, now);
-        if charged_at <= state.last && state.last.saturating_since(charged_at) < self.quota.period_nanos() {
-            Self::remove_at_age(state, cost, state.last.saturating_since(charged_at));
+        let Some(charged_at) = charged_at else { return Self::remove_oldest(state, cost) };
+        let ago = state.last.saturating_since(charged_at);
+        if charged_at <= state.last && ago < self.quota.period_nanos() {
+            Self::remove_at_age(state, cost, ago);
         }
     }
 
@@ -273,7 +269,7 @@ impl Algorithm for SlidingLog {
         let period = self.quota.period_nanos();
         let elapsed = step(state.last, now, period).elapsed;
         if elapsed >= period {
-            return Usage::NONE;
+            return Usage::of_quota(0, self.quota.limit());
         }
         let time = state.time.wrapping_add(elapsed);
         let expired = state.hits.partition_point(|hit| time.wrapping_sub(hit.time) >= period);
@@ -281,7 +277,7 @@ impl Algorithm for SlidingLog {
             Some(last) => state.hits[last].cumulative.wrapping_sub(state.base),
             None => 0,
         };
-        Usage::of(state.total - base, self.quota.limit())
+        Usage::of_quota(state.total - base, self.quota.limit())
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -343,6 +339,7 @@ impl StoredAlgorithm for SlidingLog {
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
+        self.queue_config.check_storable()?;
         match self.quota.limit() <= MAX_HITS {
             true => Ok(()),
             false => Err(ConfigError::new(format!(
@@ -354,4 +351,4 @@ impl StoredAlgorithm for SlidingLog {
     }
 }
 
-queue_methods!(SlidingLog, "as many calls as the limit");
+queue_methods!(SlidingLog);

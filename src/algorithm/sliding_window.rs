@@ -4,10 +4,11 @@ use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of};
 use crate::algorithm::{
-    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm,
+    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::error::ConfigError;
 use crate::quota::Quota;
 
 /// The maximum number of slices of a window.
@@ -364,14 +365,13 @@ impl SlidingWindow {
     }
 }
 
-queue_methods!(SlidingWindow, "as many calls as the limit");
+queue_methods!(SlidingWindow);
 
 impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
     const UNDO_BY_COPY: bool = false;
     const DENIALS_STAND: bool = true;
-    const USAGE_IS_OF_QUOTA: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingWindowState {
         self.empty(now)
@@ -405,17 +405,14 @@ impl Algorithm for SlidingWindow {
     }
 
     /// Gives back the oldest units first. These would be available again first, so a refund never gives back too much,
-    /// whichever charge the refund is for.
-    fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) {
+    /// whichever charge the refund is for. If the time of the charge is known, undoes the charge if it was made within the
+    /// last period.
+    fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
-        self.remove_oldest(state, cost);
-    }
-
-    /// Undoes the charge if it was made within the last period.
-    fn undo(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.advance(state, now);
-        if charged_at <= state.last && state.last.saturating_since(charged_at) < self.quota.period_nanos() {
-            self.remove_at_age(state, cost, state.last.saturating_since(charged_at));
+        let Some(charged_at) = charged_at else { return self.remove_oldest(state, cost) };
+        let ago = state.last.saturating_since(charged_at);
+        if charged_at <= state.last && ago < self.quota.period_nanos() {
+            self.remove_at_age(state, cost, ago);
         }
     }
 
@@ -433,6 +430,12 @@ impl Algorithm for SlidingWindow {
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
         let step = step(state.last, now, self.quota.period_nanos());
         step.behind == 0 && self.reset(state) <= step.elapsed
+    }
+
+    fn usage(&self, state: &SlidingWindowState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        self.advance(&mut state, now);
+        Usage::of_quota(state.total(), self.quota.limit())
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -505,6 +508,10 @@ impl StoredAlgorithm for SlidingWindow {
             state.set_total(state.total() + units);
         }
         Some(state)
+    }
+
+    fn check_storable(&self) -> Result<(), ConfigError> {
+        self.queue_config.check_storable()
     }
 
     fn script(&self) -> Option<ScriptSteps> {

@@ -3,6 +3,7 @@
 use std::iter;
 use std::mem;
 
+use crate::algorithm::definition::charge_available;
 use crate::algorithm::{
     Algorithm, QueueConfig, QuotaPolicy, Semaphore, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
@@ -64,6 +65,8 @@ use crate::error::ConfigError;
 /// - Algorithms that differ only in settings without which their states can be read are one tier. These settings are
 ///   the queue, [`start_empty`](crate::algorithm::TokenBucket::start_empty) and
 ///   [`extend_on_retry`](crate::algorithm::Lockout::extend_on_retry). In memory, they are two tiers.
+/// - A default algorithm with [priority](crate::algorithm#priority) is refused when the limiter is built, and the priority
+///   of another tier has no effect.
 /// - Calls that wait are queued in their process, and the processes are served in no particular order.
 /// - What is [not promised] for any limit in Redis.
 ///
@@ -287,16 +290,27 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         self.reported(state, now, decision)
     }
 
-    fn refund(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
-        state.by.refund(&mut state.state, now, cost);
+    /// Gives units back to the current tier. If the time of the charge is known, undoes the charge of this tier. The
+    /// charges of the other tiers stay, because it is not known how much was charged to each of them.
+    fn refund(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
+        let mut tiers = state.tiers_mut();
+        let tier = match charged_at {
+            None => tiers.next(),
+            Some(_) => tiers.find(|(algorithm, _)| **algorithm == self.algorithm),
+        };
+        if let Some((algorithm, state)) = tier {
+            algorithm.refund(state, now, cost, charged_at);
+        }
     }
 
-    fn undo(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, charged_at: Nanos) {
-        // The charge of this tier is undone. The charges of the other tiers stay, because it is not known how much was
-        // charged to each of them.
-        let mut all = state.tiers_mut();
-        if let Some((algorithm, state)) = all.find(|(algorithm, _)| **algorithm == self.algorithm) {
-            algorithm.undo(state, now, cost, charged_at);
+    /// Charges all units to each tier of the key if calls hold units until they end. Otherwise charges only as many
+    /// units as this tier has available.
+    fn charge_saturating(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+        if !Self::NEEDS_RELEASE {
+            return charge_available(self, state, now, cost);
+        }
+        for (algorithm, state) in state.tiers_mut() {
+            algorithm.charge_saturating(state, now, cost);
         }
     }
 
@@ -338,18 +352,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    fn reset_state(&self, state: &mut TieredState<A>, fresh: TieredState<A>) {
-        if !Self::NEEDS_RELEASE {
-            *state = fresh;
-            return;
-        }
-        for (algorithm, state) in state.tiers_mut() {
-            let mut new = fresh.state.clone();
-            algorithm.migrate(&mut new, &fresh.by, algorithm.last_update(state));
-            algorithm.reset_state(state, new);
-        }
-    }
-
     fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
         self.algorithm.for_each_total(f);
     }
@@ -361,7 +363,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     /// Returns the highest usage of all tiers of the key.
     fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
         let other_tiers = state.other_tiers.iter().map(|(algorithm, state)| algorithm.usage(state, now));
-        other_tiers.fold(state.by.usage(&state.state, now), Usage::max)
+        other_tiers.fold(state.by.usage(&state.state, now), Usage::max).of_part()
     }
 
     fn set_shared(&self, state: &mut TieredState<A>, shared: bool) {
@@ -579,7 +581,7 @@ mod tests {
         let mut state = large.new_state(Nanos(0), Nanos(0));
         assert!(large.check(&mut state, Nanos(0), 50).is_allowed());
         assert_eq!(small.check(&mut state, Nanos(0), 0).remaining(), 0);
-        large.refund(&mut state, Nanos(0), 20);
+        large.refund(&mut state, Nanos(0), 20, None);
         assert_eq!(large.peek(&mut state, Nanos(0), 0).remaining(), 70);
         assert!(state.other_tiers.is_empty());
     }

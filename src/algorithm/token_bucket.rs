@@ -309,7 +309,6 @@ impl Algorithm for TokenBucket {
 
     const ADDS_UP: bool = true;
     const DENIALS_STAND: bool = true;
-    const USAGE_IS_OF_QUOTA: bool = true;
 
     #[inline]
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
@@ -347,15 +346,30 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Gives back `cost` tokens, but at most the burst, and at most the tokens that are missing from a full bucket.
-    fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
+    /// Gives back `cost` tokens, but at most the burst, and at most the tokens that are missing from a full bucket. If
+    /// the time of the charge is known, undoes the part of the charge that cannot have been refilled since then.
+    fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
-        // No single call was charged more than the burst, although queued calls together may owe more.
-        let cost = cost.min(self.burst());
-        if cost > state.used {
-            state.part = 0;
+        match charged_at {
+            None => {
+                // No single call was charged more than the burst, although queued calls together may owe more.
+                let cost = cost.min(self.burst());
+                if cost > state.used {
+                    state.part = 0;
+                }
+                state.used = state.used.saturating_sub(cost);
+            }
+            Some(charged_at) if charged_at <= state.last => {
+                let grains = self
+                    .rate
+                    .units(cost)
+                    .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
+                let (used, part) = self.rate.whole_units(self.missing(state).saturating_sub(grains));
+                // The quotient is at most the number of tokens that were missing, so it fits.
+                (state.used, state.part) = (used as u64, part);
+            }
+            Some(_) => {}
         }
-        state.used = state.used.saturating_sub(cost);
     }
 
     /// Charges `cost` tokens, or all tokens in the bucket if these are fewer.
@@ -364,20 +378,6 @@ impl Algorithm for TokenBucket {
         state.used = state.used.saturating_add(cost);
         if state.used >= self.burst() {
             (state.used, state.part) = (self.burst(), 0);
-        }
-    }
-
-    /// Undoes the part of the charge that cannot have been refilled since `charged_at`.
-    fn undo(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Nanos) {
-        self.advance(state, now);
-        if charged_at <= state.last {
-            let grains = self
-                .rate
-                .units(cost)
-                .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
-            let (used, part) = self.rate.whole_units(self.missing(state).saturating_sub(grains));
-            // The quotient is at most the number of tokens that were missing, so it fits.
-            (state.used, state.part) = (used as u64, part);
         }
     }
 
@@ -404,7 +404,7 @@ impl Algorithm for TokenBucket {
     fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of(self.burst() - self.available(&state), self.burst())
+        Usage::of_quota(self.burst() - self.available(&state), self.burst())
     }
 
     #[inline]

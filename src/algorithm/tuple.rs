@@ -107,8 +107,8 @@ fn split_members(units: &str) -> impl Iterator<Item = &str> {
 /// the members' queues and the shortest `max_wait` apply. A layer queues requests only if each member is configured to
 /// queue requests. So in a tuple of a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a window on which none of
 /// `queue`, `max_wait` and `overflow` was called, requests that arrive before the bucket's next slot are denied. No
-/// call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a [`Priority`](crate::algorithm::Priority)
-/// or a [`Tiered`](crate::algorithm::Tiered). A lockout around a tuple queues calls as the tuple does.
+/// call is queued if a member is a [`Lockout`](crate::algorithm::Lockout), a [`Tiered`](crate::algorithm::Tiered) or a
+/// window with [priority](crate::algorithm#priority). A lockout around a tuple queues calls as the tuple does.
 macro_rules! tuple {
     ($($part:ident $at:tt)+) => {
         #[allow(non_snake_case, reason = "a member's type stands for whether it was checked")]
@@ -165,7 +165,7 @@ macro_rules! tuple {
                     if is_charged && !passes {
                         self.$at.release(&mut state.$at, now, cost);
                         drop(SharedPermit::of_admitted(&self.$at, cost));
-                        self.$at.undo(&mut state.$at, now, cost, now);
+                        self.$at.refund(&mut state.$at, now, cost, Some(now));
                     }
                     let together = together.and(decision, reported(&self.$at, &decision));
                 )+
@@ -181,16 +181,12 @@ macro_rules! tuple {
                 together.decision()
             }
 
-            fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-                $(self.$at.refund(&mut state.$at, now, cost);)+
+            fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
+                $(self.$at.refund(&mut state.$at, now, cost, charged_at);)+
             }
 
             fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
                 $(self.$at.charge_saturating(&mut state.$at, now, cost);)+
-            }
-
-            fn undo(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Nanos) {
-                $(self.$at.undo(&mut state.$at, now, cost, charged_at);)+
             }
 
             fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
@@ -215,10 +211,6 @@ macro_rules! tuple {
                 $(self.$at.release(&mut state.$at, now, cost);)+
             }
 
-            fn reset_state(&self, state: &mut Self::State, fresh: Self::State) {
-                $(self.$at.reset_state(&mut state.$at, fresh.$at);)+
-            }
-
             fn for_each_total(&self, f: &mut dyn FnMut(&Semaphore)) {
                 $(self.$at.for_each_total(f);)+
             }
@@ -228,7 +220,7 @@ macro_rules! tuple {
             }
 
             fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
-                Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+
+                Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+.of_part()
             }
 
             fn set_shared(&self, state: &mut Self::State, shared: bool) {

@@ -57,9 +57,9 @@ impl<A: Algorithm, S: CheckStore<A>> Acquire<A, S> {
         self.with(|call| call.max_wait = max_wait)
     }
 
-    /// Gives the call priority. Must be called before the first poll.
-    pub(super) fn with_priority(self) -> Self {
-        self.with(|call| call.priority = true)
+    /// Sets whether the call has priority. Must be called before the first poll.
+    pub(super) fn with_priority(self, priority: bool) -> Self {
+        self.with(|call| call.priority = priority)
     }
 
     /// Sets another algorithm than the limiter's. Must be called before the first poll.

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::future::{Acquire, AcquirePermit};
-use crate::algorithm::{Algorithm, HasPriority};
+use crate::algorithm::{Algorithm, lends_to_priority};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::observe;
+use crate::observe::{self, LimiterObserver};
 use crate::stats::LimiterStats;
 use crate::store::{
     Attempt, CheckStore, CloseStore, Denied, KeyedStore, MakeStore, MemoryOptions, MemoryStore, OnClose,
@@ -67,6 +68,7 @@ use crate::store::{
 /// future panics.
 pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
     store: S,
+    observer: Arc<LimiterObserver>,
     algorithm: PhantomData<fn() -> A>,
 }
 
@@ -287,7 +289,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// - a permit, with [`Concurrency`](crate::algorithm::Concurrency),
     /// - the admission by all members, with a tuple.
     ///
-    /// A window with [priority](crate::algorithm::Priority) queues only calls with priority. A tuple with a lockout,
+    /// A window with [priority](crate::algorithm#priority) queues only calls with priority. A tuple with a lockout,
     /// priority or tiers among its members queues no calls. If an algorithm of your own does not implement
     /// [`queue_config`](Algorithm::queue_config), the call is decided at once, as by [`check`](RateLimiter::check).
     ///
@@ -400,23 +402,23 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// respects, this method is the same as [`acquire_n`](RateLimiter::acquire_n), also in its cancel safety and
     /// panics.
     ///
-    /// This method is only for algorithms that [have calls with priority](HasPriority): windows with
-    /// [`priority(percent)`](crate::algorithm::FixedWindow::priority), and [`Tiered`](crate::algorithm::Tiered) or
-    /// [lockouts](crate::algorithm::Lockout) of such windows. With any other algorithm, a call of this method does not
-    /// compile:
+    /// This method is for windows with [priority](crate::algorithm#priority), and for [`Tiered`](crate::algorithm::Tiered)
+    /// or [lockouts](crate::algorithm::Lockout) of such windows. With any other algorithm, the call is the same as a call
+    /// of `acquire_n`, and the first such call of a limiter is logged as a warning (feature `tracing`).
     ///
-    /// ```compile_fail,E0277
-    /// # use tower_throttle::algorithm::FixedWindow;
-    /// # use tower_throttle::{Quota, RateLimiter};
-    /// let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(10)));
-    /// let _ = limiter.acquire_with_priority("upstream", 1);
+    /// ```
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(10)).priority(20));
+    /// let payment = limiter.acquire_with_priority("upstream", 1);
+    /// # drop(payment);
     /// ```
     pub fn acquire_with_priority<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
     where
-        A: HasPriority,
         S: KeyedStore<A, K>,
     {
-        self.acquire_n(key, cost).with_priority()
+        self.acquire_n(key, cost).with_priority(self.knows_priority(None))
     }
 
     /// Takes a permit, and waits for it in the key's queue as [`acquire`](RateLimiter::acquire) does. The call is in
@@ -569,7 +571,7 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// | a lower limit | a window: the newest charged units still count, up to the new limit. A bucket: the tokens by which it is short of its burst are refilled later |
     /// | another burst | a bucket: the number of tokens by which it is short of its burst stays the same, but is at most the new burst. No effect on windows |
     /// | another period | [`FixedWindow`](crate::algorithm::FixedWindow): the current window keeps its beginning, and ends one new period after its beginning; if windows are aligned, the current window is aligned to the new period. [`SlidingWindow`](crate::algorithm::SlidingWindow), [`SlidingLog`](crate::algorithm::SlidingLog): units that are older than the new period no longer count. [`SlidingCounter`](crate::algorithm::SlidingCounter): the elapsed fraction of the window stays the same |
-    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout) and [`Priority`](crate::algorithm::Priority). A lockout that has begun lasts, from the replacement on, at most the duration of the new `Lockout`. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
+    /// | a combined algorithm | this table applies to each member of a tuple, and to the algorithm within [`Lockout`](crate::algorithm::Lockout). A lockout that has begun lasts, from the replacement on, at most the duration of the new `Lockout`. In [`Tiered`](crate::algorithm::Tiered), the algorithm for calls without a tier is replaced. Other calls choose their tiers themselves |
     /// | the maximum number of calls in progress | [`Concurrency`](crate::algorithm::Concurrency): calls in progress stay counted, even above a lower maximum |
     /// | the rate of a queue | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth): the number of intervals until the next scheduled time stays the same |
     ///
@@ -638,7 +640,11 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     /// Creates a limiter that keeps its state in `store`. The store contains the algorithm and the clock.
     #[must_use]
     pub fn with_store(store: S) -> Self {
-        Self { store, algorithm: PhantomData }
+        Self::named(store, None)
+    }
+
+    fn named(store: S, name: Option<String>) -> Self {
+        Self { store, observer: Arc::new(LimiterObserver::new(name)), algorithm: PhantomData }
     }
 
     /// Returns the store.
@@ -651,11 +657,25 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     pub fn algorithm(&self) -> Cow<'_, A> {
         self.store.algorithm()
     }
+
+    /// Returns whether calls with priority differ from other calls, for a call that `algorithm` decides or, if this is
+    /// `None`, the limiter's own algorithm. Logs the first call for which this is not so.
+    #[cold]
+    pub(crate) fn knows_priority(&self, algorithm: Option<&A>) -> bool {
+        let knows_priority = match algorithm {
+            Some(algorithm) => lends_to_priority(algorithm),
+            None => lends_to_priority(&*self.algorithm()),
+        };
+        if !knows_priority {
+            self.observer.ignored_priority();
+        }
+        knows_priority
+    }
 }
 
 impl<A: Algorithm, S: Clone> Clone for RateLimiter<A, S> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), algorithm: PhantomData }
+        Self { store: self.store.clone(), observer: Arc::clone(&self.observer), algorithm: PhantomData }
     }
 }
 
@@ -771,7 +791,7 @@ impl<A: Algorithm> Builder<A> {
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
-        RateLimiter::with_store(MemoryStore::with(self.algorithm, self.clock, self.store))
+        RateLimiter::named(MemoryStore::with(self.algorithm, self.clock, self.store), self.name)
     }
 }
 
@@ -783,8 +803,9 @@ impl<A: Algorithm, M: MakeStore<A>> Builder<A, CustomStore<M>> {
     /// Returns an error if the store cannot work with these settings.
     pub fn build(self) -> Result<RateLimiter<A, M::Store>, M::Error> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
-        let settings = StoreSettings { algorithm: self.algorithm, clock: self.clock, name: self.name };
-        self.store.0.make_store(settings).map(RateLimiter::with_store)
+        let Self { algorithm, clock, name, store } = self;
+        let settings = StoreSettings { algorithm, clock, name: name.clone() };
+        store.0.make_store(settings).map(|store| RateLimiter::named(store, name))
     }
 }
 

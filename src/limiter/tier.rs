@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::future::{Acquire, AcquirePermit};
 use super::rate_limiter::RateLimiter;
-use crate::algorithm::{Algorithm, HasPriority, Tiered};
+use crate::algorithm::{Algorithm, Tiered};
 use crate::decision::Decision;
 use crate::store::{Attempt, CheckStore, Denied, KeyedStore, MemoryStore, Permit, ReleaseStore, Store};
 
@@ -106,10 +106,9 @@ impl<A: Algorithm + PartialEq, S: CheckStore<Tiered<A>>> Tier<'_, A, S> {
     /// Takes `cost` units with priority. See [`RateLimiter::acquire_with_priority`].
     pub fn acquire_with_priority<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<Tiered<A>, S>
     where
-        A: HasPriority,
         S: KeyedStore<Tiered<A>, K>,
     {
-        self.acquire_n(key, cost).with_priority()
+        self.acquire_n(key, cost).with_priority(self.limiter.knows_priority(Some(&self.algorithm)))
     }
 
     /// Takes a permit. See [`RateLimiter::try_acquire_permit`].

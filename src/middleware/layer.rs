@@ -13,7 +13,7 @@ use super::policy::Policy;
 use super::respond::{HttpResponder, OnReject, Rejection};
 use super::service::RateLimit;
 use super::shadow::Shadow;
-use crate::algorithm::{Algorithm, HasPriority, Tiered, TokenBucket};
+use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
 use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
 use crate::limiter::RateLimiter;
@@ -282,9 +282,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
             .map_policy(|policy| policy.map_key(|key| Watched::new(key, top, label)))
     }
 
-    /// Sets the function that returns whether a request has priority. The algorithm must be a [window with
-    /// priority](crate::algorithm::Priority), alone or within [`Tiered`] or [`Lockout`](crate::algorithm::Lockout).
-    /// Requests with priority can wait for the next window instead of being rejected. If you also set a
+    /// Sets the function that returns whether a request has priority. Requests with priority can wait for the next window
+    /// instead of being rejected, if the algorithm is a window with [priority](crate::algorithm#priority), alone or within
+    /// [`Tiered`] or [`Lockout`](crate::algorithm::Lockout). With any other algorithm, priority has no effect, and the
+    /// first request with priority is logged as a warning (feature `tracing`). If you also set a
     /// [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
@@ -298,22 +299,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
-    ///
-    /// The method does not compile with an algorithm that does not implement [`HasPriority`]:
-    ///
-    /// ```compile_fail,E0277
-    /// # use http::Request;
-    /// # use tower_throttle::algorithm::SlidingWindow;
-    /// # use tower_throttle::key::Global;
-    /// # use tower_throttle::{Quota, RateLimitLayer};
-    /// let window = SlidingWindow::new(Quota::per_second(100));
-    /// let layer = RateLimitLayer::new(Global, window)
-    ///     .priority(|request: &Request<axum::body::Body>| request.uri().path() == "/pay");
-    /// ```
     #[must_use]
     pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, PriorityFn<C, F>, R, S>
     where
-        A: HasPriority,
         F: Fn(&Req) -> bool,
     {
         self.map_options(|options| PriorityFn::new(options, has_priority))

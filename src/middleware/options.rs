@@ -29,6 +29,14 @@ pub struct Options<A> {
 }
 
 impl<A: Algorithm> Options<A> {
+    /// Removes the priority of the request, unless `knows_priority` returns that the algorithm for the request treats
+    /// calls with priority differently from other calls.
+    #[inline]
+    pub(super) fn known_by(mut self, knows_priority: impl FnOnce(Option<&A>) -> bool) -> Self {
+        self.has_priority = self.has_priority && knows_priority(self.algorithm.as_ref());
+        self
+    }
+
     /// Returns the [`Attempt`] that is passed to the store for the request. If the algorithm queues the request, the
     /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
     #[inline]

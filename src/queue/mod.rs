@@ -886,7 +886,7 @@ impl<A: Algorithm> Queue<A> {
         if let Some(undo) = self.undo.take_if(|undo| undo.ticket == ticket) {
             match undo.before {
                 Some(before) => algorithm.restore(state, before),
-                None => algorithm.undo(state, algorithm.last_update(state), undo.cost, undo.at),
+                None => algorithm.refund(state, algorithm.last_update(state), undo.cost, Some(undo.at)),
             }
             (self.is_stale, self.checked_at) = (true, None);
         }
@@ -1366,7 +1366,7 @@ impl<S> Projection<S> {
     fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
         let is_possible = A::ADDS_UP && self.at <= now;
         if is_possible {
-            algorithm.refund(&mut self.state, self.at, cost);
+            algorithm.refund(&mut self.state, self.at, cost, None);
         }
         is_possible
     }

@@ -234,7 +234,7 @@ impl Algorithm for Gate {
         }
     }
 
-    fn refund(&self, _: &mut Times, _: Nanos, _: u64) {}
+    fn refund(&self, _: &mut Times, _: Nanos, _: u64, _: Option<Nanos>) {}
 
     fn migrate(&self, _: &mut Times, _: &Self, _: Nanos) {}
 

@@ -34,8 +34,8 @@ impl Algorithm for Fragile {
         assert!(!BROKEN.load(Ordering::SeqCst), "broken");
         self.0.peek(s, n, c)
     }
-    fn refund(&self, s: &mut S, n: Nanos, c: u64) {
-        self.0.refund(s, n, c);
+    fn refund(&self, s: &mut S, n: Nanos, c: u64, t: Option<Nanos>) {
+        self.0.refund(s, n, c, t);
     }
     fn migrate(&self, s: &mut S, f: &Self, n: Nanos) {
         self.0.migrate(s, &f.0, n);

@@ -121,7 +121,7 @@ fn sliding_windows_stay_strict_with_any_refund() {
             for _ in 0..64 {
                 now += random.below(400);
                 if random.below(4) == 0 {
-                    algorithm.refund(&mut state, Nanos(now), 1);
+                    algorithm.refund(&mut state, Nanos(now), 1, None);
                     let counted = kept.iter().filter(|hit| now - **hit < 1_000).count();
                     if counted > 0 {
                         let meant = random.below(counted as u64) as usize;

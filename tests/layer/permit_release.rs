@@ -39,7 +39,7 @@ impl Algorithm for Door {
         Decision::allow(1, 1, 0)
     }
 
-    fn refund(&self, (): &mut (), _: Nanos, _: u64) {}
+    fn refund(&self, (): &mut (), _: Nanos, _: u64, _: Option<Nanos>) {}
 
     fn migrate(&self, (): &mut (), _: &Self, _: Nanos) {}
 

@@ -1,14 +1,16 @@
 //! Calls with priority. They borrow from the next window, wait for it, and never exceed the limit.
 
+use std::future::ready;
 use std::time::Duration;
 
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, HasPriority, Priority, SlidingCounter, SlidingLog, SlidingWindow, Window,
+    Algorithm, FixedWindow, QueueOverflow, SlidingCounter, SlidingLog, SlidingWindow,
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::limiter::Acquire;
+use tower_throttle::stats::Timeline;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{PolledByHand, Random};
@@ -24,7 +26,7 @@ fn limiter<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimiter<A> {
     RateLimiter::builder(rule).clock(clock.clone()).build()
 }
 
-fn first<A: HasPriority>(limiter: &RateLimiter<A>, cost: u64) -> PolledByHand<Acquire<A>> {
+fn first<A: Algorithm>(limiter: &RateLimiter<A>, cost: u64) -> PolledByHand<Acquire<A>> {
     PolledByHand::new(limiter.acquire_with_priority("key", cost))
 }
 
@@ -87,7 +89,7 @@ fn without_priority_it_is_the_window_itself() {
 }
 
 /// Makes random calls. The limit holds in each period, all waiters are released in order, and the reports are true.
-fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
+fn holds<A: Algorithm>(rule: A, most: u64) {
     for seed in 0..300 {
         let clock = ManualClock::new();
         let limiter = limiter(rule.clone(), &clock);
@@ -98,7 +100,7 @@ fn holds<A: Algorithm + Window>(rule: Priority<A>, most: u64) {
             now += step;
             clock.advance(MS * step as u32);
             // Each released call was released at the reported time.
-            waiting.retain_mut(|(cost, came, call): &mut (u64, u64, PolledByHand<Acquire<Priority<A>>>)| {
+            waiting.retain_mut(|(cost, came, call): &mut (u64, u64, PolledByHand<Acquire<A>>)| {
                 let left = call.run();
                 if left {
                     let decision = call.output.unwrap();
@@ -200,4 +202,45 @@ fn borrowing_calls_wait_no_longer_than_the_max_wait_of_the_window() {
     assert!(limiter.check_n("a", 4).is_allowed());
     let mut payment = PolledByHand::new(limiter.acquire_with_priority("a", 1));
     assert!(payment.poll(), "an hour is too long");
+}
+
+#[test]
+fn priority_may_be_set_before_the_other_settings_of_the_queue() {
+    let window = SlidingWindow::new(four_a_second()).slices(4);
+    let last = window.clone().queue(9).overflow(QueueOverflow::DropOldest).max_wait(SECOND).priority(50);
+    let first = window.priority(50).overflow(QueueOverflow::DropOldest).max_wait(SECOND);
+    for window in [last, first.clone(), first.clone().queue(9), first.queue(0)] {
+        let limiter = limiter(window, &ManualClock::new());
+        assert!(limiter.check_n("key", 4).is_allowed());
+        let mut calls = [(); 3].map(|()| self::first(&limiter, 1));
+        assert_eq!(calls.each_mut().map(PolledByHand::run), [false, false, true]);
+        assert!(!calls[2].output.unwrap().is_allowed(), "it displaces no call");
+        assert!(PolledByHand::new(limiter.acquire("key")).run(), "no other call waits");
+    }
+}
+
+#[test]
+fn a_call_with_priority_on_a_limit_without_priority_is_like_any_other() {
+    let clock = ManualClock::new();
+    let timeline = Timeline::new().clock(clock.clone());
+    let limiter = limiter(FixedWindow::new(four_a_second()).queue(1), &clock);
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone())
+        .priority(|()| true)
+        .timeline(&timeline)
+        .responder(ErrorResponder);
+    let service = layer.layer(service_fn(|()| ready(Ok::<_, ()>(()))));
+    let mut calls = [(); 6].map(|()| PolledByHand::new(service.clone().oneshot(())));
+    assert_eq!(calls.each_mut().map(PolledByHand::run), [true, true, true, true, false, true]);
+    assert!(calls[5].output.take().unwrap().is_err(), "the queue is full");
+    clock.advance(SECOND);
+    assert!(calls[4].run());
+    let total = timeline.total();
+    assert_eq!((total.queued, total.borrowed), (1, 0));
+
+    assert!(limiter.check_n("key", 4).is_allowed());
+    let (mut one, mut two) = (first(&limiter, 1), first(&limiter, 1));
+    assert!(!one.run() && two.run());
+    let mut other = PolledByHand::new(limiter.acquire("key"));
+    assert!(other.run());
+    assert_eq!(two.output, other.output);
 }

@@ -239,3 +239,33 @@ fn a_table_that_is_full_is_a_warning_once_for_each_limiter() {
         assert!(line.contains("WARN") && line.contains("max_keys") && line.contains("is full"), "{line}");
     }
 }
+
+#[tokio::test]
+async fn a_call_with_priority_on_a_limit_without_priority_is_a_warning_once() {
+    let (log, _guard) = Log::start();
+    let window = FixedWindow::new(Quota::per_hour(10));
+    let limiter = RateLimiter::builder(window.clone()).name("login").build();
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).priority(|_: &Http| true);
+    assert_eq!(log.lines(), [""; 0], "no call has priority yet");
+    for _ in 0..3 {
+        assert!(limiter.clone().acquire_with_priority("key", 1).await.is_allowed());
+        assert_eq!(layer.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 200);
+    }
+    let line =
+        "a call has priority, which this limit ignores: call `priority(percent)` on its window (said once)";
+    let of = |limiter: &str| format!(" WARN tower_throttle::observe: tower-throttle: {line}{limiter}");
+    assert_eq!(log.lines(), [of(" limiter=\"login\"")]);
+
+    // The limiters of layers that are joined, and of tiers. Each limiter has its own line.
+    let other = RateLimitLayer::new(Global, window.clone()).priority(|_: &Http| true);
+    let joined = other.and(RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(9))));
+    for _ in 0..3 {
+        assert_eq!(joined.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 200);
+    }
+    let tiers = RateLimiter::new(Tiered::new(window.clone().priority(20)));
+    assert!(tiers.acquire_with_priority("key", 1).await.is_allowed());
+    assert!(tiers.tier(&window.clone().priority(50)).acquire_with_priority("key", 1).await.is_allowed());
+    assert_eq!(log.lines().len(), 2, "these tiers have priority");
+    assert!(tiers.tier(&window).acquire_with_priority("key", 1).await.is_allowed());
+    assert_eq!(log.lines(), [of(" limiter=\"login\""), of(""), of("")]);
+}

@@ -380,26 +380,27 @@ impl Algorithm for Smooth {
     /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. Stored permits
     /// that were used are not given back.
     ///
+    /// If the time of the charge is known, undoes the part of the charge whose time cannot have passed since then.
+    ///
     /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
     /// tiny part of the charge remains.
-    fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+    fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         let observed = fine(self.observe(state, now));
         // The exact value of a saturated scheduled time is not known, so nothing is subtracted from it.
-        if state.next > observed && state.next < MAX_FIXED {
-            let charged = self.nanos_of(u128::from(cost));
-            let given = if self.is_whole() { charged } else { charged.saturating_sub(1) };
-            state.next = state.next.saturating_sub(given).max(observed);
+        if state.next <= observed || state.next >= MAX_FIXED {
+            return;
         }
-    }
-
-    /// Undoes the part of the charge whose time cannot have passed since `charged_at`.
-    fn undo(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Nanos) {
-        let observed = fine(self.observe(state, now));
-        if charged_at <= state.last && state.next > observed && state.next < MAX_FIXED {
-            let charged = self.nanos_of(u128::from(cost)).saturating_sub(1);
-            let given = charged.saturating_sub(fine(Nanos(state.last.saturating_since(charged_at))));
-            state.next = state.next.saturating_sub(given).max(observed);
-        }
+        let charged = self.nanos_of(u128::from(cost));
+        let given = match charged_at {
+            None if self.is_whole() => charged,
+            None => charged.saturating_sub(1),
+            Some(at) if at <= state.last => {
+                let passed = fine(Nanos(state.last.saturating_since(at)));
+                charged.saturating_sub(1).saturating_sub(passed)
+            }
+            Some(_) => 0,
+        };
+        state.next = state.next.saturating_sub(given).max(observed);
     }
 
     /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after the key's time,

@@ -118,7 +118,7 @@ fn a_refund_in_parts_is_worth_no_more_than_what_was_taken() {
     let bursty = Smooth::bursty(Quota::per(9_999_999_999, Duration::from_secs(10)).unwrap());
     let mut state = bursty.new_state(Nanos::ZERO, Nanos::ZERO);
     assert!(bursty.check(&mut state, Nanos::ZERO, 2).is_allowed());
-    bursty.refund(&mut state, Nanos::ZERO, 1);
+    bursty.refund(&mut state, Nanos::ZERO, 1, None);
     // One interval is 1.0000000001 ns.
     assert!(!bursty.check(&mut state, Nanos(1), 1).is_allowed());
     assert!(bursty.check(&mut state, Nanos(2), 1).is_allowed());
@@ -129,7 +129,7 @@ fn a_debt_of_centuries_is_neither_forgotten_nor_given_back() {
     let month = Smooth::bursty(Quota::per(1, Duration::from_secs(30 * 86_400)).unwrap());
     let mut state = month.new_state(Nanos::ZERO, Nanos::ZERO);
     assert!(month.check(&mut state, Nanos::ZERO, 20_000).is_allowed());
-    month.refund(&mut state, Nanos::ZERO, 19_999);
+    month.refund(&mut state, Nanos::ZERO, 19_999, None);
     let rest = month.peek(&mut state, Nanos::ZERO, 1).retry_after();
     assert_eq!(rest, Some(Duration::from_secs(30 * 86_400)));
 

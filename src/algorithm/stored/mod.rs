@@ -22,10 +22,10 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 
 /// An algorithm whose states can be kept on other machines, as strings.
 ///
-/// All algorithms of this crate implement this trait, except [`Priority`](crate::algorithm::Priority),
-/// [`Concurrency`](crate::algorithm::Concurrency), and combinations that contain one of these. `Concurrency` is an
-/// exception because calls in progress end when their process ends, while a count on another machine would remain. In
-/// Redis, [`RedisPermits`] counts them instead.
+/// All algorithms of this crate implement this trait, except [`Concurrency`](crate::algorithm::Concurrency), and
+/// combinations that contain it. Calls in progress end when their process ends, while a count on another machine would
+/// remain. In Redis, [`RedisPermits`] counts them instead. A window with [priority](crate::algorithm#priority) cannot be
+/// [stored](Self::check_storable) either, because its calls wait in the queue of one process.
 ///
 /// Implement the trait for an algorithm of your own to use that algorithm with a [`RedisStore`] of the crate
 /// `tower-throttle-redis`. For such an algorithm, the store reads the state, decides the call, and then writes the new
@@ -54,8 +54,8 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the states of `{Self}` cannot be kept on other machines",
-    note = "in Redis: `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, `SlidingLog`, `Smooth`, \
-            tuples of them, `Tiered` and `Lockout`; implement `StoredAlgorithm` for an algorithm of your own"
+    note = "in Redis: each of `tower_throttle::algorithm` but `Concurrency`, tuples of them, and `Tiered` and `Lockout` \
+            around them; implement `StoredAlgorithm` for an algorithm of your own"
 )]
 pub trait StoredAlgorithm: Algorithm {
     /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, an unpaired

@@ -29,45 +29,38 @@ pub struct Step {
     pub arguments: [u64; 6],
 }
 
-/// The kind of a limit in a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StepKind {
-    /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that each unit of
-    /// the cost adds, the capacity in grains, the grains that must be free for each unit of the cost (0 for a leaky
-    /// bucket), the period in microseconds, and the maximum number of grains in a state.
-    Bucket,
-    /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
-    FixedWindow,
-    /// The arguments are the limit, and the period in microseconds.
-    SlidingCounter,
-    /// The arguments are the limit, the period in nanoseconds, the length of a slice in nanoseconds, and the number of
-    /// slices.
-    SlidingWindow,
-}
-
-impl StepKind {
-    /// Returns the number of arguments.
-    pub const fn argument_count(self) -> usize {
-        match self {
-            Self::Bucket => 6,
-            Self::FixedWindow => 3,
-            Self::SlidingCounter => 2,
-            Self::SlidingWindow => 4,
+macro_rules! step_kind {
+    ($($algorithm:ident [$($(#[$docs:meta])+ $kind:ident $arguments:literal $locals:literal)?];)+) => {
+        /// The kind of a limit in a script.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum StepKind {
+            $($($(#[$docs])+ $kind,)?)+
         }
-    }
 
-    /// Returns the number of local variables, including arguments, that a step of this kind keeps until the script
-    /// ends.
-    pub const fn local_count(self) -> usize {
-        let own = match self {
-            Self::Bucket => 3,
-            Self::FixedWindow => 4,
-            Self::SlidingCounter => 6,
-            Self::SlidingWindow => 7,
-        };
-        own + self.argument_count()
-    }
+        impl StepKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$($(Self::$kind,)?)+];
+
+            /// Returns the number of arguments.
+            pub const fn argument_count(self) -> usize {
+                match self {
+                    $($(Self::$kind => $arguments,)?)+
+                }
+            }
+
+            /// Returns the number of local variables, including arguments, that a step of this kind keeps until the
+            /// script ends.
+            pub const fn local_count(self) -> usize {
+                let own = match self {
+                    $($(Self::$kind => $locals,)?)+
+                };
+                own + self.argument_count()
+            }
+        }
+    };
 }
+
+for_each_algorithm!(step_kind);
 
 impl ScriptSteps {
     /// Creates a single step. Returns `None` if an argument is too large for exact computation in a script.

@@ -211,13 +211,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     pub(super) fn refund(mut self, now: Nanos, cost: u64) {
         let algorithm = self.algorithm();
-        self.refund_with(now, |state| algorithm.refund(state, now, cost));
+        self.refund_with(now, |state| algorithm.refund(state, now, cost, None));
     }
 
     /// Undoes a charge of `cost` units that was made at `charged_at`, as far as the charge still counts.
     pub(super) fn undo(&mut self, now: Nanos, cost: u64, charged_at: Nanos) {
         let algorithm = self.algorithm();
-        self.refund_with(now, |state| algorithm.undo(state, now, cost, charged_at));
+        self.refund_with(now, |state| algorithm.refund(state, now, cost, Some(charged_at)));
     }
 
     /// Charges `cost` units, or all available units if these are fewer. Charges nothing if the key has a queue.

@@ -27,7 +27,7 @@ use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
 use super::options::{OnFull, StoreConfig};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, QuotaUnit, Usage, holds_requests};
+use crate::algorithm::{Algorithm, QuotaUnit, Usage, holds_requests, reset};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::stats::StoreStats;
@@ -413,7 +413,7 @@ impl<A: Algorithm> Shard<A> {
         let entry = shard.entry(key, None, state, config, wake).with_queues(queues);
         let algorithm = &shard.algorithm;
         entry.replace_state(now, |state| {
-            algorithm.reset_state(state, shard.new_state(algorithm, room, now));
+            reset(algorithm, state, shard.new_state(algorithm, room, now), now);
         });
     }
 

@@ -41,8 +41,8 @@ impl<A: Algorithm> Algorithm for Counted<A> {
     fn peek(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
         self.ask().peek(state, now, cost)
     }
-    fn refund(&self, state: &mut A::State, now: Nanos, cost: u64) {
-        self.ask().refund(state, now, cost);
+    fn refund(&self, state: &mut A::State, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
+        self.ask().refund(state, now, cost, charged_at);
     }
     fn migrate(&self, state: &mut A::State, old: &Self, now: Nanos) {
         self.ask().migrate(state, &old.inner, now);

@@ -94,8 +94,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
             Act::Call(cost) => return self.call(at, *cost),
             Act::Look(cost) => return self.look(at, *cost),
             Act::Refund(units) => {
-                self.algorithm.refund(&mut self.state, Nanos(at), *units);
-                self.algorithm.refund(&mut self.quiet, Nanos(at), *units);
+                self.algorithm.refund(&mut self.state, Nanos(at), *units, None);
+                self.algorithm.refund(&mut self.quiet, Nanos(at), *units, None);
                 self.oracle.refund(*units);
             }
             Act::Replace(rule) => {

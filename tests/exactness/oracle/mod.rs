@@ -165,7 +165,7 @@ fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A
             assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, peek");
             // A refund for a key without a charge does nothing.
             if setup.refunds && taken.contains(&key) && random.one_in(5) {
-                algorithm.refund(state, at, cost);
+                algorithm.refund(state, at, cost, None);
                 limiter.refund(&key, cost);
                 assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, refund of {cost}");
             }

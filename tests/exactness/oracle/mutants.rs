@@ -149,12 +149,14 @@ impl<A: Algorithm> Algorithm for Mutant<A> {
         self.reported(decision)
     }
 
-    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         let now = self.time(state, now);
         match self.fault {
-            Fault::RefundGivesMore => self.inner.refund(&mut state.inner, now, cost.saturating_add(1)),
+            Fault::RefundGivesMore => {
+                self.inner.refund(&mut state.inner, now, cost.saturating_add(1), charged_at);
+            }
             Fault::RefundIsIgnored => {}
-            _ => self.inner.refund(&mut state.inner, now, cost),
+            _ => self.inner.refund(&mut state.inner, now, cost, charged_at),
         }
     }
 

@@ -111,7 +111,7 @@ impl Algorithm for Plain {
         self.decide(state, behind, cost)
     }
 
-    fn refund(&self, state: &mut PlainState, now: Nanos, cost: u64) {
+    fn refund(&self, state: &mut PlainState, now: Nanos, cost: u64, _charged_at: Option<Nanos>) {
         self.advance(state, now.0);
         match self.slip {
             Slip::RefundsTheNewest => drop_units(state.hits.iter_mut().rev(), cost),

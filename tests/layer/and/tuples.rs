@@ -144,9 +144,9 @@ fn as_two_alone<A: Kind, B: Kind>(seed: u64) {
         }
         if random.one_in(6) {
             let back = random.below(4);
-            mutants.pair.refund(&mut mutants.state, Nanos(now), back);
-            mutants.pair.0.refund(&mut mutants.alone.0, Nanos(now), back);
-            mutants.pair.1.refund(&mut mutants.alone.1, Nanos(now), back);
+            mutants.pair.refund(&mut mutants.state, Nanos(now), back, None);
+            mutants.pair.0.refund(&mut mutants.alone.0, Nanos(now), back, None);
+            mutants.pair.1.refund(&mut mutants.alone.1, Nanos(now), back, None);
         }
         if random.one_in(12) {
             let next = (A::any(&mut random), B::any(&mut random));

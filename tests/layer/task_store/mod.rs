@@ -108,7 +108,7 @@ impl<A: Algorithm> Keys<A> {
             Reservation::on_settle(move |actual| {
                 let _ = jobs.send(Box::new(move |keys| {
                     keys.with(&call, |algorithm, state, now| match actual < cost {
-                        true => algorithm.undo(state, now, cost - actual, charged_at),
+                        true => algorithm.refund(state, now, cost - actual, Some(charged_at)),
                         false => algorithm.charge_saturating(state, now, actual - cost),
                     });
                 }));
@@ -230,7 +230,7 @@ impl<A: Algorithm> CheckStore<A> for TaskStore<A> {
     fn refund(&self, key: String, cost: u64) -> Self::Reply<()> {
         let call = Call::new(key, Attempt::new(cost));
         Box::pin(self.run(move |keys| {
-            keys.with(&call, |algorithm, state, now| algorithm.refund(state, now, cost));
+            keys.with(&call, |algorithm, state, now| algorithm.refund(state, now, cost, None));
         }))
     }
 

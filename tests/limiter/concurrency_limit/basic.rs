@@ -42,6 +42,49 @@ fn a_refund_takes_nothing_from_a_permit() {
 }
 
 #[test]
+fn a_reset_keeps_calls_in_progress_and_nothing_else() {
+    fn keeps<A: Algorithm>(algorithm: A) {
+        let limiter = limiter(algorithm, &ManualClock::new());
+        for replaced in [false, true] {
+            if replaced {
+                limiter.replace(limiter.algorithm().into_owned());
+            }
+            let held = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
+            assert_eq!(limiter.peek("a").remaining(), 1);
+            drop(limiter.try_acquire_permit("a").unwrap());
+            limiter.reset("a");
+            assert_eq!(limiter.peek("a").remaining(), 3, "two of five are in progress");
+            let third = limiter.try_acquire_permit("a").unwrap();
+            assert_eq!(limiter.peek("a").remaining(), 2);
+            drop((held, third));
+            limiter.reset("a");
+            assert_eq!(limiter.peek("a").remaining(), 3);
+        }
+    }
+    let three = Quota::per_hour(3);
+    let both = (TokenBucket::new(three), Concurrency::per_key(5).total(5));
+    keeps(both.clone());
+    keeps((FixedWindow::new(three), both.clone()));
+    keeps((Concurrency::per_key(9), both.clone()));
+    keeps(both.clone().block_for(MS).after(5));
+    keeps((both.clone().block_for(MS).after(5), FixedWindow::new(three)));
+    keeps(Tiered::new(both.clone()));
+    keeps((Tiered::new(both.clone()), SlidingLog::new(three)));
+
+    let large = (TokenBucket::new(Quota::per_hour(30)), both.1.clone());
+    let limiter = limiter(Tiered::new(both.clone()), &ManualClock::new());
+    let mut held = vec![limiter.try_acquire_permit("a").unwrap()];
+    held.push(limiter.tier(&large).try_acquire_permit("a").unwrap());
+    limiter.reset("a");
+    let left = || [&both, &large].map(|tier| limiter.tier(tier).peek("a").remaining());
+    assert_eq!(left(), [3, 3]);
+    held.pop();
+    assert_eq!(left(), [3, 4]);
+    held.pop();
+    assert_eq!(left(), [3, 5]);
+}
+
+#[test]
 fn a_charge_of_a_check_is_held_until_it_is_released() {
     let limiter = RateLimiter::new(Concurrency::per_key(3).total(4));
     assert!(limiter.check_n("a", 3).is_allowed() && !limiter.check("a").is_allowed());

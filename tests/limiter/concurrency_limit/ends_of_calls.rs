@@ -23,7 +23,7 @@ impl Algorithm for Panics {
         Decision::allow(1, 1, 0)
     }
 
-    fn refund(&self, (): &mut (), _: Nanos, _: u64) {}
+    fn refund(&self, (): &mut (), _: Nanos, _: u64, _: Option<Nanos>) {}
 
     fn migrate(&self, (): &mut (), _: &Self, _: Nanos) {}
 

@@ -26,7 +26,8 @@ use http::{Request, Response};
 use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueOverflow, QuotaPolicy, TokenBucket,
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueOverflow, QuotaPolicy, SlidingLog, Tiered,
+    TokenBucket,
 };
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{Global, from_fn};

@@ -188,7 +188,7 @@ fn an_undo_after_the_clock_was_set_back_takes_no_units_from_the_present_window()
     assert!(rule.check(&mut state, hour, 2).is_allowed());
     assert!(!rule.check(&mut state, Nanos(0), 1).is_allowed());
     assert!(rule.check(&mut state, Nanos(1_000_000_000), 2).is_allowed());
-    rule.undo(&mut state, Nanos(1_000_000_000), 2, hour);
+    rule.refund(&mut state, Nanos(1_000_000_000), 2, Some(hour));
     assert!(
         !rule.check(&mut state, Nanos(1_000_000_000), 1).is_allowed(),
         "those belong to the window before"

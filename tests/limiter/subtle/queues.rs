@@ -113,7 +113,7 @@ fn lines<A: Algorithm>(
     failures.assert_none(name);
 }
 
-fn prio<A: Window>(make: impl Fn(Quota) -> Priority<A>, r: &mut Random) -> Vec<Priority<A>> {
+fn prio<A: Algorithm>(make: impl Fn(Quota) -> A, r: &mut Random) -> Vec<A> {
     let limit = r.within(1..=6);
     (0..2).map(|_| make(Quota::per(limit, Duration::from_nanos(r.one_of(&[7, 10, 100]))).unwrap())).collect()
 }
@@ -172,7 +172,7 @@ fn reports_of_the_queue_of_a_counter_with_priority_are_true() {
 /// No span of a period has more units than the limit, even if calls borrow, are cancelled or are late.
 #[test]
 fn windows_with_priority_are_strict() {
-    fn run<A: Window>(name: &str, strict: u64, make: impl Fn(Quota, u8) -> Priority<A>) {
+    fn run<A: Algorithm>(name: &str, strict: u64, make: impl Fn(Quota, u8) -> A) {
         let mut longest = 0_f64;
         for seed in 0..scaled(N) {
             let r = &mut Random::new(seed);

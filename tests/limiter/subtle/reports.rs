@@ -30,7 +30,7 @@ fn truth<A: Algorithm>(
                 9 => {
                     let cost = r.within(0..=7);
                     log.push(format!("refund {cost} at {now:?}"));
-                    rules[current].refund(&mut state, now, cost);
+                    rules[current].refund(&mut state, now, cost, None);
                 }
                 10 => {
                     let next = r.below(rules.len() as u64) as usize;
