@@ -492,6 +492,7 @@ for_each_algorithm!(block_for);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::FixedWindow;
     use crate::quota::Quota;
 
     const SECOND: u64 = 1_000_000_000;

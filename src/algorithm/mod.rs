@@ -186,21 +186,6 @@
 macro_rules! for_each_algorithm {
     ($list:ident) => {
         $list! {
-            Concurrency [];
-            FixedWindow [
-                /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
-                FixedWindow 3 4
-            ];
-            SlidingWindow [
-                /// The arguments are the limit, the period in nanoseconds, the length of a slice in nanoseconds, and the
-                /// number of slices.
-                SlidingWindow 4 7
-            ];
-            SlidingCounter [
-                /// The arguments are the limit, and the period in microseconds.
-                SlidingCounter 2 6
-            ];
-            SlidingLog [];
             TokenBucket [
                 /// A token bucket or a leaky bucket. The arguments are the grains in a microsecond, the grains that each
                 /// unit of the cost adds, the capacity in grains, the grains that must be free for each unit of the cost
@@ -208,7 +193,22 @@ macro_rules! for_each_algorithm {
                 Bucket 6 3
             ];
             LeakyBucket [];
+            FixedWindow [
+                /// The arguments are the limit, the period in microseconds, and whether windows are aligned: 1 or 0.
+                FixedWindow 3 4
+            ];
+            SlidingCounter [
+                /// The arguments are the limit, and the period in microseconds.
+                SlidingCounter 2 6
+            ];
+            SlidingWindow [
+                /// The arguments are the limit, the period in nanoseconds, the length of a slice in nanoseconds, and the
+                /// number of slices.
+                SlidingWindow 4 7
+            ];
+            SlidingLog [];
             Smooth [];
+            Concurrency [];
         }
     };
 }

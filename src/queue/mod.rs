@@ -21,7 +21,19 @@
 //! time proportional to the length of the queue.
 //!
 //! The projection charges one waiter after another. So for a queue with known waits, an algorithm needs only two
-//! operations: to compute the time at which *one* call can be admitted, and to charge that call.
+//! operations: to compute the time at which *one* call can be admitted, and to charge that call. By default, `peek` and
+//! `check` do both. Of the methods and constants of [`Algorithm`], a queue uses:
+//!
+//! | for | |
+//! |---|---|
+//! | a call that arrives | `queue_config`, `check`, `peek`, and `report`, which may change what the queue has decided |
+//! | the time at which a waiter is released | `ready_at` |
+//! | a release | `admit_queued`. Before, `UNDO_BY_COPY` says whether to copy the state |
+//! | a released call that is cancelled | `restore` of that copy, or `refund` with the time of the charge. Then `release` |
+//! | the projection | `project`. If `ADDS_UP`, `refund` without the time of the charge removes a waiter from it |
+//! | what is reported if places of the queue are counted | `queue_capacity` and `policy` |
+//! | a waiter's units in the total of all keys | `for_each_total` |
+//! | the key's time | `last_update` |
 //!
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
 //! algorithm of the limiter, which is passed as `base`.

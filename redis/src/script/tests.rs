@@ -15,14 +15,16 @@ fn load_largest(server: &RedisServer, keys: impl Fn(usize) -> Vec<KeySteps>) -> 
 #[test]
 fn the_largest_script_of_each_kind_can_be_loaded() {
     let server = RedisServer::start();
-    let kinds = [StepKind::Bucket, StepKind::FixedWindow, StepKind::SlidingCounter, StepKind::SlidingWindow];
-    let counts = kinds.map(|kind| {
-        let key = |kinds, is_in_shadow| KeySteps { kinds, is_in_shadow };
-        let keys = load_largest(&server, |count| {
-            (0..count).map(|number| key(vec![kind], number % 2 == 1)).collect()
-        });
-        let steps = load_largest(&server, |count| vec![key(vec![kind; count], false)]);
-        [keys, steps]
-    });
+    let counts: Vec<_> = StepKind::ALL
+        .iter()
+        .map(|&kind| {
+            let key = |kinds, is_in_shadow| KeySteps { kinds, is_in_shadow };
+            let keys = load_largest(&server, |count| {
+                (0..count).map(|number| key(vec![kind], number % 2 == 1)).collect()
+            });
+            let steps = load_largest(&server, |count| vec![key(vec![kind; count], false)]);
+            [keys, steps]
+        })
+        .collect();
     assert_eq!(counts, [[13, 18], [15, 23], [14, 20], [11, 15]], "joined keys, and limits of one key");
 }

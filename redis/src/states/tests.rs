@@ -128,6 +128,24 @@ fn long_logs_cannot_be_kept() {
     assert!(error.to_string().contains("SlidingWindow"), "{error}");
 }
 
+#[test]
+fn a_window_with_priority_is_refused_wherever_it_is() {
+    fn refused<A: StoredAlgorithm>(algorithm: A) {
+        let Err(error) = Plan::new(algorithm, TimeSource::Server, true) else { panic!("it was planned") };
+        assert_eq!(error.kind(), RedisErrorKind::Algorithm);
+        assert!(error.to_string().contains("remove `.priority(..)`"), "{error}");
+    }
+    let quota = Quota::per_minute(10);
+    refused(FixedWindow::new(quota).priority(20));
+    refused(SlidingWindow::new(quota).priority(20));
+    refused(SlidingCounter::new(quota).priority(0));
+    refused(SlidingLog::new(quota).priority(100));
+    refused((TokenBucket::new(quota), FixedWindow::new(quota).priority(20)));
+    refused(Tiered::new(FixedWindow::new(quota).priority(20)));
+    refused(FixedWindow::new(quota).priority(20).block_for(Duration::from_secs(1)).after(1));
+    let _ = plan(FixedWindow::new(quota).queue(20));
+}
+
 const MICRO: u64 = 1_000;
 const SECOND: u64 = 1_000_000_000;
 const START: Nanos = Nanos(1_700_000_000 * SECOND);
