@@ -1,14 +1,16 @@
-//! The bounded table of the keys of a limiter: it locks a key, and gives a new key a state.
+//! What the clones of a store share: the current algorithm, and the bounded table of keys, which locks a key and gives
+//! a new key a state.
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::Waker;
 
 use super::buckets::SharedBuckets;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
-use super::fingerprint::{Fingerprint, Location};
+use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
 use super::options::{MemoryOptions, OnFull, StoreConfig};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::Algorithm;
@@ -17,12 +19,18 @@ use crate::decision::Decision;
 use crate::queue::{Arrival, PollTurn, Preview};
 use crate::stats::{CallCounts, CallOutcome, CallRegistry, CallStats, StoreStats};
 use crate::store::Attempt;
-use crate::sys::lock::SpinGuard;
+use crate::sys::lock::atomic::{AtomicBool, Ordering};
+use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
-/// The keys of a limiter. Locks are taken in this order: first the shards of keys, then the shards of shared buckets.
+/// The data that the clones of a store share. Locks are taken in this order: first the shards of keys, then the shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
+    /// The algorithm with which the limiter was created. Most limiters never replace it.
+    initial: A,
+    replaced: AtomicBool,
+    replacement: RwLock<Option<A>>,
+    seed: HashSeed,
     keys: Shards<A>,
     shared: SharedBuckets<A>,
     room: Room,
@@ -43,16 +51,43 @@ pub(super) enum Settled {
 
 impl<A: Algorithm> Table<A> {
     /// Creates a table with these options, in which `max_queued` calls may be queued.
-    pub(super) fn new(algorithm: &A, clock: AnyClock, options: MemoryOptions, max_queued: u64) -> Self {
+    pub(super) fn new(algorithm: A, clock: AnyClock, options: MemoryOptions, max_queued: u64) -> Self {
         let MemoryOptions { max_keys, on_full, .. } = options;
         Self {
-            keys: Shards::for_keys(max_keys, algorithm),
-            shared: SharedBuckets::new(algorithm),
-            room: Room::new(max_keys, on_full, algorithm, clock.now()),
+            keys: Shards::for_keys(max_keys, &algorithm),
+            shared: SharedBuckets::new(&algorithm),
+            room: Room::new(max_keys, on_full, &algorithm, clock.now()),
+            initial: algorithm,
+            replaced: AtomicBool::new(false),
+            replacement: RwLock::new(None),
+            seed: HashSeed::random(),
             clock,
             config: StoreConfig::new(options, max_queued),
             calls: CallRegistry::default(),
         }
+    }
+
+    /// Returns the current algorithm.
+    #[inline]
+    pub(super) fn algorithm(&self) -> Cow<'_, A> {
+        if !self.is_replaced() {
+            return Cow::Borrowed(&self.initial);
+        }
+        match &*self.replacement.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(replacement) => Cow::Owned(replacement.clone()),
+            None => Cow::Borrowed(&self.initial),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Returns the fingerprint of a key.
+    #[inline]
+    pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
+        self.seed.fingerprint(key)
     }
 
     #[inline]
@@ -357,14 +392,18 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Replaces the algorithm of all keys, one shard at a time. Returns the wakers to wake once no lock is held.
-    pub(super) fn replace(&self, new: &A) -> Wakers {
-        let (mut wake, one_unit) = (Wakers::default(), one_unit(new));
+    /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one. Only
+    /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
+    pub(super) fn replace(&self, algorithm: A) -> Wakers {
+        let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
+        let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            shard.replace(new, one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace(&algorithm, one_unit, &self.room, &self.config, now, &mut wake);
         }
-        self.room.replace(new);
+        self.room.replace(&algorithm);
+        *replacement = Some(algorithm);
+        self.replaced.store(true, Ordering::Release);
         wake
     }
 }
