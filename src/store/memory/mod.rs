@@ -1,6 +1,5 @@
 //! The in-memory store.
 
-mod buckets;
 mod charge;
 mod context;
 mod entry;
@@ -101,16 +100,8 @@ impl<A: Algorithm> MemoryStore<A> {
         Self { context: Arc::new(MemoryContext::new(algorithm, table)) }
     }
 
-    pub(crate) fn queued(&self) -> usize {
-        usize::try_from(self.context.table().config().waiting().len()).unwrap_or(usize::MAX)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.context.table().len()
-    }
-
     pub(crate) fn limiter_stats(&self) -> LimiterStats {
-        LimiterStats { calls: self.context.table().calls(), store: self.stats() }
+        LimiterStats { calls: self.context.table().calls().stats(), store: self.stats() }
     }
 
     /// Creates a part of a joint call, which is counted with the calls that are made without a layer.
@@ -119,7 +110,7 @@ impl<A: Algorithm> MemoryStore<A> {
         key: &K,
         call: Attempt<'_, A>,
     ) -> JointRequest<'_> {
-        self.joint_part(key, call, self.context.table().direct_calls())
+        self.joint_part(key, call, &self.context.table().calls().direct)
     }
 
     /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
@@ -214,7 +205,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     }
 
     fn new_counts(&self) -> Arc<CallCounts> {
-        self.context.table().new_counts()
+        self.context.table().calls().register()
     }
 
     #[inline]
@@ -380,7 +371,7 @@ impl<A: Algorithm> Clone for MemoryStore<A> {
 
 impl<A: Algorithm> fmt::Debug for MemoryStore<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("len", &self.stats().keys).finish_non_exhaustive()
     }
 }
 
