@@ -1,6 +1,5 @@
 //! The in-memory store.
 
-mod buckets;
 mod charge;
 mod entry;
 mod eviction;
@@ -98,16 +97,8 @@ impl<A: Algorithm> MemoryStore<A> {
         Self { table: Arc::new(Table::new(algorithm, clock, options, max_queued)) }
     }
 
-    pub(crate) fn queued(&self) -> usize {
-        usize::try_from(self.table.config().waiting().len()).unwrap_or(usize::MAX)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.table.len()
-    }
-
     pub(crate) fn limiter_stats(&self) -> LimiterStats {
-        LimiterStats { calls: self.table.calls(), store: self.stats() }
+        LimiterStats { calls: self.table.calls().stats(), store: self.stats() }
     }
 
     /// Creates a part of a joint call, which is counted with the calls that are made without a layer.
@@ -116,7 +107,7 @@ impl<A: Algorithm> MemoryStore<A> {
         key: &K,
         call: Attempt<'_, A>,
     ) -> JointRequest<'_> {
-        self.joint_part(key, call, self.table.direct_calls())
+        self.joint_part(key, call, &self.table.calls().direct)
     }
 
     /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
@@ -211,7 +202,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
     }
 
     fn new_counts(&self) -> Arc<CallCounts> {
-        self.table.new_counts()
+        self.table.calls().register()
     }
 
     #[inline]
@@ -377,7 +368,7 @@ impl<A: Algorithm> Clone for MemoryStore<A> {
 
 impl<A: Algorithm> fmt::Debug for MemoryStore<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("len", &self.stats().keys).finish_non_exhaustive()
     }
 }
 
