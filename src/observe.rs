@@ -1,4 +1,5 @@
 //! Log events for the operator of the service. Without the feature `tracing`, nothing is logged.
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "only events contain them"))]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -123,20 +124,16 @@ impl Observer {
 
 impl Observer {
     /// Logs a call that was queued and admitted, at level `debug`. A call that was not queued is not logged.
-    #[cfg(feature = "tracing")]
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
-        let delay = decision.delay();
-        if !delay.is_zero() {
-            tracing::debug!(policy, ?delay, "tower-throttle: held");
+        #[cfg(feature = "tracing")]
+        if decision.is_delayed() {
+            tracing::debug!(policy, delay = ?decision.delay(), "tower-throttle: held");
         }
     }
 
-    #[cfg(not(feature = "tracing"))]
-    pub(crate) fn waited(&self, _: &str, _: &Decision) {}
-
     /// Logs a call that was denied, at level `debug`. The event contains no key.
-    #[cfg(feature = "tracing")]
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
+        #[cfg(feature = "tracing")]
         tracing::debug!(
             policy,
             retry_after = denial.retry_after().map(tracing::field::debug),
@@ -145,18 +142,12 @@ impl Observer {
         );
     }
 
-    #[cfg(not(feature = "tracing"))]
-    pub(crate) fn denied(&self, _: &str, _: &Decision) {}
-
     /// Logs, at level `debug`, a call that was admitted only because of shadow mode, and would otherwise have been
     /// denied or queued.
-    #[cfg(feature = "tracing")]
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
+        #[cfg(feature = "tracing")]
         tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
     }
-
-    #[cfg(not(feature = "tracing"))]
-    pub(crate) fn shadow(&self, _: &str, _: &Decision) {}
 }
 
 /// The log events of a limiter and its clones. Each kind of mistake is logged once.
@@ -193,8 +184,8 @@ fn ignored_priority(limiter: Option<&str>) {
 fn ignored_priority(_: Option<&str>) {}
 
 /// Logs that a limiter with this name was built with a window whose quota has a burst. A window ignores the burst.
-#[cfg(feature = "tracing")]
 pub(crate) fn ignored_burst(limiter: Option<&str>, window: &QuotaPolicy) {
+    #[cfg(feature = "tracing")]
     tracing::warn!(
         limiter,
         "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
@@ -203,75 +194,56 @@ pub(crate) fn ignored_burst(limiter: Option<&str>, window: &QuotaPolicy) {
     );
 }
 
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn ignored_burst(_: Option<&str>, _: &QuotaPolicy) {}
-
 /// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
-#[cfg(feature = "tracing")]
 #[inline]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
-    use tracing::dispatcher::get_default;
-    use tracing::level_filters::LevelFilter;
-
-    const FIELD: &str = "rate_limit.decision";
-    // If no level is enabled, as in a program without a subscriber, no span is enabled either.
-    if LevelFilter::current() == LevelFilter::OFF {
-        return;
-    }
-    let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
-    if get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
-        && let Some(decided) = decided()
+    #[cfg(feature = "tracing")]
     {
-        tracing::Span::current().record(FIELD, decided);
+        use tracing::dispatcher::get_default;
+        use tracing::level_filters::LevelFilter;
+
+        const FIELD: &str = "rate_limit.decision";
+        // If no level is enabled, as in a program without a subscriber, no span is enabled either.
+        if LevelFilter::current() == LevelFilter::OFF {
+            return;
+        }
+        let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
+        if get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
+            && let Some(decided) = decided()
+        {
+            tracing::Span::current().record(FIELD, decided);
+        }
     }
 }
-
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn record_decision(_: impl FnOnce() -> Option<&'static str>) {}
 
 fn first(said: &AtomicBool) -> bool {
     !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed)
 }
 
-#[cfg(feature = "tracing")]
 fn error_now(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    #[cfg(feature = "tracing")]
     tracing::error!(policy, reason = %why, "tower-throttle: {what}");
 }
 
-#[cfg(feature = "tracing")]
 fn info(policy: &str, what: &'static str) {
+    #[cfg(feature = "tracing")]
     tracing::info!(policy, "tower-throttle: {what}");
 }
 
-#[cfg(feature = "tracing")]
 fn error_once(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    #[cfg(feature = "tracing")]
     tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
 
-#[cfg(feature = "tracing")]
 fn warn(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    #[cfg(feature = "tracing")]
     tracing::warn!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
 
-#[cfg(feature = "tracing")]
 fn debug(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+    #[cfg(feature = "tracing")]
     tracing::debug!(policy, reason = %why, "tower-throttle: {what}");
 }
-
-#[cfg(not(feature = "tracing"))]
-fn error_now(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
-
-#[cfg(not(feature = "tracing"))]
-fn info(_: &str, _: &'static str) {}
-
-#[cfg(not(feature = "tracing"))]
-fn error_once(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
-
-#[cfg(not(feature = "tracing"))]
-fn warn(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
-
-#[cfg(not(feature = "tracing"))]
-fn debug(_: &str, _: &'static str, _: &dyn std::fmt::Display) {}
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,11 @@
 //! A limit per period, and a burst.
 
+use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::error::QuotaError;
+use crate::error::beginning;
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -223,6 +224,68 @@ impl fmt::Display for Quota {
         if self.burst == self.limit { Ok(()) } else { write!(f, " burst {}", self.burst) }
     }
 }
+
+/// The error of a [`Quota`] that cannot be created.
+///
+/// The error's text says which values are accepted. If a string does not have the form of a quota, the text also shows
+/// the beginning of that string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaError {
+    problem: Problem,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Problem {
+    ZeroLimit,
+    ZeroBurst,
+    ZeroPeriod,
+    LongPeriod,
+    Text { text: String, reason: &'static str },
+}
+
+impl QuotaError {
+    fn zero_limit() -> Self {
+        Self { problem: Problem::ZeroLimit }
+    }
+
+    fn zero_burst() -> Self {
+        Self { problem: Problem::ZeroBurst }
+    }
+
+    fn zero_period() -> Self {
+        Self { problem: Problem::ZeroPeriod }
+    }
+
+    fn long_period() -> Self {
+        Self { problem: Problem::LongPeriod }
+    }
+
+    fn text(text: &str, reason: &'static str) -> Self {
+        Self { problem: Problem::Text { text: beginning(text), reason } }
+    }
+}
+
+impl fmt::Display for QuotaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.problem {
+            Problem::ZeroLimit => f.write_str("a limit of 0 admits nothing: give a limit of at least 1"),
+            Problem::ZeroBurst => f.write_str("a burst of 0 admits nothing: give a burst of at least 1"),
+            Problem::ZeroPeriod => {
+                f.write_str("a period of 0 has no rate: give a period of at least one nanosecond")
+            }
+            Problem::LongPeriod => f.write_str(
+                "the period is too long: give a period of at most 292 years (2^63 - 1 nanoseconds)",
+            ),
+            Problem::Text { text, reason } => write!(
+                f,
+                "{text:?} is no quota: {reason}; accepted are a limit, `/` or `per`, and a time, \
+                 such as \"100/minute\", \"10/s\", \"1000 per day\", \"5 per 2s\" or \"100/min burst 20\""
+            ),
+        }
+    }
+}
+
+impl Error for QuotaError {}
 
 #[cfg(test)]
 mod tests {

@@ -128,7 +128,7 @@ impl RedisInProcess {
         };
         let mut keys = self.keys();
         keys.trips += 1;
-        let mut last = Unpacked::new(last);
+        let mut last = Unpacked::from(last.as_str());
         let Some(deadline) = last.next() else { return error("ERR arguments") };
         if now > deadline {
             return reply('L', "");

@@ -197,12 +197,15 @@ pub(super) struct Unpacked {
 }
 
 #[cfg(any(test, feature = "test-util"))]
-impl Unpacked {
-    /// Creates the value from a word of a command. Each character of `word` stands for one byte.
-    pub(super) fn new(word: &str) -> Self {
+/// A word of a command. Each of its characters stands for one byte.
+impl From<&str> for Unpacked {
+    fn from(word: &str) -> Self {
         Self { bytes: word.chars().map(|byte| byte as u8).collect(), unpacked: 0 }
     }
+}
 
+#[cfg(any(test, feature = "test-util"))]
+impl Unpacked {
     pub(super) fn is_empty(&self) -> bool {
         self.rest().is_empty()
     }

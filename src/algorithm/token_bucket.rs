@@ -591,7 +591,8 @@ mod tests {
             }
             assert_eq!((state.used, state.part), (full.used, full.part), "seed {seed}");
 
-            let (remaining, behind) = (bucket.available(&state), if bits % 2 == 0 { 0 } else { behind });
+            let (remaining, behind) =
+                (bucket.available(&state), if bits.is_multiple_of(2) { 0 } else { behind });
             let described = |decision: Decision| (decision, decision.next());
             assert_eq!(
                 described(bucket.allow(&state, behind, remaining)),

@@ -177,7 +177,7 @@ impl Cookie {
     pub fn new(name: &str) -> Result<Self, ConfigError> {
         let is_name = HeaderName::from_bytes(name.as_bytes()).is_ok() && !name.contains('%');
         if !is_name {
-            return Err(ConfigError::cookie_name(name));
+            return Err(ConfigError::of_input(name, "is no cookie name: give one such as \"session\""));
         }
         Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed })
     }

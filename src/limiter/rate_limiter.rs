@@ -511,14 +511,14 @@ impl<A: Algorithm> RateLimiter<A> {
     /// [`max_queued`](Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
-        self.store.queued()
+        usize::try_from(self.store.stats().waiting).unwrap_or(usize::MAX)
     }
 
     /// Returns the number of keys that are kept. Some of these keys may be fresh, with their whole quota available
     /// again, and not yet removed. The number is at most `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.store.len()
+        usize::try_from(self.store.stats().keys).unwrap_or(usize::MAX)
     }
 
     /// Returns whether no key is kept.

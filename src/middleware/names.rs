@@ -112,7 +112,11 @@ impl PolicyName {
     fn new(name: &str, policy: QuotaPolicy) -> Result<Self, ConfigError> {
         let printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         if !printable || name.is_empty() || name.len() > MAX_LEN {
-            return Err(ConfigError::policy_name(name));
+            return Err(ConfigError::of_input(
+                name,
+                "cannot be a policy's name: header fields carry it, so give 1 to 256 printable ASCII characters \
+                 (space to ~)",
+            ));
         }
         Ok(Self::printable(name, policy))
     }

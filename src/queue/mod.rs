@@ -557,8 +557,8 @@ impl<A: Algorithm> Queue<A> {
     ) -> Option<Waker> {
         let arrival = Arrival { dropped: true, ..Arrival::new(now, displaced.cost) };
         let algorithm = displaced.tier.as_deref().unwrap_or(base);
-        let refusal = self.view(base, algorithm, state, now).reject(arrival).with_queue_full();
-        self.reject(displaced, refusal, now)
+        let denial = self.view(base, algorithm, state, now).reject(arrival).with_queue_full();
+        self.reject(displaced, denial, now)
     }
 
     /// Queues a call. Denies the call if `max_queued` calls are queued already, or if a total of the algorithm has too
@@ -923,18 +923,18 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Records the denial of a waiter, which the next poll of the waiter returns. Returns the waker of the waiter.
-    fn reject(&mut self, displaced: Displaced<A>, refusal: Decision, now: Nanos) -> Option<Waker> {
+    fn reject(&mut self, displaced: Displaced<A>, denial: Decision, now: Nanos) -> Option<Waker> {
         let Displaced { ticket, cost, tier, arrived, waker } = displaced;
-        let decision = refusal.with_delay(now.saturating_since(arrived));
+        let decision = denial.with_delay(now.saturating_since(arrived));
         let permit = SharedPermit::default();
         self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, permit });
         waker
     }
 
     /// Denies all waiters. Calls that were released before stay admitted.
-    pub(crate) fn close(&mut self, now: Nanos, refusal: Decision, wake: &mut Vec<Waker>) {
+    pub(crate) fn close(&mut self, now: Nanos, denial: Decision, wake: &mut Vec<Waker>) {
         for waiter in mem::take(&mut self.waiting) {
-            wake.extend(self.reject(waiter.into(), refusal, now));
+            wake.extend(self.reject(waiter.into(), denial, now));
         }
         self.ahead = 0;
         self.projection = None;

@@ -34,7 +34,6 @@
 mod attempt;
 pub(crate) mod joint;
 pub(crate) mod memory;
-mod permit;
 pub(crate) mod reservation;
 mod shared_key;
 
@@ -53,8 +52,7 @@ pub use attempt::Attempt;
 pub(crate) use joint::{AllDecisions, Decided, Few, JointKind, JointOutcome, JointStore};
 pub(crate) use memory::OnClose;
 pub use memory::{MemoryStore, OnFull};
-pub use permit::{Denied, Permit};
-pub use reservation::Reservation;
+pub use reservation::{Denied, Permit, Reservation};
 pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of stores and limiters.

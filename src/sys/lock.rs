@@ -1,6 +1,6 @@
-//! Locks and atomics. The atomics, and all locks except [`SpinLock`], are those of std. In the tests in `tests/shuttle/main.rs`, all locks and atomics are those of a scheduler that tries
-//! many interleavings of threads. A [`SpinLock`] is a lock that is held only for short work, usually for less than a
-//! microsecond.
+//! Locks and atomics. The atomics, and all locks except [`SpinLock`], are those of std. In the tests in
+//! `tests/shuttle/main.rs`, all locks and atomics are those of a scheduler that tries many interleavings of threads. A
+//! [`SpinLock`] is a lock that is held only for short work, usually for less than a microsecond.
 
 #[cfg(not(tower_throttle_shuttle))]
 mod real {

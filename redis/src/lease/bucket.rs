@@ -71,13 +71,20 @@ pub(super) struct Ask {
 /// The changes that a trip has made.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
-    pub(super) level: Level,
+    level: Level,
     /// The decision on each call.
-    pub(super) decisions: Vec<Decision>,
+    decisions: Vec<Decision>,
     /// The units that are now leased to the process.
-    pub(super) granted: u64,
+    granted: u64,
     /// `true` if the new state must be written.
     has_changed: bool,
+}
+
+impl Touched {
+    /// Returns the level after the touch, the decisions, and the units that were granted.
+    pub(super) fn into_parts(self) -> (Level, Vec<Decision>, u64) {
+        (self.level, self.decisions, self.granted)
+    }
 }
 
 /// The script that leases the units of a limiter's keys.

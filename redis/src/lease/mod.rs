@@ -533,7 +533,7 @@ impl HeldState {
     /// Ends a trip that began at `sent`, and sends the decisions. `now` is the server's time.
     fn finish(&mut self, rules: &Rules, trip: Trip, touched: Touched, now: u64, sent: Nanos) {
         let Rules { bucket, .. } = rules;
-        let Touched { level, decisions, granted, .. } = touched;
+        let (level, decisions, granted) = touched.into_parts();
         self.is_asking = false;
         (self.left, self.granted, self.until) = (granted, granted, sent.saturating_add(SPEND));
         let is_denied = decisions.iter().any(|decision| !decision.is_allowed());

@@ -5,7 +5,6 @@
 //! and may be lost.
 
 mod records;
-mod script;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use self::records::{Grant, Outcome, PermitCall, PermitScript, Records, Trip};
-use self::script::PREFIX;
+use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Trip};
 use super::error::{RedisError, RedisErrorKind};
 use super::limiter::{RedisKey, RedisReply};
 use super::link::Route;

@@ -47,7 +47,7 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
 
 /// Returns the deadline, the prefix and the other numbers in a script's argument.
 fn unpacked(word: &str) -> (u64, String, Vec<u64>) {
-    let mut unpacked = Unpacked::new(word);
+    let mut unpacked = Unpacked::from(word);
     let (deadline, prefix) = (unpacked.next().unwrap(), unpacked.string().unwrap());
     (deadline, prefix, unpacked.collect())
 }

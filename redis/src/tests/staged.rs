@@ -116,7 +116,7 @@ impl Staged {
         let stamp = self.stamp();
         let (last, key) = (command.last().unwrap(), &command[3]);
         let reply = |text: String| Ok(Reply::Text(text.into()));
-        let mut last = Unpacked::new(last);
+        let mut last = Unpacked::from(last.as_str());
         if now > last.next().unwrap() {
             return reply(format!("L{stamp}"));
         }

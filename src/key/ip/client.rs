@@ -121,14 +121,16 @@ impl ClientIp {
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
     pub fn header(name: &str) -> Result<Self, ConfigError> {
-        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| ConfigError::header_name(name))?;
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
+            ConfigError::of_input(name, "is no header name: give one such as \"cf-connecting-ip\"")
+        })?;
         let instead = match header.as_str() {
             "x-forwarded-for" => "x_forwarded_for",
             "forwarded" => "forwarded",
             "cloudfront-viewer-address" => "cloudfront",
             _ => return Ok(Self::new(Source::Single(header))),
         };
-        Err(ConfigError::dedicated_method(name, instead))
+        Err(ConfigError::of_input(name, format_args!("has a form of its own: take `ClientIp::{instead}`")))
     }
 
     /// Creates an extractor that reads `CloudFront-Viewer-Address`, which contains one address and its port.

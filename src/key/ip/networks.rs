@@ -166,7 +166,10 @@ impl TrustedProxies {
     {
         let set = NetworkSet::new(networks)?;
         match set.whole_family() {
-            Some(network) => Err(ConfigError::trusts_all(&network)),
+            Some(network) => Err(ConfigError::new(format!(
+                "these proxies make up `{network}`, so every caller would be trusted and could choose its address: list \
+                 the networks that the proxies are in, or count them with `TrustedProxies::hops`"
+            ))),
             None => Ok(Self::of(Trust::Networks(set))),
         }
     }
@@ -178,7 +181,12 @@ impl TrustedProxies {
     ///
     /// Returns an error if `count` is 0.
     pub fn hops(count: usize) -> Result<Self, ConfigError> {
-        if count == 0 { Err(ConfigError::no_hops()) } else { Ok(Self::of(Trust::Hops(count))) }
+        match count {
+            0 => Err(ConfigError::new(
+                "to trust 0 proxies is to read no header: take `PeerIp`, or trust at least 1",
+            )),
+            _ => Ok(Self::of(Trust::Hops(count))),
+        }
     }
 
     /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`.
@@ -230,7 +238,8 @@ impl NetworkSet {
         let mut set = Self::default();
         for entry in entries {
             let entry = entry.as_ref();
-            set.add(entry.trim()).map_err(|reason| ConfigError::network(entry, &reason))?;
+            set.add(entry.trim())
+                .map_err(|reason| ConfigError::of_input(entry, format_args!("is no network: {reason}")))?;
         }
         set.v4 = Ipv4Net::aggregate(&set.v4);
         set.v6 = Ipv6Net::aggregate(&set.v6);

@@ -89,7 +89,7 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
                     denials.max_by_key(|denial| (denial.is_closed(), denial.is_unavailable(), wait(denial)));
                 match denial {
                     Some(denial) => Error::Limited(*denial),
-                    None => unreachable!("a call that every policy allows is not refused"),
+                    None => unreachable!("a call that every policy allows is not denied"),
                 }
             }
             Rejection::Key(error) => Error::Key(error),

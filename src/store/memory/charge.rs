@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::context::MemoryContext;
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location};
+use super::table::Table;
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -12,7 +12,7 @@ use crate::store::Reservation;
 
 /// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
-    context: Arc<MemoryContext<A>>,
+    table: Arc<Table<A>>,
     key: Fingerprint,
     algorithm: Option<A>,
     cost: u64,
@@ -25,14 +25,14 @@ impl<A: Algorithm> MemoryCharge<A> {
     /// Creates the charge of a call of `cost` units that was charged at `charged_at`. `algorithm` is the algorithm that
     /// the call chose.
     pub(super) fn new(
-        context: Arc<MemoryContext<A>>,
+        table: Arc<Table<A>>,
         key: Fingerprint,
         algorithm: Option<A>,
         cost: u64,
         priority: bool,
         charged_at: Nanos,
     ) -> Self {
-        Self { context, key, algorithm, cost, priority, charged_at }
+        Self { table, key, algorithm, cost, priority, charged_at }
     }
 
     /// Settles the call. Returns a decision that describes the key right after the settlement. The key is locked until
@@ -42,12 +42,12 @@ impl<A: Algorithm> MemoryCharge<A> {
     /// higher, a key that is no longer in the table is inserted again, and the result is `None` only if there is no
     /// room for the key. With shared buckets, the result is never `None`.
     fn settle(&self, actual: u64) -> Option<Decision> {
-        let Self { context, key, algorithm, cost, priority, charged_at } = self;
+        let Self { table, key, algorithm, cost, priority, charged_at } = self;
         let settle =
             |mut entry: KeyEntry<'_, A>, now| entry.settle(now, *cost, *charged_at, actual, *priority);
         match actual > *cost {
-            true => context.table().with_entry(*key, algorithm.as_ref(), settle),
-            false => context.table().with_used(*key, algorithm.as_ref(), settle),
+            true => table.with_entry(*key, algorithm.as_ref(), settle),
+            false => table.with_used(*key, algorithm.as_ref(), settle),
         }
     }
 }
@@ -66,33 +66,33 @@ pub(super) enum Reservable<A: Algorithm> {
 
 impl<A: Algorithm> Reservable<A> {
     /// Returns the reservation of the call. The call must have been admitted.
-    pub(super) fn reserve(self, context: &Arc<MemoryContext<A>>) -> Reservation {
+    pub(super) fn reserve(self, table: &Arc<Table<A>>) -> Reservation {
         match self {
-            Self::Permit { location, algorithm, cost } => permit_for(context, location, algorithm, cost),
+            Self::Permit { location, algorithm, cost } => permit_for(table, location, algorithm, cost),
             Self::Charge(charge) => charge.into(),
         }
     }
 
     /// Returns the reservation of a call that waited. The call must have been admitted, and was charged at
     /// `charged_at`.
-    pub(super) fn reserve_at(self, context: &Arc<MemoryContext<A>>, charged_at: Nanos) -> Reservation {
+    pub(super) fn reserve_at(self, table: &Arc<Table<A>>, charged_at: Nanos) -> Reservation {
         match self {
             Self::Charge(charge) => MemoryCharge { charged_at, ..charge }.into(),
-            permit => permit.reserve(context),
+            permit => permit.reserve(table),
         }
     }
 }
 
 /// Returns the permit of a call that `algorithm` has admitted at `location`.
 pub(super) fn permit_for<A: Algorithm>(
-    context: &Arc<MemoryContext<A>>,
+    table: &Arc<Table<A>>,
     location: Location,
     algorithm: A,
     cost: u64,
 ) -> Reservation {
-    let context = Arc::clone(context);
+    let table = Arc::clone(table);
     Reservation::on_release(move || {
         drop(SharedPermit::of_admitted(&algorithm, cost));
-        context.table().end(location, &algorithm, cost);
+        table.end(location, &algorithm, cost);
     })
 }

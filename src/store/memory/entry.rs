@@ -295,9 +295,9 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     /// Releases due waiters, and denies all other waiters.
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
-        let refusal = Decision::closed(self.algorithm().policy().quota);
+        let denial = Decision::closed(self.algorithm().policy().quota);
         if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.close(now, refusal, queued_entry.wake);
+            queued_entry.queue.close(now, denial, queued_entry.wake);
         }
         self.drop_empty_queue();
     }

@@ -42,7 +42,7 @@ pub(super) struct LeastUsed<K> {
 
 /// One of the sampled keys. The key with the lowest rank is evicted.
 #[derive(Debug)]
-pub(super) struct Sampled<K> {
+struct Sampled<K> {
     key: K,
     /// The usage, or `None` if it does not count.
     usage: Option<Usage>,
@@ -87,16 +87,13 @@ impl<K> LeastUsed<K> {
         }
     }
 
-    /// Returns the key to evict, if a key was offered.
-    pub(super) fn least_used(self) -> Option<Sampled<K>> {
-        self.least
+    /// Returns the key to evict, if a key was offered, and its usage, or `None` for the usage if it does not count.
+    pub(super) fn choice(self) -> Option<(K, Option<Usage>)> {
+        self.least_used().map(|Sampled { key, usage, .. }| (key, usage))
     }
-}
 
-impl<K> Sampled<K> {
-    /// Returns the key and its usage, or `None` for the usage if it does not count.
-    pub(super) fn into_parts(self) -> (K, Option<Usage>) {
-        (self.key, self.usage)
+    fn least_used(self) -> Option<Sampled<K>> {
+        self.least
     }
 }
 

@@ -1,8 +1,6 @@
 //! The in-memory store.
 
-mod buckets;
 mod charge;
-mod context;
 mod entry;
 mod eviction;
 mod fingerprint;
@@ -20,7 +18,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::charge::{MemoryCharge, Reservable, permit_for};
-use self::context::MemoryContext;
 use self::entry::KeyEntry;
 use self::fingerprint::Fingerprint;
 use self::joint::InMemory;
@@ -80,7 +77,7 @@ pub use wait::QueuedAcquire;
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 pub struct MemoryStore<A: Algorithm> {
-    context: Arc<MemoryContext<A>>,
+    table: Arc<Table<A>>,
 }
 
 /// The identity of a key in a [`MemoryStore`].
@@ -97,20 +94,11 @@ impl<A: Algorithm> MemoryStore<A> {
 
     pub(crate) fn with(algorithm: A, clock: AnyClock, options: MemoryOptions) -> Self {
         let max_queued = options.max_queued.map_or_else(|| default_max_waiting(&algorithm), |max| max as u64);
-        let table = Table::new(&algorithm, clock, options, max_queued);
-        Self { context: Arc::new(MemoryContext::new(algorithm, table)) }
-    }
-
-    pub(crate) fn queued(&self) -> usize {
-        usize::try_from(self.context.table().config().waiting().len()).unwrap_or(usize::MAX)
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.context.table().len()
+        Self { table: Arc::new(Table::new(algorithm, clock, options, max_queued)) }
     }
 
     pub(crate) fn limiter_stats(&self) -> LimiterStats {
-        LimiterStats { calls: self.context.table().calls(), store: self.stats() }
+        LimiterStats { calls: self.table.calls().stats(), store: self.stats() }
     }
 
     /// Creates a part of a joint call, which is counted with the calls that are made without a layer.
@@ -119,7 +107,7 @@ impl<A: Algorithm> MemoryStore<A> {
         key: &K,
         call: Attempt<'_, A>,
     ) -> JointRequest<'_> {
-        self.joint_part(key, call, self.context.table().direct_calls())
+        self.joint_part(key, call, &self.table.calls().direct)
     }
 
     /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
@@ -131,7 +119,7 @@ impl<A: Algorithm> MemoryStore<A> {
         call: Attempt<'_, A>,
         now: Nanos,
     ) -> Decision {
-        let table = self.context.table();
+        let table = &self.table;
         let checked = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
             let decision = entry.check(now, call.cost());
             table.count(&call, &decision);
@@ -150,7 +138,7 @@ impl<A: Algorithm> MemoryStore<A> {
         call: Attempt<'_, A>,
         now: Nanos,
     ) -> Acquired<QueuedAcquire<A>> {
-        let (context, table) = (&self.context, self.context.table());
+        let table = &self.table;
         let outcome = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
             let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
             let may_wait = call.may_wait() || entry.holds_requests();
@@ -173,25 +161,25 @@ impl<A: Algorithm> MemoryStore<A> {
         match outcome {
             Enqueued::Decided(decision) => {
                 let held = held.filter(|_| decision.is_allowed());
-                Acquired::Ready(decision, held.map(|held| held.reserve(context)).unwrap_or_default())
+                Acquired::Ready(decision, held.map(|held| held.reserve(table)).unwrap_or_default())
             }
             Enqueued::Queued(ticket) => {
                 let counts = !call.is_counted();
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(context), key, ticket, held, counts))
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, counts))
             }
         }
     }
 
     fn charge(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
-        let (context, algorithm) = (Arc::clone(&self.context), call.algorithm().cloned());
-        MemoryCharge::new(context, key, algorithm, call.cost(), call.has_priority(), charged_at)
+        let (table, algorithm) = (Arc::clone(&self.table), call.algorithm().cloned());
+        MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
     }
 
     /// Denies a call because there is no room for its key, and counts the call.
     fn deny_without_room(&self, call: Attempt<'_, A>) -> Decision {
         let quota = |algorithm: &A| algorithm.policy().quota;
         let denial = Decision::table_full(call.algorithm().map_or_else(|| quota(&self.algorithm()), quota));
-        self.context.table().count(&call, &denial);
+        self.table.count(&call, &denial);
         denial
     }
 }
@@ -206,20 +194,20 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
 
     #[inline]
     fn algorithm(&self) -> Cow<'_, A> {
-        self.context.algorithm()
+        self.table.algorithm()
     }
 
     fn stats(&self) -> StoreStats {
-        self.context.table().stats()
+        self.table.stats()
     }
 
     fn new_counts(&self) -> Arc<CallCounts> {
-        self.context.table().new_counts()
+        self.table.calls().register()
     }
 
     #[inline]
     fn acquire(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        let table = self.context.table();
+        let table = &self.table;
         let now = table.clock().now();
         let shard = table.of(key);
         if let Some(denial) = shard.standing_denial(key, &call, now) {
@@ -264,7 +252,7 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
 impl<A: Algorithm, K: MemoryKey + ?Sized> KeyedStore<A, K> for MemoryStore<A> {
     #[inline]
     fn key(&self, key: &K) -> KeyId {
-        KeyId(self.context.fingerprint(key))
+        KeyId(self.table.fingerprint(key))
     }
 }
 
@@ -282,7 +270,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
 
     #[inline]
     fn check(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
-        let table = self.context.table();
+        let table = &self.table;
         let now = table.clock().now();
         let shard = table.of(key);
         if let Some(denial) = shard.standing_denial(key, &call, now) {
@@ -301,7 +289,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     }
 
     fn try_acquire_permit(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Result<Permit, Denied> {
-        let (context, table) = (&self.context, self.context.table());
+        let table = &self.table;
         let decided = table.with_called(table.of(key).lock(), key, &call, None, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
             let decision = entry.check(now, call.cost());
@@ -311,7 +299,7 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
         let (decision, permit) = match decided {
             Some((decision, location, holds)) => {
                 let permit = holds.filter(|_| decision.is_allowed());
-                (decision, permit.map(|algorithm| permit_for(context, location, algorithm, call.cost())))
+                (decision, permit.map(|algorithm| permit_for(table, location, algorithm, call.cost())))
             }
             None => (self.deny_without_room(call), None),
         };
@@ -319,22 +307,22 @@ impl<A: Algorithm> CheckStore<A> for MemoryStore<A> {
     }
 
     fn peek(&self, KeyId(key): KeyId, call: Attempt<'_, A>) -> Decision {
-        self.context.table().peek_entry(key, call.algorithm(), |entry, now| entry.peek(now, call.cost()))
+        self.table.peek_entry(key, call.algorithm(), |entry, now| entry.peek(now, call.cost()))
     }
 
     fn refund(&self, KeyId(key): KeyId, cost: u64) {
-        self.context.table().refund(key, cost);
+        self.table.refund(key, cost);
     }
 
     fn reset(&self, KeyId(key): KeyId) {
-        self.context.table().reset(key);
+        self.table.reset(key);
     }
 }
 
 impl<A: Algorithm> ReleaseStore<A> for MemoryStore<A> {
     fn release(&self, KeyId(key): KeyId, call: Attempt<'_, A>) {
         let end = |entry: KeyEntry<'_, A>, now| entry.end_held(now, call.cost());
-        let released = self.context.table().with_used(key, call.algorithm(), end);
+        let released = self.table.with_used(key, call.algorithm(), end);
         // A key that is not in the table has no calls in progress.
         if let Some((algorithm, cost)) = released {
             drop(SharedPermit::of_admitted(&algorithm, cost));
@@ -347,14 +335,14 @@ impl<A: Algorithm> SettleStore<A> for MemoryStore<A> {}
 impl<A: Algorithm> ReplaceAlgorithm<A> for MemoryStore<A> {
     fn replace(&self, algorithm: A) {
         // Waiters that the new algorithm releases are woken once no lock is held.
-        drop(self.context.replace(algorithm));
+        drop(self.table.replace(algorithm));
     }
 }
 
 impl<A: Algorithm> CloseStore<A> for MemoryStore<A> {
     fn close(&self) {
         // The waiters are woken once no lock is held.
-        drop(self.context.table().close());
+        drop(self.table.close());
     }
 }
 
@@ -368,19 +356,19 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> JointStore<A, K> for MemoryStore<A> {
         attempt: Attempt<'_, A>,
         counts: &'a Arc<CallCounts>,
     ) -> JointRequest<'a> {
-        JointRequest::new(&self.context, self.context.fingerprint(key), attempt, counts)
+        JointRequest::new(&self.table, self.table.fingerprint(key), attempt, counts)
     }
 }
 
 impl<A: Algorithm> Clone for MemoryStore<A> {
     fn clone(&self) -> Self {
-        Self { context: Arc::clone(&self.context) }
+        Self { table: Arc::clone(&self.table) }
     }
 }
 
 impl<A: Algorithm> fmt::Debug for MemoryStore<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("len", &self.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("len", &self.stats().keys).finish_non_exhaustive()
     }
 }
 

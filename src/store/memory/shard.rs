@@ -170,11 +170,6 @@ impl<A: Algorithm> Shards<A> {
         &self.shards[key.shard(self.shards.len())]
     }
 
-    #[inline]
-    pub(super) fn lock(&self, key: Fingerprint) -> SpinGuard<'_, Shard<A>> {
-        self.of(key).lock()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = SpinGuard<'_, Shard<A>>> {
         self.shards.iter().map(LockedShard::lock)
     }
@@ -556,12 +551,11 @@ impl<A: Algorithm> Shard<A> {
                 }
             }
         }
-        let least = sample.least_used()?;
+        let (key, usage) = sample.choice()?;
         // Another thread may have released a place meanwhile.
         if let Some(place) = room.try_reserve() {
             return Some(place);
         }
-        let (key, usage) = least.into_parts();
         let usage = usage.or_else(|| Some(algorithm.usage(slots.get(key)?, now)));
         slots.remove(key);
         room.removed_at(now);
@@ -674,7 +668,7 @@ impl Room {
     }
 
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 

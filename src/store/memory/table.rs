@@ -1,34 +1,59 @@
-//! The bounded table of the keys of a limiter: it locks a key, and gives a new key a state.
+//! What the clones of a store share: the current algorithm, and the bounded table of keys, which locks a key, and gives a
+//! new key a state, or the bucket that keys without a place of their own share.
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 use std::task::Waker;
 
-use super::buckets::SharedBuckets;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
-use super::fingerprint::{Fingerprint, Location};
+use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
 use super::options::{MemoryOptions, OnFull, StoreConfig};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::Algorithm;
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::queue::{Arrival, PollTurn, Preview};
-use crate::stats::{CallCounts, CallOutcome, CallRegistry, CallStats, StoreStats};
+use crate::stats::{CallOutcome, CallRegistry, StoreStats};
 use crate::store::Attempt;
-use crate::sys::lock::SpinGuard;
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
-/// The keys of a limiter. Locks are taken in this order: first the shards of keys, then the shards of shared buckets.
+/// The number of shards of the shared buckets.
+const BUCKET_SHARDS: usize = 16;
+
+/// The number of shared buckets that are examined for each new key.
+const BUCKETS_PER_INSERT: usize = 2;
+
+/// The data that the clones of a store share. Locks are taken in this order: first the shards of keys, then the shards
+/// of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
+    /// The algorithm with which the limiter was created. Most limiters never replace it.
+    initial: A,
+    replaced: AtomicBool,
+    replacement: RwLock<Option<A>>,
+    seed: HashSeed,
     keys: Shards<A>,
     shared: SharedBuckets<A>,
     room: Room,
     clock: AnyClock,
     config: StoreConfig,
     calls: CallRegistry,
+}
+
+/// The buckets that are shared by keys without a place of their own: see [`OnFull::ShareBuckets`].
+#[derive(Debug)]
+struct SharedBuckets<A: Algorithm> {
+    shards: Shards<A>,
+    /// The number of shared buckets that have a state. It changes only while the bucket in question is locked.
+    open: AtomicUsize,
+    /// The lowest bits of this counter are the index of the shared bucket that is examined next.
+    next: AtomicUsize,
+    /// The number of calls whose keys shared a bucket.
+    calls: AtomicU64,
 }
 
 /// The result of [`Table::insert_if_absent`].
@@ -43,16 +68,43 @@ pub(super) enum Settled {
 
 impl<A: Algorithm> Table<A> {
     /// Creates a table with these options, in which `max_queued` calls may be queued.
-    pub(super) fn new(algorithm: &A, clock: AnyClock, options: MemoryOptions, max_queued: u64) -> Self {
+    pub(super) fn new(algorithm: A, clock: AnyClock, options: MemoryOptions, max_queued: u64) -> Self {
         let MemoryOptions { max_keys, on_full, .. } = options;
         Self {
-            keys: Shards::for_keys(max_keys, algorithm),
-            shared: SharedBuckets::new(algorithm),
-            room: Room::new(max_keys, on_full, algorithm, clock.now()),
+            keys: Shards::for_keys(max_keys, &algorithm),
+            shared: SharedBuckets::new(&algorithm),
+            room: Room::new(max_keys, on_full, &algorithm, clock.now()),
+            initial: algorithm,
+            replaced: AtomicBool::new(false),
+            replacement: RwLock::new(None),
+            seed: HashSeed::random(),
             clock,
             config: StoreConfig::new(options, max_queued),
             calls: CallRegistry::default(),
         }
+    }
+
+    /// Returns the current algorithm.
+    #[inline]
+    pub(super) fn algorithm(&self) -> Cow<'_, A> {
+        if !self.is_replaced() {
+            return Cow::Borrowed(&self.initial);
+        }
+        match &*self.replacement.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(replacement) => Cow::Owned(replacement.clone()),
+            None => Cow::Borrowed(&self.initial),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.load(Ordering::Acquire)
+    }
+
+    /// Returns the fingerprint of a key.
+    #[inline]
+    pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
+        self.seed.fingerprint(key)
     }
 
     #[inline]
@@ -108,7 +160,7 @@ impl<A: Algorithm> Table<A> {
         algorithm: Option<&A>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        self.with_locked_entry(self.keys.lock(key), key, algorithm, None, change)
+        self.with_locked_entry(self.keys.of(key).lock(), key, algorithm, None, change)
     }
 
     /// Like [`with_entry`](Table::with_entry), but takes the locked shard of the key. `now` is a clock reading that was
@@ -151,7 +203,7 @@ impl<A: Algorithm> Table<A> {
             return self.with_entry(key, algorithm, change);
         }
         let mut wake = Wakers::default();
-        let mut shard = self.keys.lock(key);
+        let mut shard = self.keys.of(key).lock();
         let entry = shard.entry(key, algorithm, &self.config, &mut wake)?;
         Some(change(entry, self.clock.now()))
     }
@@ -195,7 +247,7 @@ impl<A: Algorithm> Table<A> {
     /// lock.
     #[cold]
     fn sweep_for_peek(&self, key: Fingerprint) {
-        let mut shard = self.keys.lock(key);
+        let mut shard = self.keys.of(key).lock();
         if !shard.contains(key) {
             self.shared.clean(&self.room, &self.config, &self.clock);
             shard.sweep_for_peek(&self.room, self.clock.now());
@@ -211,7 +263,7 @@ impl<A: Algorithm> Table<A> {
         look: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> R {
         let mut wake = Wakers::default();
-        let mut shard = self.keys.lock(key);
+        let mut shard = self.keys.of(key).lock();
         let now = self.clock.now();
         if let Some(entry) = shard.entry(key, algorithm, &self.config, &mut wake) {
             return look(entry, now);
@@ -237,27 +289,13 @@ impl<A: Algorithm> Table<A> {
 
 /// What is counted.
 impl<A: Algorithm> Table<A> {
-    pub(super) fn len(&self) -> usize {
-        self.room.len()
-    }
-
     pub(super) fn stats(&self) -> StoreStats {
         StoreStats { waiting: self.config.waiting().len(), shared: self.shared.calls(), ..self.room.stats() }
     }
 
-    /// Returns the numbers of calls, by outcome.
-    pub(super) fn calls(&self) -> CallStats {
-        self.calls.stats()
-    }
-
-    /// Returns the counts of the calls that are made without a layer.
-    pub(super) fn direct_calls(&self) -> &Arc<CallCounts> {
-        &self.calls.direct
-    }
-
-    /// Creates the counts of the calls of a policy.
-    pub(super) fn new_counts(&self) -> Arc<CallCounts> {
-        self.calls.register()
+    /// Returns the counts of all calls.
+    pub(super) fn calls(&self) -> &CallRegistry {
+        &self.calls
     }
 
     /// Counts the decision on a call, unless a layer counts the call.
@@ -335,7 +373,7 @@ impl<A: Algorithm> Table<A> {
     /// new key is not fresh, as with a bucket that starts empty. The key then gets a place, so that the refund does the
     /// same as after a denied call.
     pub(super) fn refund(&self, key: Fingerprint, cost: u64) {
-        let shard = self.keys.lock(key);
+        let shard = self.keys.of(key).lock();
         // With shared buckets, a key without a place may have been charged in its bucket.
         let is_fresh = self.config.on_full() != OnFull::ShareBuckets
             && !shard.contains(key)
@@ -350,21 +388,25 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn reset(&self, key: Fingerprint) {
         let mut wake = Wakers::default();
         {
-            let mut shard = self.keys.lock(key);
+            let mut shard = self.keys.of(key).lock();
             let now = self.clock.now();
             // The key keeps its place if any shared bucket has a state, because a new key may start with that state.
             shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
         }
     }
 
-    /// Replaces the algorithm of all keys, one shard at a time. Returns the wakers to wake once no lock is held.
-    pub(super) fn replace(&self, new: &A) -> Wakers {
-        let (mut wake, one_unit) = (Wakers::default(), one_unit(new));
+    /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one. Only
+    /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
+    pub(super) fn replace(&self, algorithm: A) -> Wakers {
+        let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
+        let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            shard.replace(new, one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace(&algorithm, one_unit, &self.room, &self.config, now, &mut wake);
         }
-        self.room.replace(new);
+        self.room.replace(&algorithm);
+        *replacement = Some(algorithm);
+        self.replaced.store(true, Ordering::Release);
         wake
     }
 }
@@ -454,6 +496,123 @@ impl<A: Algorithm> Table<A> {
     /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
     pub(super) fn warn_if_full(&self) {
         self.room.warn_if_full();
+    }
+}
+
+impl<A: Algorithm> SharedBuckets<A> {
+    fn new(algorithm: &A) -> Self {
+        Self {
+            shards: Shards::new(BUCKET_SHARDS, algorithm),
+            open: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the shard of a bucket.
+    fn of(&self, bucket: Fingerprint) -> &LockedShard<A> {
+        self.shards.of(bucket)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = SpinGuard<'_, Shard<A>>> {
+        self.shards.iter()
+    }
+
+    /// Counts a call whose key shares a bucket.
+    fn count_call(&self) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of calls whose keys shared a bucket.
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Locks the shared bucket of a key that has no place of its own, and runs `change` on the state of that bucket.
+    /// The shard of the key is locked already.
+    fn with<R>(
+        &self,
+        key: Fingerprint,
+        tier: Option<&A>,
+        (room, config, clock): (&Room, &StoreConfig, &AnyClock),
+        wake: &mut Vec<Waker>,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
+    ) -> R {
+        self.count_call();
+        let bucket = config.bucket(key);
+        let mut shared = self.shards.of(bucket).lock();
+        // The clock is read while the bucket is locked, because other keys use the bucket as well.
+        let now = clock.now();
+        self.open(&mut shared, bucket, tier, room, now);
+        let Some(entry) = shared.bucket_entry(bucket, key, tier, config, wake) else {
+            unreachable!("it was opened")
+        };
+        change(entry, now)
+    }
+
+    /// Gives a shared bucket a state, unless it has one. `shared` is the locked shard of the bucket.
+    fn open(&self, shared: &mut Shard<A>, bucket: Fingerprint, tier: Option<&A>, room: &Room, now: Nanos) {
+        if shared.open_bucket(bucket, tier, room, now) {
+            self.open.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Examines the next few shared buckets, and drops their states if they are fresh. The caller must not hold the
+    /// lock of a shared bucket.
+    #[inline]
+    fn clean(&self, room: &Room, config: &StoreConfig, clock: &AnyClock) {
+        if self.has_open() {
+            self.clean_next(room, config, clock);
+        }
+    }
+
+    /// Returns whether any shared bucket has a state.
+    #[inline]
+    fn has_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed) > 0
+    }
+
+    #[cold]
+    fn clean_next(&self, room: &Room, config: &StoreConfig, clock: &AnyClock) {
+        let first = self.next.fetch_add(BUCKETS_PER_INSERT, Ordering::Relaxed);
+        for number in first..first.saturating_add(BUCKETS_PER_INSERT) {
+            let bucket = config.numbered_bucket(number);
+            let mut shared = self.shards.of(bucket).lock();
+            let now = clock.now();
+            if shared.drop_fresh_bucket(bucket, room, now) {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns a copy of the state of the key's shared bucket, for the key's locked shard `own`. Returns `None` if the
+    /// bucket has no state.
+    #[inline]
+    fn copy_for(
+        &self,
+        key: Fingerprint,
+        own: &Shard<A>,
+        config: &StoreConfig,
+        now: Nanos,
+    ) -> Option<A::State> {
+        // No ordering is needed, because the key's own shard is locked here, and was locked whenever the key used the
+        // bucket.
+        if self.has_open() { self.copy_of(config.bucket(key), own, now) } else { None }
+    }
+
+    #[cold]
+    fn copy_of(&self, bucket: Fingerprint, own: &Shard<A>, now: Nanos) -> Option<A::State> {
+        self.shards.of(bucket).lock().copy_of_bucket(bucket, own, now)
+    }
+
+    /// Returns whether a key without a place of its own must use its shared bucket even if there is room. This is so
+    /// while calls in progress hold units of the bucket, because some of them may be calls of this key.
+    fn must_be_used(&self, key: Fingerprint, config: &StoreConfig) -> bool {
+        if !A::NEEDS_RELEASE || !self.has_open() {
+            return false;
+        }
+        let bucket = config.bucket(key);
+        self.shards.of(bucket).lock().is_bucket_held(bucket)
     }
 }
 

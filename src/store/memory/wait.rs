@@ -10,8 +10,8 @@ use std::task::{Context as Task, Poll};
 use pin_project_lite::pin_project;
 
 use super::charge::Reservable;
-use super::context::MemoryContext;
 use super::fingerprint::Fingerprint;
+use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
 use crate::decision::Decision;
@@ -44,7 +44,7 @@ pin_project! {
 
 /// A place in a queue. When it is dropped before the call has left the queue, the call is cancelled.
 struct QueueTicket<A: Algorithm> {
-    context: Arc<MemoryContext<A>>,
+    table: Arc<Table<A>>,
     key: Fingerprint,
     ticket: u64,
     left: bool,
@@ -56,20 +56,20 @@ struct QueueTicket<A: Algorithm> {
 impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
-            self.context.table().abandon(self.key, self.ticket, self.counts);
+            self.table.abandon(self.key, self.ticket, self.counts);
         }
     }
 }
 
 impl<A: Algorithm> QueuedAcquire<A> {
     pub(super) fn new(
-        context: Arc<MemoryContext<A>>,
+        table: Arc<Table<A>>,
         key: Fingerprint,
         ticket: u64,
         held: Option<Reservable<A>>,
         counts: bool,
     ) -> Self {
-        let place = QueueTicket { context, key, ticket, left: false, counts };
+        let place = QueueTicket { table, key, ticket, left: false, counts };
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
@@ -93,18 +93,18 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.context.table().ask(place.key, place.ticket, place.counts, cx.waker()) {
+            match place.table.ask(place.key, place.ticket, place.counts, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;
                     this.sleep.set(None);
                     let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
-                    let reservation = held.map(|held| held.reserve_at(&place.context, charged_at));
+                    let reservation = held.map(|held| held.reserve_at(&place.table, charged_at));
                     return Poll::Ready(Ok((decision, reservation.unwrap_or_default())));
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {
-                    this.sleep.set(Some(place.context.table().clock().sleep_until(wake_at)));
+                    this.sleep.set(Some(place.table.clock().sleep_until(wake_at)));
                     *this.wake_at = wake_at;
                 }
             }

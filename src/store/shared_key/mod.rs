@@ -4,6 +4,12 @@
 //! store on another machine needs the text of the key. Different keys of a type must have different texts, whatever
 //! values callers send.
 
+fn short_secret(len: usize) -> ConfigError {
+    ConfigError::new(format!(
+        "a secret of {len} bytes can be guessed: give at least 16 bytes, such as `openssl rand -hex 16` prints"
+    ))
+}
+
 #[cfg(test)]
 mod tests;
 
@@ -349,7 +355,7 @@ impl KeySecret {
     pub fn new(secret: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let secret = secret.as_ref();
         if secret.len() < Self::MIN_LEN {
-            return Err(ConfigError::short_secret(secret.len()));
+            return Err(short_secret(secret.len()));
         }
         // Each purpose has its own hash key, so that the hash of a value differs from the hash of a key's text with the
         // same bytes.

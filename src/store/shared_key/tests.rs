@@ -1,7 +1,6 @@
 use std::net::IpAddr;
 
 use super::*;
-use crate::error::ConfigError;
 use http::HeaderValue;
 
 fn text<K: SharedKey + ?Sized>(key: &K) -> String {
@@ -62,7 +61,7 @@ fn long_keys_are_hashed_if_there_is_a_secret() {
 #[test]
 fn a_secret_is_not_short_and_not_shown() {
     let error = KeySecret::new("0123456789abcde").unwrap_err();
-    assert_eq!(error, ConfigError::short_secret(KeySecret::MIN_LEN - 1));
+    assert_eq!(error, short_secret(KeySecret::MIN_LEN - 1));
     assert!(error.to_string().contains(&format!("at least {} bytes", KeySecret::MIN_LEN)), "{error}");
     let secret = secret("0123456789abcdef");
     let shown = format!("{secret:?} {:?} {:?}", secret.hash(b"t0ken"), KeyText::new("a").secret(secret));

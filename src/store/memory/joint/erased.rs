@@ -15,11 +15,10 @@ use crate::queue::{Arrival, Enqueued, Preview};
 use crate::stats::{CallCounts, CallOutcome};
 use crate::store::joint::AnyAlgorithm;
 use crate::store::memory::charge::{MemoryCharge, Reservable, permit_for};
-use crate::store::memory::context::MemoryContext;
 use crate::store::memory::entry::KeyEntry;
 use crate::store::memory::fingerprint::{Fingerprint, Location};
 use crate::store::memory::shard::Shard;
-use crate::store::memory::table::Settled;
+use crate::store::memory::table::{Settled, Table};
 use crate::store::memory::wait::QueuedAcquire;
 use crate::store::{Attempt, Reservation};
 use crate::sys::lock::SpinGuard;
@@ -118,7 +117,7 @@ pub(super) trait ErasedShard {
 }
 
 struct ShardGuard<'a, A: Algorithm> {
-    context: &'a Arc<MemoryContext<A>>,
+    table: &'a Arc<Table<A>>,
     shard: SpinGuard<'a, Shard<A>>,
     now: Nanos,
     new: Vec<Fingerprint>,
@@ -129,7 +128,7 @@ struct ShardGuard<'a, A: Algorithm> {
 impl<A: Algorithm> Drop for ShardGuard<'_, A> {
     fn drop(&mut self) {
         for key in mem::take(&mut self.new) {
-            self.context.table().remove(&mut self.shard, key, self.now);
+            self.table.remove(&mut self.shard, key, self.now);
         }
     }
 }
@@ -141,9 +140,9 @@ impl<A: Algorithm> ShardGuard<'_, A> {
     }
 
     fn with<R>(&mut self, ask: Ask<'_>, change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R) -> R {
-        let Self { context, shard, now, wake, .. } = self;
+        let Self { table, shard, now, wake, .. } = self;
         let Ask { location, cost, priority, max_wait, .. } = ask;
-        context.table().with_settled(shard, location, ask.tier(), wake, |entry| {
+        table.with_settled(shard, location, ask.tier(), wake, |entry| {
             let may_wait = entry.holds_requests();
             change(entry, Arrival::new(*now, cost).with_options(priority, may_wait, max_wait))
         })
@@ -167,7 +166,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     fn permit(&self, ask: Ask<'_>) -> Reservation {
         match self.needs_release(ask) {
-            true => permit_for(self.context, ask.location, self.algorithm(ask).clone(), ask.cost),
+            true => permit_for(self.table, ask.location, self.algorithm(ask).clone(), ask.cost),
             false => Reservation::default(),
         }
     }
@@ -177,7 +176,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         let algorithm = || self.algorithm(ask).clone();
         let held =
             self.needs_release(ask).then(|| Reservable::Permit { location, algorithm: algorithm(), cost });
-        let wait = QueuedAcquire::new(Arc::clone(self.context), key, ticket, held, false);
+        let wait = QueuedAcquire::new(Arc::clone(self.table), key, ticket, held, false);
         Box::pin(async move {
             let mut wait = pin!(wait);
             match wait.as_mut().await {
@@ -188,7 +187,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     }
 
     fn insert_if_absent(&mut self, location: Location, keep: &[Fingerprint]) -> Settled {
-        let table = self.context.table();
+        let table = &self.table;
         let settled = table.insert_if_absent(&mut self.shard, location, keep, self.now);
         if let (Settled::New, Location::Own(key)) = (settled, location) {
             self.new.push(key);
@@ -197,9 +196,9 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
     }
 
     fn preview_without_room(&mut self, ask: Ask<'_>) -> Result<Preview, u64> {
-        let Self { context, shard, now, wake, .. } = self;
+        let Self { table, shard, now, wake, .. } = self;
         let (key, arrival) = (ask.location.fingerprint(), Arrival::new(*now, ask.cost));
-        context.table().preview_without_room(shard, key, ask.tier(), arrival, wake)
+        table.preview_without_room(shard, key, ask.tier(), arrival, wake)
     }
 
     fn preview(&mut self, ask: Ask<'_>) -> Preview {
@@ -212,23 +211,23 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
 
     fn release(mut self: Box<Self>) -> Vec<Waker> {
         for key in mem::take(&mut self.new) {
-            self.context.table().remove_unless_used(&mut self.shard, key, self.now);
+            self.table.remove_unless_used(&mut self.shard, key, self.now);
         }
         mem::take(&mut self.wake)
     }
 }
 
-impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
+impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
     fn address(&self) -> *const () {
         Arc::as_ptr(self).cast()
     }
 
     fn warn_if_full(&self) {
-        self.table().warn_if_full();
+        (**self).warn_if_full();
     }
 
     fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
-        self.table().overflow_location(key)
+        (**self).overflow_location(key)
     }
 
     fn decide_at_once(
@@ -238,10 +237,10 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
         counts: &CallCounts,
         others: &mut dyn FnMut(bool) -> Option<bool>,
     ) -> Option<(Decision, bool)> {
-        if A::NEEDS_RELEASE || self.is_replaced() {
+        if A::NEEDS_RELEASE || (**self).is_replaced() {
             return None;
         }
-        let table = self.table();
+        let table = &**self;
         let mut shard = table.of(key).lock();
         let now = table.clock().now();
         let (algorithm, state, now) = shard.existing(key, &Attempt::new(cost), now, table.clock())?;
@@ -263,21 +262,21 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
     }
 
     fn lock(&self, location: Location) -> *const () {
-        ptr::from_ref(self.table().shard(location)).cast()
+        ptr::from_ref((**self).shard(location)).cast()
     }
 
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_> {
-        let shard = self.table().shard(location).lock();
+        let shard = (**self).shard(location).lock();
         // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
-        let now = self.table().clock().now();
-        Box::new(ShardGuard { context: self, shard, now, new: Vec::new(), wake: Vec::new() })
+        let now = (**self).clock().now();
+        Box::new(ShardGuard { table: self, shard, now, new: Vec::new(), wake: Vec::new() })
     }
 
     fn undo(&self, key: Fingerprint, cost: u64, algorithm: Option<&AnyAlgorithm>) -> Undo {
-        let context = Arc::clone(self);
+        let table = Arc::clone(self);
         let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
         Box::new(move |charged_at| {
-            context.table().undo(key, algorithm.as_ref(), cost, charged_at);
+            Table::undo(&table, key, algorithm.as_ref(), cost, charged_at);
         })
     }
 
@@ -288,10 +287,10 @@ impl<A: Algorithm> ErasedLimiter for Arc<MemoryContext<A>> {
         priority: bool,
         algorithm: Option<&AnyAlgorithm>,
     ) -> Reserve {
-        let context = Arc::clone(self);
+        let table = Arc::clone(self);
         let algorithm = algorithm.and_then(|algorithm| algorithm.downcast_ref::<A>()).cloned();
         Box::new(move |charged_at| {
-            MemoryCharge::new(context, key, algorithm, cost, priority, charged_at).into()
+            MemoryCharge::new(table, key, algorithm, cost, priority, charged_at).into()
         })
     }
 }

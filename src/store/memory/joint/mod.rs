@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use self::erased::{Ask, BoxWait, ErasedLimiter, ErasedShard, Reserve, Undo};
-use super::context::MemoryContext;
 use super::fingerprint::{Fingerprint, Location};
 use super::table::Settled;
+use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -95,7 +95,7 @@ impl JointKind for InMemory {
 
 impl<'a> JointRequest<'a> {
     pub(super) fn new<A: Algorithm>(
-        limiter: &'a Arc<MemoryContext<A>>,
+        limiter: &'a Arc<Table<A>>,
         key: Fingerprint,
         call: Attempt<'_, A>,
         counts: &'a Arc<CallCounts>,
