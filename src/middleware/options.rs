@@ -29,25 +29,21 @@ pub struct Options<A> {
 }
 
 impl<A: Algorithm> Options<A> {
-    /// Removes the priority of the request, unless `knows_priority` returns that the algorithm for the request treats
-    /// calls with priority differently from other calls.
-    #[inline]
-    pub(super) fn known_by(mut self, knows_priority: impl FnOnce(Option<&A>) -> bool) -> Self {
-        self.has_priority = self.has_priority && knows_priority(self.algorithm.as_ref());
-        self
-    }
-
     /// Returns the [`Attempt`] that is passed to the store for the request. If the algorithm queues the request, the
-    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
+    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies. The attempt has priority
+    /// only if the request has priority, and `knows_priority` returns that the algorithm for the request treats calls
+    /// with priority differently from other calls.
     #[inline]
     pub(super) fn attempt(
         &self,
         owns_counts: bool,
         in_shadow: bool,
         max_wait: Option<Duration>,
+        knows_priority: impl FnOnce(Option<&A>) -> bool,
     ) -> Attempt<'_, A> {
         let algorithm = self.algorithm.as_ref();
-        let mut attempt = Attempt::with(self.cost, algorithm, self.has_priority);
+        let has_priority = self.has_priority && knows_priority(algorithm);
+        let mut attempt = Attempt::with(self.cost, algorithm, has_priority);
         attempt = attempt.of_layer(owns_counts, in_shadow);
         if let Some(max_wait) = max_wait {
             attempt = attempt.with_max_wait(max_wait);
@@ -61,12 +57,10 @@ impl<A: Algorithm> Options<A> {
         self.algorithm.as_ref()
     }
 
-    /// Returns the algorithm for the request, and the number of units that the request borrows if it is delayed: the
-    /// cost of a request with priority, and 0 for any other request.
+    /// Returns the algorithm for the request, or `None` for the limiter's own algorithm.
     #[inline]
-    pub(super) fn of_wait(self) -> (Option<A>, u64) {
-        let borrows = if self.has_priority { self.cost } else { 0 };
-        (self.algorithm, borrows)
+    pub(super) fn into_algorithm(self) -> Option<A> {
+        self.algorithm
     }
 }
 
