@@ -43,45 +43,52 @@ fn a_refund_takes_nothing_from_a_permit() {
 
 #[test]
 fn a_reset_keeps_calls_in_progress_and_nothing_else() {
-    fn keeps<A: Algorithm>(algorithm: A) {
+    /// `most` is the number of calls that a new key admits.
+    fn keeps<A: Algorithm>(algorithm: A, most: u64) {
         let limiter = limiter(algorithm, &ManualClock::new());
+        let left = || limiter.peek("a").remaining();
         for replaced in [false, true] {
             if replaced {
                 limiter.replace(limiter.algorithm().into_owned());
             }
             let held = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
-            assert_eq!(limiter.peek("a").remaining(), 1);
             drop(limiter.try_acquire_permit("a").unwrap());
             limiter.reset("a");
-            assert_eq!(limiter.peek("a").remaining(), 3, "two of five are in progress");
+            assert_eq!(left(), 3, "two of five are in progress");
             let third = limiter.try_acquire_permit("a").unwrap();
-            assert_eq!(limiter.peek("a").remaining(), 2);
+            assert_eq!(left(), 2);
             drop((held, third));
             limiter.reset("a");
-            assert_eq!(limiter.peek("a").remaining(), 3);
+            assert_eq!(left(), most);
         }
     }
-    let three = Quota::per_hour(3);
-    let both = (TokenBucket::new(three), Concurrency::per_key(5).total(5));
-    keeps(both.clone());
-    keeps((FixedWindow::new(three), both.clone()));
-    keeps((Concurrency::per_key(9), both.clone()));
-    keeps(both.clone().block_for(MS).after(5));
-    keeps((both.clone().block_for(MS).after(5), FixedWindow::new(three)));
-    keeps(Tiered::new(both.clone()));
-    keeps((Tiered::new(both.clone()), SlidingLog::new(three)));
+    // With a limit of three, a rate that was charged for the calls in progress would show. With a limit of nine, a
+    // reset that loses them would.
+    for (limit, most) in [(3, 3), (9, 5)] {
+        let quota = Quota::per_hour(limit);
+        let both = (TokenBucket::new(quota), Concurrency::per_key(5));
+        keeps(both.clone(), most);
+        keeps((FixedWindow::new(quota), both.clone()), most);
+        keeps((Concurrency::per_key(7).total(9), both.clone()), most);
+        keeps(both.clone().block_for(MS).after(5), most);
+        keeps((both.clone().block_for(MS).after(5), FixedWindow::new(quota)), most);
+        keeps(Tiered::new(both.clone()), most);
+        keeps((Tiered::new(both.clone()), SlidingLog::new(quota)), most);
+    }
+    keeps(Concurrency::per_key(5), 5);
 
-    let large = (TokenBucket::new(Quota::per_hour(30)), both.1.clone());
-    let limiter = limiter(Tiered::new(both.clone()), &ManualClock::new());
+    let small = (TokenBucket::new(Quota::per_hour(4)), Concurrency::per_key(5));
+    let large = (TokenBucket::new(Quota::per_hour(30)), Concurrency::per_key(6));
+    let limiter = limiter(Tiered::new(small.clone()), &ManualClock::new());
     let mut held = vec![limiter.try_acquire_permit("a").unwrap()];
     held.push(limiter.tier(&large).try_acquire_permit("a").unwrap());
     limiter.reset("a");
-    let left = || [&both, &large].map(|tier| limiter.tier(tier).peek("a").remaining());
-    assert_eq!(left(), [3, 3]);
-    held.pop();
+    let left = || [&small, &large].map(|tier| limiter.tier(tier).peek("a").remaining());
     assert_eq!(left(), [3, 4]);
     held.pop();
-    assert_eq!(left(), [3, 5]);
+    assert_eq!(left(), [4, 5]);
+    held.pop();
+    assert_eq!(left(), [4, 6]);
 }
 
 #[test]
