@@ -150,38 +150,19 @@ impl Observer {
     }
 }
 
-/// The log events of a limiter and its clones. Each kind of mistake is logged once.
-#[derive(Debug, Default)]
-pub(crate) struct LimiterObserver {
-    /// The name of the limiter, if one was set.
-    name: Option<String>,
-    ignored_priority: AtomicBool,
-}
-
-impl LimiterObserver {
-    pub(crate) fn new(name: Option<String>) -> Self {
-        Self { name, ..Self::default() }
-    }
-
-    /// Logs a call with priority on a limit that ignores priority.
-    pub(crate) fn ignored_priority(&self) {
-        if first(&self.ignored_priority) {
-            ignored_priority(self.name.as_deref());
-        }
+/// Logs a call with priority on a limit that ignores priority, unless `is_said`. `name` is the name of the limiter.
+pub(crate) fn ignored_priority(is_said: &AtomicBool, name: Option<&str>) {
+    if first(is_said) {
+        #[cfg(feature = "tracing")]
+        tracing::warn!(
+            limiter = name,
+            "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window \
+             (said once)"
+        );
+        #[cfg(not(feature = "tracing"))]
+        let _ = name;
     }
 }
-
-#[cfg(feature = "tracing")]
-fn ignored_priority(limiter: Option<&str>) {
-    tracing::warn!(
-        limiter,
-        "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window \
-         (said once)"
-    );
-}
-
-#[cfg(not(feature = "tracing"))]
-fn ignored_priority(_: Option<&str>) {}
 
 /// Logs that a limiter with this name was built with a window whose quota has a burst. A window ignores the burst.
 pub(crate) fn ignored_burst(limiter: Option<&str>, window: &QuotaPolicy) {

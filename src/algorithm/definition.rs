@@ -97,7 +97,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// call. By default, charges only as many units as are available. [`Concurrency`](super::Concurrency) charges all
     /// units of the call. [`Tiered`](super::Tiered) and resets call this method.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        charge_available(self, state, now, cost);
+        let room = self.peek(state, now, 0).remaining();
+        let _ = self.check(state, now, cost.min(room));
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
@@ -259,29 +260,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 #[inline]
 pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
     algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
-}
-
-/// Returns whether calls with priority are treated differently from other calls.
-pub(crate) fn lends_to_priority<A: Algorithm>(algorithm: &A) -> bool {
-    algorithm.queue_config().is_some_and(|queue| queue.priority_units().is_some())
-}
-
-/// Charges `cost` units, or as many of them as are available.
-pub(super) fn charge_available<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) {
-    let room = algorithm.peek(state, now, 0).remaining();
-    let _ = algorithm.check(state, now, cost.min(room));
-}
-
-/// Resets `state` to `fresh`, the state of a new key at `now`, except that calls in progress stay counted.
-pub(crate) fn reset<A: Algorithm>(algorithm: &A, state: &mut A::State, fresh: A::State, now: Nanos) {
-    let held = algorithm.in_flight(state);
-    *state = fresh;
-    if held > 0 {
-        let fresh = state.clone();
-        algorithm.charge_saturating(state, now, held);
-        // Only the units of calls in progress stay charged.
-        algorithm.restore(state, fresh);
-    }
 }
 
 /// The used fraction of a key's limit. A store that has no room for a new key compares usages to choose the key to

@@ -271,7 +271,7 @@ impl StoredAlgorithm for FixedWindow {
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
-        self.queue_config.check_storable()
+        self.check_no_priority()
     }
 
     fn script(&self) -> Option<ScriptSteps> {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::clock::Nanos;
-use crate::error::ConfigError;
 
 /// The configuration of a key's queue: how many calls may wait, how long each may wait, and what happens when the queue
 /// is full.
@@ -115,13 +114,6 @@ impl QueueConfig {
         Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
     }
 
-    /// Lets only calls with priority wait, up to a total cost of `percent` of `limit`.
-    pub(super) const fn borrowing(self, limit: u64, percent: u8) -> Self {
-        assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
-        // The result is at most the limit, so it fits.
-        self.priority_only((limit as u128 * percent as u128 / 100) as u64)
-    }
-
     /// Makes the `limit` and `remaining` of a decision include the places of the queue, if the call may be queued. The
     /// quota of the algorithm's first [policy](crate::algorithm::Algorithm::for_each_policy) must then include these
     /// places as well: this quota must be the number of calls of cost 1 that an idle key admits or queues at one
@@ -177,17 +169,6 @@ impl QueueConfig {
         }
     }
 
-    /// Returns an error if only calls with priority wait, because other machines do not know which calls wait.
-    pub(super) fn check_storable(&self) -> Result<(), ConfigError> {
-        match self.priority_only {
-            false => Ok(()),
-            true => Err(ConfigError::new(
-                "a window with priority cannot be kept in Redis, since calls with priority wait in the queue of one \
-                 process: remove `.priority(..)`, or keep the limit in memory",
-            )),
-        }
-    }
-
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn priority_units(&self) -> Option<u64> {
         if self.priority_only { Some(self.places) } else { None }
@@ -232,7 +213,7 @@ impl QueueConfig {
 }
 
 /// Defines the methods that configure the queue of an algorithm: `queue`, `max_wait` and `overflow`. For a window, also
-/// defines `priority`.
+/// defines `priority` and `check_no_priority`.
 macro_rules! queue_methods {
     ($window:ty) => {
         queue_methods!($window, "as many calls as the limit");
@@ -247,8 +228,22 @@ macro_rules! queue_methods {
             /// Panics if `percent` is above 100.
             #[must_use]
             pub const fn priority(mut self, percent: u8) -> Self {
-                self.queue_config = self.queue_config.borrowing(self.quota.limit(), percent);
+                assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
+                // The result is at most the limit, so it fits.
+                let units = (self.quota.limit() as u128 * percent as u128 / 100) as u64;
+                self.queue_config = self.queue_config.priority_only(units);
                 self
+            }
+
+            /// Returns an error if calls with priority wait, because other machines do not know which calls wait.
+            fn check_no_priority(&self) -> Result<(), $crate::error::ConfigError> {
+                match self.queue_config.priority_units() {
+                    None => Ok(()),
+                    Some(_) => Err($crate::error::ConfigError::new(
+                        "a window with priority cannot be kept in Redis, since calls with priority wait in the queue \
+                         of one process: remove `.priority(..)`, or keep the limit in memory",
+                    )),
+                }
             }
         }
     };

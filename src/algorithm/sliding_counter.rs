@@ -307,7 +307,7 @@ impl StoredAlgorithm for SlidingCounter {
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
-        self.queue_config.check_storable()
+        self.check_no_priority()
     }
 
     fn script(&self) -> Option<ScriptSteps> {

@@ -339,7 +339,7 @@ impl StoredAlgorithm for SlidingLog {
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
-        self.queue_config.check_storable()?;
+        self.check_no_priority()?;
         match self.quota.limit() <= MAX_HITS {
             true => Ok(()),
             false => Err(ConfigError::new(format!(

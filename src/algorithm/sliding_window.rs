@@ -511,7 +511,7 @@ impl StoredAlgorithm for SlidingWindow {
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
-        self.queue_config.check_storable()
+        self.check_no_priority()
     }
 
     fn script(&self) -> Option<ScriptSteps> {

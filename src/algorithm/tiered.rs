@@ -3,7 +3,6 @@
 use std::iter;
 use std::mem;
 
-use crate::algorithm::definition::charge_available;
 use crate::algorithm::{
     Algorithm, QueueConfig, QuotaPolicy, Semaphore, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
@@ -306,11 +305,13 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     /// Charges all units to each tier of the key if calls hold units until they end. Otherwise charges only as many
     /// units as this tier has available.
     fn charge_saturating(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
-        if !Self::NEEDS_RELEASE {
-            return charge_available(self, state, now, cost);
-        }
-        for (algorithm, state) in state.tiers_mut() {
-            algorithm.charge_saturating(state, now, cost);
+        if Self::NEEDS_RELEASE {
+            for (algorithm, state) in state.tiers_mut() {
+                algorithm.charge_saturating(state, now, cost);
+            }
+        } else {
+            let room = self.peek(state, now, 0).remaining();
+            let _ = self.check(state, now, cost.min(room));
         }
     }
 

@@ -4,13 +4,14 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::future::{Acquire, AcquirePermit};
-use crate::algorithm::{Algorithm, lends_to_priority};
+use crate::algorithm::Algorithm;
 use crate::clock::AnyClock;
 use crate::decision::Decision;
-use crate::observe::{self, LimiterObserver};
+use crate::observe;
 use crate::stats::LimiterStats;
 use crate::store::{
     Attempt, CheckStore, CloseStore, Denied, KeyedStore, MakeStore, MemoryOptions, MemoryStore, OnClose,
@@ -68,8 +69,16 @@ use crate::store::{
 /// future panics.
 pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
     store: S,
-    observer: Arc<LimiterObserver>,
+    said: Arc<Said>,
     algorithm: PhantomData<fn() -> A>,
+}
+
+/// What a limiter and its clones have logged.
+#[derive(Debug)]
+struct Said {
+    /// The name of the limiter, if one was set.
+    name: Option<String>,
+    ignored_priority: AtomicBool,
 }
 
 /// A builder of a [`RateLimiter`].
@@ -644,7 +653,11 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     }
 
     fn named(store: S, name: Option<String>) -> Self {
-        Self { store, observer: Arc::new(LimiterObserver::new(name)), algorithm: PhantomData }
+        Self {
+            store,
+            said: Arc::new(Said { name, ignored_priority: AtomicBool::new(false) }),
+            algorithm: PhantomData,
+        }
     }
 
     /// Returns the store.
@@ -662,12 +675,13 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
     /// `None`, the limiter's own algorithm. Logs the first call for which this is not so.
     #[cold]
     pub(crate) fn knows_priority(&self, algorithm: Option<&A>) -> bool {
-        let knows_priority = match algorithm {
-            Some(algorithm) => lends_to_priority(algorithm),
-            None => lends_to_priority(&*self.algorithm()),
+        let queue_config = match algorithm {
+            Some(algorithm) => algorithm.queue_config(),
+            None => self.algorithm().queue_config(),
         };
+        let knows_priority = queue_config.is_some_and(|queue| queue.priority_units().is_some());
         if !knows_priority {
-            self.observer.ignored_priority();
+            observe::ignored_priority(&self.said.ignored_priority, self.said.name.as_deref());
         }
         knows_priority
     }
@@ -675,7 +689,7 @@ impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
 
 impl<A: Algorithm, S: Clone> Clone for RateLimiter<A, S> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), observer: Arc::clone(&self.observer), algorithm: PhantomData }
+        Self { store: self.store.clone(), said: Arc::clone(&self.said), algorithm: PhantomData }
     }
 }
 

@@ -57,10 +57,12 @@ impl<A: Algorithm> Options<A> {
         self.algorithm.as_ref()
     }
 
-    /// Returns the algorithm for the request, or `None` for the limiter's own algorithm.
+    /// Returns the algorithm for the request, and the number of units that the request borrows if it is delayed: the
+    /// cost of a request with priority that its algorithm knows, and 0 for any other request.
     #[inline]
-    pub(super) fn into_algorithm(self) -> Option<A> {
-        self.algorithm
+    pub(super) fn of_wait(self, knows_priority: impl FnOnce(Option<&A>) -> bool) -> (Option<A>, u64) {
+        let borrows = self.has_priority && knows_priority(self.algorithm.as_ref());
+        (self.algorithm, if borrows { self.cost } else { 0 })
     }
 }
 

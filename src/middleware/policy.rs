@@ -128,7 +128,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         let store = self.limiter.store();
         let knows_priority = |algorithm: Option<&A>| self.limiter.knows_priority(algorithm);
-        let attempt = options.attempt(S::OWNS_COUNTS, in_shadow, max_wait, knows_priority);
+        let attempt = options.attempt(S::OWNS_COUNTS, in_shadow, max_wait, &knows_priority);
         match store.acquire(store.key(key), attempt) {
             Acquired::Ready(decision, reservation) => {
                 info.calls().add_decision(&decision, in_shadow);
@@ -143,10 +143,8 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
                 if S::OWNS_COUNTS {
                     info.calls().add(CallOutcome::Queued);
                 }
-                // If the call is delayed, it borrows its cost.
-                let borrows = if attempt.has_priority() { attempt.cost() } else { 0 };
-                let (algorithm, calls) = (options.into_algorithm(), Arc::clone(info.calls()));
-                Progress::Pending(PolicyWait::new(wait, algorithm, borrows, calls))
+                let (algorithm, borrows) = options.of_wait(knows_priority);
+                Progress::Pending(PolicyWait::new(wait, algorithm, borrows, Arc::clone(info.calls())))
             }
         }
     }

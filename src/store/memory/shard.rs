@@ -27,7 +27,7 @@ use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
 use super::options::{OnFull, StoreConfig};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, QuotaUnit, Usage, holds_requests, reset};
+use crate::algorithm::{Algorithm, QuotaUnit, Usage, holds_requests};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::stats::StoreStats;
@@ -786,6 +786,18 @@ fn warn_full(max_keys: usize) {
 
 #[cfg(not(feature = "tracing"))]
 fn warn_full(_max_keys: usize) {}
+
+/// Resets `state` to `fresh`, the state of a new key at `now`, except that calls in progress stay counted.
+fn reset<A: Algorithm>(algorithm: &A, state: &mut A::State, fresh: A::State, now: Nanos) {
+    let held = algorithm.in_flight(state);
+    *state = fresh;
+    if held > 0 {
+        let fresh = state.clone();
+        algorithm.charge_saturating(state, now, held);
+        // Only the units of calls in progress stay charged.
+        algorithm.restore(state, fresh);
+    }
+}
 
 #[cfg(test)]
 mod tests {
