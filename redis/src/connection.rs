@@ -125,9 +125,18 @@ impl Command {
     }
 }
 
-/// Returns `info` with a keepalive, and on Linux with a user timeout, so that the kernel notices a path that is gone.
-/// Settings that the user has made are kept.
-pub(super) fn kept_alive(info: ConnectionInfo) -> ConnectionInfo {
+/// Returns the settings with which this crate connects: `info` with a keepalive, and on Linux with a user timeout, so
+/// that the kernel notices a path that is gone. Settings that the user has made are kept. If the connection is to be
+/// encrypted, rustls has a crypto provider afterwards.
+pub(super) fn completed(info: ConnectionInfo) -> ConnectionInfo {
+    #[cfg(feature = "tls")]
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+        && rustls::crypto::CryptoProvider::get_default().is_none()
+    {
+        // If another thread installs one now, that one is used. Without this call, rustls would panic in an app that
+        // builds it with two providers.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
     let mut settings = info.tcp_settings().clone();
     if settings.keepalive().is_none() {
         let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
@@ -142,9 +151,9 @@ pub(super) fn kept_alive(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(settings)
 }
 
-/// Returns the settings of `like` for a server at another address, whose connections are kept alive.
+/// Returns the settings of `like` for a server at another address, as [`completed`] returns them.
 pub(super) fn at_address(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
-    kept_alive(like.clone().set_addr(match like.addr().clone() {
+    completed(like.clone().set_addr(match like.addr().clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure, tls_params }
         }

@@ -9,7 +9,7 @@ use std::future::Future;
 use ::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult};
 use tokio::task::JoinSet;
 
-use super::connection::at_address;
+use super::connection::{at_address, completed};
 
 /// The sentinels of a group.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ impl Sentinels {
         // A sentinel has no databases.
         let without_database = |info: ConnectionInfo| {
             let settings = info.redis_settings().clone().set_db(0);
-            Client::open(info.set_redis_settings(settings))
+            Client::open(completed(info.set_redis_settings(settings)))
         };
         let sentinels = infos.into_iter().map(without_database).collect::<RedisResult<_>>()?;
         Self::new(sentinels, name, like)

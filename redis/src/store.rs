@@ -1,13 +1,15 @@
 //! The connection to a server, of which limiters are built, and its builder.
 
 use std::fmt;
+#[cfg(any(test, feature = "test-util"))]
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisResult};
 
 use super::client::{Client, Server};
-use super::connection::{Connection, kept_alive};
+use super::connection::{Connection, completed};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::lease::LeasedLimit;
 use super::limiter::RedisLimit;
@@ -87,9 +89,10 @@ enum Servers {
     One(Box<Server>),
     /// The cluster to which these nodes belong.
     Cluster(Vec<ConnectionInfo>),
-    /// The server of a connection that another part of this crate has made.
+    /// The server of a connection that another part of this crate has made. A feature must not remove `UnwindSafe` from
+    /// a builder.
     #[cfg(any(test, feature = "test-util"))]
-    Over(Box<dyn Connection>, TimeSource),
+    Over(AssertUnwindSafe<Box<dyn Connection>>, TimeSource),
 }
 
 /// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
@@ -460,7 +463,7 @@ impl RedisStoreBuilder {
     /// Creates a builder of a store on the server of `connection`.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn over(connection: impl Connection, source: TimeSource) -> Self {
-        Self::with(Ok(Servers::Over(Box::new(connection), source)))
+        Self::with(Ok(Servers::Over(AssertUnwindSafe(Box::new(connection)), source)))
     }
 
     /// Decides all calls in this process. One trip reads the state, and another trip writes it. Without this setting, a
@@ -519,7 +522,7 @@ impl RedisStoreBuilder {
                 (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, deadline, settings), None)
             }
             #[cfg(any(test, feature = "test-util"))]
-            Servers::Over(connection, source) => {
+            Servers::Over(AssertUnwindSafe(connection), source) => {
                 (RedisStore::to_server(connection, deadline, source, settings), None)
             }
         })
@@ -537,7 +540,7 @@ impl RedisStoreBuilder {
 
 impl Servers {
     fn at(info: ConnectionInfo) -> RedisResult<Self> {
-        let client = ::redis::Client::open(kept_alive(info))?;
+        let client = ::redis::Client::open(completed(info))?;
         Ok(Self::One(Server::At(client).into()))
     }
 

@@ -15,7 +15,7 @@
 //! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
-//! The doc tests of the package `tests` compile the Rust code of all chapters.
+//! The Rust code of all chapters is compiled and run as doc tests.
 //!
 //! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 

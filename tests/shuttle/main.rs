@@ -15,8 +15,6 @@
 //! Each model is checked against the real code. Some models are also checked against *mutants*, which are small and
 //! broken on purpose. The same checks must detect the mutants. Shuttle tries orders of steps. It does not know how
 //! processors reorder relaxed operations.
-// Cargo also builds this file as a test program of tower-throttle itself, which is empty.
-#![cfg(tower_throttle_shuttle)]
 
 // The models name the library as its users do.
 extern crate tower_throttle_shuttle as tower_throttle;

@@ -10,7 +10,7 @@ use tower_throttle_instructions::algorithm::FixedWindow;
 fn main() {
     program(&[
         Case::new("admitted", |calls| admitted(FixedWindow::new(Quota::per_hour(PLENTY)), calls))
-            .at_most(233.0, 1.0),
+            .at_most(238.0, 1.0),
         Case::new("refused", |calls| refused(FixedWindow::new(few()), calls)).at_most(198.5, 0.01),
     ]);
 }

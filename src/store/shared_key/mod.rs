@@ -4,12 +4,6 @@
 //! store on another machine needs the text of the key. Different keys of a type must have different texts, whatever
 //! values callers send.
 
-fn short_secret(len: usize) -> ConfigError {
-    ConfigError::new(format!(
-        "a secret of {len} bytes can be guessed: give at least 16 bytes, such as `openssl rand -hex 16` prints"
-    ))
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -535,4 +529,10 @@ fn escaped(text: &str, is_plain: impl Fn(u8) -> bool) -> String {
 
 fn hash((first, second): HashKey, bytes: &[u8]) -> u128 {
     SipHasher24::new_with_keys(first, second).hash(bytes).as_u128()
+}
+
+fn short_secret(len: usize) -> ConfigError {
+    ConfigError::new(format!(
+        "a secret of {len} bytes can be guessed: give at least 16 bytes, such as `openssl rand -hex 16` prints"
+    ))
 }

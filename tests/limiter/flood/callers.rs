@@ -169,8 +169,8 @@ fn more_honest_callers_than_slots_are_served_where_denials_lock_out() {
     assert_serves_honest_callers(&FixedWindow::new(daily()).block_for(60 * MINUTE).after(10), DAY);
 }
 
-/// Prints the table of figures in the guide. The command is `cargo test --test limiter -- --ignored --nocapture
-/// figures_for_each_policy`.
+/// Prints the table of figures in the guide. The command is `cargo test -p tower-throttle-tests --test limiter --
+/// --ignored --nocapture figures_for_each_policy`.
 #[test]
 #[ignore = "prints the figures of the guide, on demand: see its comment"]
 fn figures_for_each_policy() {

@@ -252,8 +252,8 @@ fn a_clock_that_is_set_back_lets_no_frequent_caller_in() {
     }
 }
 
-/// Prints the table of figures in the guide for tables that are full before a flood. The command is `cargo test --test
-/// limiter -- --ignored --nocapture figures_for_full_tables`.
+/// Prints the table of figures in the guide for tables that are full before a flood. The command is `cargo test
+/// -p tower-throttle-tests --test limiter -- --ignored --nocapture figures_for_full_tables`.
 #[test]
 #[ignore = "prints the figures of the guide, on demand: see its comment"]
 fn figures_for_full_tables() {
