@@ -29,21 +29,25 @@ pub struct Options<A> {
 }
 
 impl<A: Algorithm> Options<A> {
+    /// Removes the priority of the request, unless `knows_priority` returns that the algorithm for the request treats
+    /// calls with priority differently from other calls.
+    #[inline]
+    pub(super) fn known_by(mut self, knows_priority: impl FnOnce(Option<&A>) -> bool) -> Self {
+        self.has_priority = self.has_priority && knows_priority(self.algorithm.as_ref());
+        self
+    }
+
     /// Returns the [`Attempt`] that is passed to the store for the request. If the algorithm queues the request, the
-    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies. The attempt has priority
-    /// only if the request has priority, and `knows_priority` returns that the algorithm for the request treats calls
-    /// with priority differently from other calls.
+    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
     #[inline]
     pub(super) fn attempt(
         &self,
         owns_counts: bool,
         in_shadow: bool,
         max_wait: Option<Duration>,
-        knows_priority: impl FnOnce(Option<&A>) -> bool,
     ) -> Attempt<'_, A> {
         let algorithm = self.algorithm.as_ref();
-        let has_priority = self.has_priority && knows_priority(algorithm);
-        let mut attempt = Attempt::with(self.cost, algorithm, has_priority);
+        let mut attempt = Attempt::with(self.cost, algorithm, self.has_priority);
         attempt = attempt.of_layer(owns_counts, in_shadow);
         if let Some(max_wait) = max_wait {
             attempt = attempt.with_max_wait(max_wait);
@@ -58,11 +62,11 @@ impl<A: Algorithm> Options<A> {
     }
 
     /// Returns the algorithm for the request, and the number of units that the request borrows if it is delayed: the
-    /// cost of a request with priority that its algorithm knows, and 0 for any other request.
+    /// cost of a request with priority, and 0 for any other request.
     #[inline]
-    pub(super) fn of_wait(self, knows_priority: impl FnOnce(Option<&A>) -> bool) -> (Option<A>, u64) {
-        let borrows = self.has_priority && knows_priority(self.algorithm.as_ref());
-        (self.algorithm, if borrows { self.cost } else { 0 })
+    pub(super) fn of_wait(self) -> (Option<A>, u64) {
+        let borrows = if self.has_priority { self.cost } else { 0 };
+        (self.algorithm, borrows)
     }
 }
 

@@ -13,7 +13,7 @@ use pin_project_lite::pin_project;
 
 use super::info::PolicyInfo;
 use super::joint::{JointOutcomes, JointParts, JointPolicy};
-use super::options::{RequestOptions, SettleResponse, UnitCost};
+use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::{Outcome, OutcomeDetails};
 use super::policies::{Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
 use crate::algorithm::{Algorithm, holds_requests};
@@ -94,6 +94,18 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         }
     }
 
+    /// Returns the options of the request. The request has priority only if its algorithm treats calls with priority
+    /// differently from other calls.
+    #[inline(always)]
+    fn request_options<Req>(&self, request: &Req, key: &StoreKey<K::Key>) -> Options<A>
+    where
+        K: KeyExtractor<Req>,
+        C: RequestOptions<Req, K::Key, A>,
+    {
+        let options = self.options.options(request, key.key());
+        options.known_by(|algorithm| self.limiter.knows_priority(algorithm))
+    }
+
     /// Returns the details of an outcome, with the quotas of the algorithm that decided the request. That is
     /// `algorithm` or, if this is `None`, the limiter's own algorithm. Returns `None` if the quotas are still those of
     /// the policy's `PolicyInfo`.
@@ -122,14 +134,12 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         C: RequestOptions<Req, K::Key, A>,
         S: KeyedStore<A, StoreKey<K::Key>>,
     {
-        let options = self.options.options(request, key.key());
+        let options = self.request_options(request, key);
         let in_shadow = info.is_in_shadow();
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         let store = self.limiter.store();
-        let knows_priority = |algorithm: Option<&A>| self.limiter.knows_priority(algorithm);
-        let attempt = options.attempt(S::OWNS_COUNTS, in_shadow, max_wait, &knows_priority);
-        match store.acquire(store.key(key), attempt) {
+        match store.acquire(store.key(key), options.attempt(S::OWNS_COUNTS, in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
                 info.calls().add_decision(&decision, in_shadow);
                 let decided = outcome.insert(Outcome::with(decision, in_shadow, reservation, None));
@@ -143,7 +153,7 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
                 if S::OWNS_COUNTS {
                     info.calls().add(CallOutcome::Queued);
                 }
-                let (algorithm, borrows) = options.of_wait(knows_priority);
+                let (algorithm, borrows) = options.of_wait();
                 Progress::Pending(PolicyWait::new(wait, algorithm, borrows, Arc::clone(info.calls())))
             }
         }
@@ -249,9 +259,8 @@ where
         let (info, in_shadow) = (&infos[0], infos[0].is_in_shadow());
         let key = self.key(info, request)?.filter(|_| !in_shadow || S::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
-            let options = self.options.options(request, key.key());
-            let knows_priority = |algorithm: Option<&A>| self.limiter.knows_priority(algorithm);
-            let attempt = options.attempt(S::OWNS_COUNTS, in_shadow, max_wait, knows_priority);
+            let options = self.request_options(request, &key);
+            let attempt = options.attempt(S::OWNS_COUNTS, in_shadow, max_wait);
             self.limiter.store().joint_part(&key, attempt, info.calls())
         }));
         Ok(())
