@@ -64,9 +64,23 @@ pub(crate) struct Arrival {
 pub(crate) enum Fate {
     /// The call is allowed or denied immediately.
     Decided(Decision),
-    Waits,
-    /// The call would wait if there were a free place.
-    Full,
+    /// The call cannot pass now, and waits if it finds a place.
+    Waits(Judged),
+}
+
+/// The judgement on a call that cannot pass now, but may wait.
+///
+/// The queue takes this value instead of judging the call again. So the call is charged, or its denial is counted, at
+/// most once. The judgement is true at the clock reading at which it was made, and until the state or the queue of the
+/// key changes. So it must be used while the key stays locked, and at most once. That is why it cannot be copied.
+#[derive(Debug)]
+#[must_use = "the call is neither queued nor denied"]
+pub(crate) struct Judged {
+    arrival: Arrival,
+    /// What the algorithm decided without regard to the queue.
+    decision: Decision,
+    /// `true` if the queue of the key was full.
+    is_full: bool,
 }
 
 /// The outcome that a call would have.
@@ -271,6 +285,13 @@ impl Arrival {
         }
         let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
         algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+    }
+}
+
+impl Judged {
+    /// Returns the clock reading at which the call was judged.
+    pub(crate) fn now(&self) -> Nanos {
+        self.arrival.now
     }
 }
 
@@ -489,10 +510,30 @@ impl<A: Algorithm> Queue<A> {
                 }
                 Enqueued::Decided(decision)
             }
-            Fate::Full if view.drops_oldest() => self.displace_and_enqueue(base, tier, state, arrival, wake),
-            Fate::Full => Enqueued::Decided(view.reject(arrival).with_queue_full()),
-            Fate::Waits => self.join(base, tier, state, arrival),
+            Fate::Waits(judged) if judged.is_full => match view.drops_oldest() {
+                true => self.displace_and_enqueue(base, tier, state, judged, wake),
+                false => Enqueued::Decided(view.deny_full(judged)),
+            },
+            Fate::Waits(judged) => self.enqueue(base, tier, state, judged),
         }
+    }
+
+    /// Queues a call that was judged to wait, with the same algorithms and the same state, while the key was locked. If
+    /// the total of all keys or a total of the algorithm has too few units, denies the call.
+    pub(crate) fn enqueue(
+        &mut self,
+        base: &A,
+        tier: Option<&A>,
+        state: &mut A::State,
+        judged: Judged,
+    ) -> Enqueued {
+        if let Some(ticket) = self.join(base, tier, state, judged.arrival) {
+            return Enqueued::Queued(ticket);
+        }
+        // It is unknown when another queue will release a waiter. So the call is denied like a call that may not wait.
+        let judged = Judged { arrival: judged.arrival.without_wait(), ..judged };
+        let mut view = self.view(base, tier.unwrap_or(base), state, judged.arrival.now);
+        Enqueued::Decided(view.deny_full(judged))
     }
 
     /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
@@ -503,18 +544,20 @@ impl<A: Algorithm> Queue<A> {
         base: &A,
         tier: Option<&A>,
         state: &mut A::State,
-        arrival: Arrival,
+        judged: Judged,
         wake: &mut Vec<Waker>,
     ) -> Enqueued {
-        let (now, algorithm) = (arrival.now, tier.unwrap_or(base));
+        let (arrival, algorithm) = (judged.arrival, tier.unwrap_or(base));
+        let now = arrival.now;
         let Some(oldest) = self.pop_oldest_if(base, algorithm, state, arrival) else {
-            let denial = self.view(base, algorithm, state, now).reject(arrival);
-            return Enqueued::Decided(denial.with_queue_full());
+            return Enqueued::Decided(self.view(base, algorithm, state, now).deny_full(judged));
         };
         let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
         let oldest = Displaced::from(oldest);
-        let enqueued = self.join(base, tier, state, arrival);
-        let Enqueued::Queued(_) = enqueued else {
+        let Some(ticket) = self.join(base, tier, state, arrival) else {
+            // The totals have changed since the call was judged, because the oldest waiter is out of the queue.
+            let denial = self.view(base, algorithm, state, now).reject(arrival.without_wait());
+            let enqueued = Enqueued::Decided(denial.with_queue_full());
             // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
             // the total allows this.
             let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
@@ -532,7 +575,7 @@ impl<A: Algorithm> Queue<A> {
         };
         wake.extend(self.reject_displaced(base, state, oldest, now));
         wake.extend(self.head_waker(base, state, now));
-        enqueued
+        Enqueued::Queued(ticket)
     }
 
     /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
@@ -549,20 +592,12 @@ impl<A: Algorithm> Queue<A> {
         self.reject(displaced, denial, now)
     }
 
-    /// Queues a call. Denies the call if `max_queued` calls are queued already, or if a total of the algorithm has too
-    /// few units.
-    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
+    /// Adds a call behind all waiters, and returns its ticket. Returns `None` if `max_queued` calls are queued already,
+    /// or if a total of the algorithm has too few units. The projection must be up to date if the waits are known.
+    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Option<u64> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
-        let Some((slot, permit)) =
-            self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
-        else {
-            // It is unknown when another queue will release a waiter. So the call is denied like a call that may not
-            // wait.
-            let arrival = arrival.without_wait();
-            let denial = self.view(base, algorithm, state, now).reject(arrival);
-            return Enqueued::Decided(denial.with_queue_full());
-        };
+        let (slot, permit) = self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))?;
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         let ready_at = match &mut self.projection {
@@ -600,7 +635,7 @@ impl<A: Algorithm> Queue<A> {
             _counted: slot,
             permit,
         });
-        Enqueued::Queued(ticket)
+        Some(ticket)
     }
 
     /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
@@ -1016,10 +1051,11 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         let Arrival { now, priority, .. } = arrival;
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
-            Fate::Waits => Preview::Queue(self.admission(now, priority)),
-            // The call would be queued, and the oldest waiter would be dropped from the queue.
-            Fate::Full if self.drops_oldest() => Preview::Queue(self.admission(now, priority)),
-            Fate::Full => Preview::of(self.preview_rejection(arrival).with_queue_full()),
+            Fate::Waits(judged) if judged.is_full && !self.drops_oldest() => {
+                Preview::of(self.reported_rejection(judged.decision, arrival, false).with_queue_full())
+            }
+            // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
+            Fate::Waits(_) => Preview::Queue(self.admission(now, priority)),
         }
     }
 
@@ -1036,8 +1072,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     /// the queue. `counts` is false for a preview.
     fn fate(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Fate {
         match self.course(decision, arrival) {
-            Course::Waits => Fate::Waits,
-            Course::Full => Fate::Full,
+            Course::Waits => Fate::Waits(Judged { arrival, decision, is_full: false }),
+            Course::Full => Fate::Waits(Judged { arrival, decision, is_full: true }),
             Course::Denied => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
             Course::TotalFull => {
                 Fate::Decided(self.reported_rejection(decision, arrival, counts).with_queue_full())
@@ -1087,13 +1123,13 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.config.overflow() == QueueOverflow::DropOldest
     }
 
-    /// Returns the decision for a call that would be denied, without counting the denial.
-    fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
-        let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
-        self.reported_rejection(decision, arrival, false)
+    /// Returns the decision for a call that was judged to wait, but finds no place, and counts the denial.
+    fn deny_full(&mut self, judged: Judged) -> Decision {
+        let Judged { arrival, decision, .. } = judged;
+        self.reported_rejection(decision, arrival, true).with_queue_full()
     }
 
-    /// Returns the decision for a call that is denied, and counts the denial.
+    /// Returns the decision for a call that was not judged yet, and is denied. Counts the denial.
     fn reject(&mut self, arrival: Arrival) -> Decision {
         let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
         self.reported_rejection(decision, arrival, true)

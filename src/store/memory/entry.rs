@@ -8,7 +8,7 @@ use super::options::{OnClose, StoreConfig};
 use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Preview, Queue, QueueView};
+use crate::queue::{Arrival, Enqueued, Fate, Judged, PollTurn, Preview, Queue, QueueView};
 
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
@@ -122,7 +122,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
                 let arrival = arrival.without_wait();
                 return match QueueView::empty(algorithm, config, entry.state, waiting).try_admit(arrival) {
                     Fate::Decided(decision) => Enqueued::Decided(decision),
-                    Fate::Waits | Fate::Full => unreachable!("it does not wait"),
+                    Fate::Waits(_) => unreachable!("it does not wait"),
                 };
             };
             if let Some(queue) = queues.get_mut(&entry.key) {
@@ -130,12 +130,25 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             }
             match QueueView::empty(algorithm, config, entry.state, waiting).try_admit(arrival) {
                 Fate::Decided(decision) => Enqueued::Decided(decision),
-                Fate::Waits | Fate::Full => {
-                    let queue = queues.entry(entry.key).or_insert_with(|| Queue::new(waiting.clone()));
-                    queue.try_enqueue(base, tier, entry.state, arrival, entry.wake)
-                }
+                Fate::Waits(judged) => entry.open_queue(judged),
             }
         })
+    }
+
+    /// Queues a call that was judged to wait, while the key was locked and had no queue. The limiter is not closed.
+    pub(super) fn enqueue(&mut self, judged: Judged) -> Enqueued {
+        let now = judged.now();
+        let enqueued = self.open_queue(judged);
+        self.release(now);
+        enqueued
+    }
+
+    /// Queues a call as the first of a new queue. The key must have a place of its own.
+    fn open_queue(&mut self, judged: Judged) -> Enqueued {
+        let Some(queues) = &mut self.queues else { unreachable!("without a place, no call waits") };
+        let new = || Queue::new(self.config.waiting().clone());
+        let queue = queues.entry(self.key).or_insert_with(new);
+        queue.enqueue(self.base, self.tier, self.state, judged)
     }
 
     /// Returns the outcome that [`acquire`](KeyEntry::acquire) would have. Charges nothing. Releases due waiters, as
