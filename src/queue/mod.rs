@@ -26,6 +26,26 @@
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
 //! algorithm of the limiter, which is passed as `base`.
 //!
+//! # One judgement
+//!
+//! A call is judged once, by [`QueueView::try_admit`], on the state and the waiters that it finds. If the call may
+//! wait, the result is a [`Judged`]. It is consumed while the key is still locked, when the call is queued or denied.
+//! Only one call is judged again: a call that has displaced the oldest waiter, and then finds that there are too few
+//! units in a total. The totals have changed since the call was judged, because the oldest waiter has left the queue.
+//!
+//! # What is remembered
+//!
+//! A queue remembers what it has computed from the state. The fields of [`Queue`] and [`Waiter`] say what each of these
+//! values means, until when it is correct, and which methods may trust it. In short:
+//!
+//! - The waiters, their total cost and the tickets are always exact.
+//! - Every method that takes a call, polls a waiter or removes one requires that due waiters were
+//!   [released](Queue::release) at the same clock reading. So none of the waiters that it finds is due.
+//! - Whoever changes the state, other than by the release of a waiter, calls [`Queue::invalidate`], or
+//!   [`Queue::commit_release`] if the latest release cannot be undone after the change.
+//! - The projection is used only after [`Queue::ensure_exact_projection`] or
+//!   [`Queue::ensure_approximate_projection`].
+//!
 //! A queue, its waiters and the view that an arriving call has of them are one file, because all of them read and
 //! change the same waiters and the same projection.
 
@@ -115,11 +135,16 @@ pub(crate) enum PollTurn {
 pub(crate) struct Queue<A: Algorithm> {
     /// The count of the waiters of all keys, and its maximum.
     total: Semaphore,
+    /// The waiters, in the order of their tickets, in which they are released.
     waiting: VecDeque<Waiter<A>>,
     /// The total cost of all waiters.
     ahead: u128,
     /// The state after all waiters have been admitted. It is computed when it is needed, and discarded when the state
     /// changes other than by an admission from the queue. Always `None` if it is unknown when calls will be admitted.
+    ///
+    /// Only the two `ensure` methods make it ready for use. An approximate projection is enough for a call that may wait
+    /// for any length of time or never fits, and for the decisions of released calls. Everything else needs an exact
+    /// one.
     projection: Option<Projection<A::State>>,
     /// `true` if a waiter was released late or a release was undone. The projection is then approximate until it is
     /// recomputed.
@@ -127,16 +152,29 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The calls that were released or denied, and whose futures have not been polled since, in the order of their
     /// tickets.
     released: VecDeque<Released<A>>,
-    /// The latest release, while it can still be undone.
+    /// The latest release, while it can still be undone. Only `cancel` uses it, and only if the cancelled call is the
+    /// one that was released.
     undo: Option<LastRelease<A::State>>,
+    /// The latest ticket.
     next_ticket: u64,
     /// The time of the latest reset of the schedule. No waiter is charged at an earlier time.
     since: Nanos,
-    /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
+    /// The time at which the first waiter is released, as computed at the last access, or [`Nanos::MAX`] if that time
+    /// is unknown. `None` if it was not computed, or if the first waiter was removed since.
+    ///
+    /// `is_known_to_wait` trusts it only together with `checked_at`. `ask` trusts it because due waiters were released
+    /// just before. `record_departure` and `simulate_due` do not trust it: they compare it with the time at which the
+    /// waiter is really released.
     ready_at: Option<Nanos>,
-    /// The latest clock reading at which `ready_at` was known to be correct. `None` if the state has changed since.
+    /// The latest clock reading at which `ready_at` was known to be correct. `None` if the state has changed since, or
+    /// if the time of the release is unknown.
+    ///
+    /// If `ready_at` is known, too, no waiter is due at any reading from this one to `ready_at`, and `is_known_to_wait`
+    /// then leaves the state as it is. So the state may have observed only an earlier reading than this one. A reading
+    /// before this one means that the clock was set back, and `observe_checked` first advances the state.
     checked_at: Option<Nanos>,
-    /// The key's time at the last access.
+    /// The key's time at the last access that advanced the state. If the key's time is earlier at the next one, the
+    /// clock was set back, and `observe_time` moves the times of the waiters back as well.
     seen: Nanos,
 }
 
@@ -186,9 +224,13 @@ struct Waiter<A> {
     cost: u64,
     /// The algorithm that the call chose for itself: its tier.
     tier: Option<Box<A>>,
+    /// The clock reading at which the call was judged, or an earlier time if the clock was set back since.
     arrived: Nanos,
     /// The time at which the waiter is denied, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
     deadline: Nanos,
+    /// The time to which the waiter's timer is set. It is the time of the release as computed when the call was queued
+    /// or polled, so it may be wrong by now. `ask` and `head_waker` decide by it when the waiter polls again, but it
+    /// never decides when the waiter is released.
     wake_at: Nanos,
     waker: Option<Waker>,
     /// The call in the count of the waiters of all keys. Dropping this value lowers the count.
@@ -520,6 +562,7 @@ impl<A: Algorithm> Queue<A> {
 
     /// Queues a call that was judged to wait, with the same algorithms and the same state, while the key was locked. If
     /// the total of all keys or a total of the algorithm has too few units, denies the call.
+    #[inline]
     pub(crate) fn enqueue(
         &mut self,
         base: &A,
