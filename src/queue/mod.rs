@@ -41,8 +41,8 @@
 //! - The waiters, their total cost and the tickets are always exact.
 //! - Every method that takes a call, polls a waiter or removes one requires that due waiters were
 //!   [released](Queue::release) at the same clock reading. So none of the waiters that it finds is due.
-//! - Whoever changes the state, other than by the release of a waiter, calls [`Queue::invalidate`], or
-//!   [`Queue::commit_release`] if the latest release cannot be undone after the change.
+//! - After a change of the state other than the release of a waiter, [`Queue::invalidate`] is called, or
+//!   [`Queue::commit_release`] if the latest release cannot be undone after that change.
 //! - The projection is used only after [`Queue::ensure_exact_projection`] or
 //!   [`Queue::ensure_approximate_projection`].
 //!
@@ -330,13 +330,6 @@ impl Arrival {
     }
 }
 
-impl Judged {
-    /// Returns the clock reading at which the call was judged.
-    pub(crate) fn now(&self) -> Nanos {
-        self.arrival.now
-    }
-}
-
 impl Preview {
     /// Returns the outcome of a call that would be decided at once, by this decision.
     pub(crate) fn of(decision: Decision) -> Self {
@@ -560,16 +553,26 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Queues a call that was judged to wait, with the same algorithms and the same state, while the key was locked. If
-    /// the total of all keys or a total of the algorithm has too few units, denies the call.
-    #[inline]
-    pub(crate) fn enqueue(
+    /// Queues the first call of a new queue, and releases due waiters. The call was judged to wait, with the same
+    /// algorithms and the same state, while the key was locked and had no queue.
+    pub(crate) fn enqueue_first(
         &mut self,
         base: &A,
         tier: Option<&A>,
         state: &mut A::State,
         judged: Judged,
+        wake: &mut Vec<Waker>,
     ) -> Enqueued {
+        let now = judged.arrival.now;
+        let enqueued = self.enqueue(base, tier, state, judged);
+        self.release(base, state, now, wake);
+        enqueued
+    }
+
+    /// Queues a call that was judged to wait. If the total of all keys or a total of the algorithm has too few units,
+    /// denies the call.
+    #[inline]
+    fn enqueue(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, judged: Judged) -> Enqueued {
         if let Some(ticket) = self.join(base, tier, state, judged.arrival) {
             return Enqueued::Queued(ticket);
         }

@@ -31,11 +31,12 @@ fn main() {
                     .count()
             });
             assert_eq!(admitted, calls);
-        }),
+        })
+        .at_most(945.0, 3.0),
         // Each call is queued alone, and released one interval later.
-        Case::new("queued and released", |calls| walk(0, calls)),
+        Case::new("queued and released", |calls| walk(0, calls)).at_most(5_230.0, 13.0),
         // Each call is queued behind four others. Then the first is released.
-        Case::new("behind four, released", |calls| walk(4, calls)),
+        Case::new("behind four, released", |calls| walk(4, calls)).at_most(5_070.0, 11.0),
         // The queue is full.
         Case::new("denied by a full queue", |calls| {
             let (limiter, _) = limiter(1);
@@ -50,7 +51,8 @@ fn main() {
                     .count()
             });
             assert_eq!(denied, calls);
-        }),
+        })
+        .at_most(2_195.0, 3.0),
     ]);
 }
 

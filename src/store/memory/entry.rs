@@ -123,11 +123,13 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     /// Queues a call as the first of a new queue. The call was judged to wait, while the key was locked and had no
     /// queue, and the limiter is not closed. The key must have a place of its own.
     pub(super) fn enqueue(&mut self, judged: Judged) -> Enqueued {
-        let (now, waiting) = (judged.now(), self.config.waiting());
-        let Some(queues) = &mut self.queues else { unreachable!("without a place, no call waits") };
-        let queue = queues.entry(self.key).or_insert_with(|| Queue::new(waiting.clone()));
-        let enqueued = queue.enqueue(self.base, self.tier, self.state, judged);
-        self.release(now);
+        let Self { key, base, tier, state, config, queues, wake, .. } = self;
+        let Some(queues) = queues else { unreachable!("without a place, no call waits") };
+        let queue = queues.entry(*key).or_insert_with(|| Queue::new(config.waiting().clone()));
+        let enqueued = queue.enqueue_first(base, *tier, state, judged, wake);
+        if queue.len() == 0 {
+            queues.remove(key);
+        }
         enqueued
     }
 
