@@ -41,8 +41,9 @@
 //! - The waiters, their total cost and the tickets are always exact.
 //! - Every method that takes a call, polls a waiter or removes one requires that due waiters were
 //!   [released](Queue::release) at the same clock reading. So none of the waiters that it finds is due.
-//! - After a change of the state other than the release of a waiter, [`Queue::invalidate`] is called, or
-//!   [`Queue::commit_release`] if the latest release cannot be undone after that change.
+//! - After any other change of the state than the release of a waiter, [`Queue::invalidate`] is called, or
+//!   [`Queue::commit_release`] if the latest release cannot be undone after that change. Only [`Queue::cancel`] keeps
+//!   the projection when it undoes a release, as an approximate one.
 //! - The projection is used only after [`Queue::ensure_exact_projection`] or
 //!   [`Queue::ensure_approximate_projection`].
 //!

@@ -1,10 +1,13 @@
-//! A lockout counts each denied call once, also if the call was queued, previewed or displaced before, and counts no
-//! other call.
+//! A call is judged once. So a lockout counts each denied call once, also if the call was queued or displaced before,
+//! and counts no other call.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tower_throttle::algorithm::*;
-use tower_throttle::clock::ManualClock;
+use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::limiter::Acquire;
-use tower_throttle::{Quota, RateLimiter};
+use tower_throttle::{Decision, Quota, RateLimiter};
 
 use super::{SECOND, ns, quota};
 use crate::support::{PolledByHand, Random, scaled};
@@ -94,7 +97,7 @@ fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &m
                 .map(|(_, cost)| cost)
                 .sum::<u64>();
         }
-        let denied = |outputs: &[(tower_throttle::Decision, u64)]| {
+        let denied = |outputs: &[(Decision, u64)]| {
             outputs.iter().filter(|(decision, _)| !decision.is_allowed()).count() as u64
         };
         counted += denied(&outputs);
@@ -162,4 +165,91 @@ fn a_denied_call_is_counted_once() {
             && locked_out > scaled(3_000),
         "{queued}, {denied}, {denied_later}, {locked_out}"
     );
+}
+
+/// A window that counts how often it is asked.
+#[derive(Clone, Debug)]
+struct Asked {
+    window: FixedWindow,
+    checks: Arc<AtomicU64>,
+    peeks: Arc<AtomicU64>,
+}
+
+impl Asked {
+    fn new(window: FixedWindow) -> Self {
+        Self { window, checks: Arc::default(), peeks: Arc::default() }
+    }
+
+    /// Returns the numbers of calls of `check` and `peek` since the last use of this method.
+    fn take(&self) -> (u64, u64) {
+        (self.checks.swap(0, Ordering::Relaxed), self.peeks.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl Algorithm for Asked {
+    type State = <FixedWindow as Algorithm>::State;
+
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> Self::State {
+        self.window.new_state(created_at, now)
+    }
+
+    fn last_update(&self, state: &Self::State) -> Nanos {
+        self.window.last_update(state)
+    }
+
+    fn check(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        self.window.check(state, now, cost)
+    }
+
+    fn peek(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Decision {
+        self.peeks.fetch_add(1, Ordering::Relaxed);
+        self.window.peek(state, now, cost)
+    }
+
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
+        self.window.refund(state, now, cost);
+    }
+
+    fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos) {
+        self.window.migrate(state, &old.window, now);
+    }
+
+    fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
+        self.window.is_fresh(state, now)
+    }
+
+    fn policy(&self) -> QuotaPolicy {
+        self.window.policy()
+    }
+
+    fn queue_config(&self) -> Option<QueueConfig> {
+        self.window.queue_config()
+    }
+
+    fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
+        self.window.ready_at(state, now, cost)
+    }
+}
+
+#[test]
+fn a_call_that_waits_or_finds_a_full_queue_is_judged_once() {
+    let asked = Asked::new(FixedWindow::new(quota(1, SECOND)).queue(2));
+    let limiter = RateLimiter::builder(asked.clone()).clock(ManualClock::new()).build();
+    let acquire = || {
+        let mut call = PolledByHand::new(limiter.acquire("key"));
+        call.poll();
+        call
+    };
+    assert!(limiter.check("key").is_allowed());
+    asked.take();
+    let _first = acquire();
+    assert_eq!(asked.take(), (1, 0), "it is queued as it was judged");
+    let _second = acquire();
+    // Both queued calls are charged to a copy of the state, which is the projection.
+    assert_eq!(asked.take(), (2, 1), "behind another call, it is judged by `peek`");
+    let denied = acquire();
+    assert!(denied.output.unwrap().is_queue_full());
+    // One judgement, and the time until the key is fresh.
+    assert_eq!(asked.take(), (0, 2), "it is denied as it was judged");
 }
