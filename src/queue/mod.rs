@@ -38,6 +38,27 @@
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
 //! algorithm of the limiter, which is passed as `base`.
 //!
+//! # One judgement
+//!
+//! A call is judged once, by [`QueueView::try_admit`], on the state and the waiters that it finds. If the call may
+//! wait, the result is a [`Judged`]. It is consumed while the key is still locked, when the call is queued or denied.
+//! Only one call is judged again: a call that has displaced the oldest waiter, and then finds that there are too few
+//! units in a total. The totals have changed since the call was judged, because the oldest waiter has left the queue.
+//!
+//! # What is remembered
+//!
+//! A queue remembers what it has computed from the state. The fields of [`Queue`] and [`Waiter`] say what each of these
+//! values means, until when it is correct, and which methods may trust it. In short:
+//!
+//! - The waiters, their total cost and the tickets are always exact.
+//! - Every method that takes a call, polls a waiter or removes one requires that due waiters were
+//!   [released](Queue::release) at the same clock reading. So none of the waiters that it finds is due.
+//! - After any other change of the state than the release of a waiter, [`Queue::invalidate`] is called, or
+//!   [`Queue::commit_release`] if the latest release cannot be undone after that change. Only [`Queue::cancel`] keeps
+//!   the projection when it undoes a release, as an approximate one.
+//! - The projection is used only after [`Queue::ensure_exact_projection`] or
+//!   [`Queue::ensure_approximate_projection`].
+//!
 //! A queue, its waiters and the view that an arriving call has of them are one file, because all of them read and
 //! change the same waiters and the same projection.
 
@@ -76,9 +97,23 @@ pub(crate) struct Arrival {
 pub(crate) enum Fate {
     /// The call is allowed or denied immediately.
     Decided(Decision),
-    Waits,
-    /// The call would wait if there were a free place.
-    Full,
+    /// The call cannot pass now, and waits if it finds a place.
+    Waits(Judged),
+}
+
+/// The judgement on a call that cannot pass now, but may wait.
+///
+/// The queue takes this value instead of judging the call again. So the call is charged, or its denial is counted, at
+/// most once. The judgement is true at the clock reading at which it was made, and until the state or the queue of the
+/// key changes. So it must be used while the key stays locked, and at most once. That is why it cannot be copied.
+#[derive(Debug)]
+#[must_use = "the call is neither queued nor denied"]
+pub(crate) struct Judged {
+    arrival: Arrival,
+    /// What the algorithm decided without regard to the queue.
+    decision: Decision,
+    /// `true` if the queue of the key was full.
+    is_full: bool,
 }
 
 /// The outcome that a call would have.
@@ -113,11 +148,16 @@ pub(crate) enum PollTurn {
 pub(crate) struct Queue<A: Algorithm> {
     /// The count of the waiters of all keys, and its maximum.
     total: Semaphore,
+    /// The waiters, in the order of their tickets, in which they are released.
     waiting: VecDeque<Waiter<A>>,
     /// The total cost of all waiters.
     ahead: u128,
     /// The state after all waiters have been admitted. It is computed when it is needed, and discarded when the state
     /// changes other than by an admission from the queue. Always `None` if it is unknown when calls will be admitted.
+    ///
+    /// Only the two `ensure` methods make it ready for use. An approximate projection is enough for a call that may wait
+    /// for any length of time or never fits, and for the decisions of released calls. Everything else needs an exact
+    /// one.
     projection: Option<Projection<A::State>>,
     /// `true` if a waiter was released late or a release was undone. The projection is then approximate until it is
     /// recomputed.
@@ -125,16 +165,29 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The calls that were released or denied, and whose futures have not been polled since, in the order of their
     /// tickets.
     released: VecDeque<Released<A>>,
-    /// The latest release, while it can still be undone.
+    /// The latest release, while it can still be undone. Only `cancel` uses it, and only if the cancelled call is the
+    /// one that was released.
     undo: Option<LastRelease<A::State>>,
+    /// The latest ticket.
     next_ticket: u64,
     /// The time of the latest reset of the schedule. No waiter is charged at an earlier time.
     since: Nanos,
-    /// The time at which the first waiter is released, as computed at the last access. `None` if it was not computed.
+    /// The time at which the first waiter is released, as computed at the last access, or [`Nanos::MAX`] if that time
+    /// is unknown. `None` if it was not computed, or if the first waiter was removed since.
+    ///
+    /// `is_known_to_wait` trusts it only together with `checked_at`. `ask` trusts it because due waiters were released
+    /// just before. `record_departure` and `simulate_due` do not trust it: they compare it with the time at which the
+    /// waiter is really released.
     ready_at: Option<Nanos>,
-    /// The latest clock reading at which `ready_at` was known to be correct. `None` if the state has changed since.
+    /// The latest clock reading at which `ready_at` was known to be correct. `None` if the state has changed since, or
+    /// if the time of the release is unknown.
+    ///
+    /// If `ready_at` is known, too, no waiter is due at any reading from this one to `ready_at`, and `is_known_to_wait`
+    /// then leaves the state as it is. So the state may have observed only an earlier reading than this one. A reading
+    /// before this one means that the clock was set back, and `observe_checked` first advances the state.
     checked_at: Option<Nanos>,
-    /// The key's time at the last access.
+    /// The key's time at the last access that advanced the state. If the key's time is earlier at the next one, the
+    /// clock was set back, and `observe_time` moves the times of the waiters back as well.
     seen: Nanos,
 }
 
@@ -184,9 +237,13 @@ struct Waiter<A> {
     cost: u64,
     /// The algorithm that the call chose for itself: its tier.
     tier: Option<Box<A>>,
+    /// The clock reading at which the call was judged, or an earlier time if the clock was set back since.
     arrived: Nanos,
     /// The time at which the waiter is denied, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
     deadline: Nanos,
+    /// The time to which the waiter's timer is set. It is the time of the release as computed when the call was queued
+    /// or polled, so it may be wrong by now. `ask` and `head_waker` decide by it when the waiter polls again, but it
+    /// never decides when the waiter is released.
     wake_at: Nanos,
     waker: Option<Waker>,
     /// The call in the count of the waiters of all keys. Dropping this value lowers the count.
@@ -501,10 +558,41 @@ impl<A: Algorithm> Queue<A> {
                 }
                 Enqueued::Decided(decision)
             }
-            Fate::Full if view.drops_oldest() => self.displace_and_enqueue(base, tier, state, arrival, wake),
-            Fate::Full => Enqueued::Decided(view.reject(arrival).with_queue_full()),
-            Fate::Waits => self.join(base, tier, state, arrival),
+            Fate::Waits(judged) if judged.is_full => match view.drops_oldest() {
+                true => self.displace_and_enqueue(base, tier, state, judged, wake),
+                false => Enqueued::Decided(view.deny_full(judged)),
+            },
+            Fate::Waits(judged) => self.enqueue(base, tier, state, judged),
         }
+    }
+
+    /// Queues the first call of a new queue, and releases due waiters. The call was judged to wait, with the same
+    /// algorithms and the same state, while the key was locked and had no queue.
+    pub(crate) fn enqueue_first(
+        &mut self,
+        base: &A,
+        tier: Option<&A>,
+        state: &mut A::State,
+        judged: Judged,
+        wake: &mut Vec<Waker>,
+    ) -> Enqueued {
+        let now = judged.arrival.now;
+        let enqueued = self.enqueue(base, tier, state, judged);
+        self.release(base, state, now, wake);
+        enqueued
+    }
+
+    /// Queues a call that was judged to wait. If the total of all keys or a total of the algorithm has too few units,
+    /// denies the call.
+    #[inline]
+    fn enqueue(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, judged: Judged) -> Enqueued {
+        if let Some(ticket) = self.join(base, tier, state, judged.arrival) {
+            return Enqueued::Queued(ticket);
+        }
+        // It is unknown when another queue will release a waiter. So the call is denied like a call that may not wait.
+        let judged = Judged { arrival: judged.arrival.without_wait(), ..judged };
+        let mut view = self.view(base, tier.unwrap_or(base), state, judged.arrival.now);
+        Enqueued::Decided(view.deny_full(judged))
     }
 
     /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
@@ -515,18 +603,20 @@ impl<A: Algorithm> Queue<A> {
         base: &A,
         tier: Option<&A>,
         state: &mut A::State,
-        arrival: Arrival,
+        judged: Judged,
         wake: &mut Vec<Waker>,
     ) -> Enqueued {
-        let (now, algorithm) = (arrival.now, tier.unwrap_or(base));
+        let (arrival, algorithm) = (judged.arrival, tier.unwrap_or(base));
+        let now = arrival.now;
         let Some(oldest) = self.pop_oldest_if(base, algorithm, state, arrival) else {
-            let denial = self.view(base, algorithm, state, now).reject(arrival);
-            return Enqueued::Decided(denial.with_queue_full());
+            return Enqueued::Decided(self.view(base, algorithm, state, now).deny_full(judged));
         };
         let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
         let oldest = Displaced::from(oldest);
-        let enqueued = self.join(base, tier, state, arrival);
-        let Enqueued::Queued(_) = enqueued else {
+        let Some(ticket) = self.join(base, tier, state, arrival) else {
+            // The totals have changed since the call was judged, because the oldest waiter is out of the queue.
+            let denial = self.view(base, algorithm, state, now).reject(arrival.without_wait());
+            let enqueued = Enqueued::Decided(denial.with_queue_full());
             // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
             // the total allows this.
             let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
@@ -544,7 +634,7 @@ impl<A: Algorithm> Queue<A> {
         };
         wake.extend(self.reject_displaced(base, state, oldest, now));
         wake.extend(self.head_waker(base, state, now));
-        enqueued
+        Enqueued::Queued(ticket)
     }
 
     /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
@@ -561,20 +651,12 @@ impl<A: Algorithm> Queue<A> {
         self.reject(displaced, denial, now)
     }
 
-    /// Queues a call. Denies the call if `max_queued` calls are queued already, or if a total of the algorithm has too
-    /// few units.
-    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Enqueued {
+    /// Adds a call behind all waiters, and returns its ticket. Returns `None` if `max_queued` calls are queued already,
+    /// or if a total of the algorithm has too few units. The projection must be up to date if the waits are known.
+    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Option<u64> {
         let Arrival { now, cost, .. } = arrival;
         let algorithm = tier.unwrap_or(base);
-        let Some((slot, permit)) =
-            self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))
-        else {
-            // It is unknown when another queue will release a waiter. So the call is denied like a call that may not
-            // wait.
-            let arrival = arrival.without_wait();
-            let denial = self.view(base, algorithm, state, now).reject(arrival);
-            return Enqueued::Decided(denial.with_queue_full());
-        };
+        let (slot, permit) = self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))?;
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         let ready_at = match &mut self.projection {
@@ -612,7 +694,7 @@ impl<A: Algorithm> Queue<A> {
             _counted: slot,
             permit,
         });
-        Enqueued::Queued(ticket)
+        Some(ticket)
     }
 
     /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
@@ -1028,10 +1110,11 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         let Arrival { now, priority, .. } = arrival;
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
-            Fate::Waits => Preview::Queue(self.admission(now, priority)),
-            // The call would be queued, and the oldest waiter would be dropped from the queue.
-            Fate::Full if self.drops_oldest() => Preview::Queue(self.admission(now, priority)),
-            Fate::Full => Preview::of(self.preview_rejection(arrival).with_queue_full()),
+            Fate::Waits(judged) if judged.is_full && !self.drops_oldest() => {
+                Preview::of(self.reported_rejection(judged.decision, arrival, false).with_queue_full())
+            }
+            // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
+            Fate::Waits(_) => Preview::Queue(self.admission(now, priority)),
         }
     }
 
@@ -1048,8 +1131,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
     /// the queue. `counts` is false for a preview.
     fn fate(&mut self, decision: Decision, arrival: Arrival, counts: bool) -> Fate {
         match self.course(decision, arrival) {
-            Course::Waits => Fate::Waits,
-            Course::Full => Fate::Full,
+            Course::Waits => Fate::Waits(Judged { arrival, decision, is_full: false }),
+            Course::Full => Fate::Waits(Judged { arrival, decision, is_full: true }),
             Course::Denied => Fate::Decided(self.reported_rejection(decision, arrival, counts)),
             Course::TotalFull => {
                 Fate::Decided(self.reported_rejection(decision, arrival, counts).with_queue_full())
@@ -1099,13 +1182,13 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.config.overflow() == QueueOverflow::DropOldest
     }
 
-    /// Returns the decision for a call that would be denied, without counting the denial.
-    fn preview_rejection(&mut self, arrival: Arrival) -> Decision {
-        let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
-        self.reported_rejection(decision, arrival, false)
+    /// Returns the decision for a call that was judged to wait, but finds no place, and counts the denial.
+    fn deny_full(&mut self, judged: Judged) -> Decision {
+        let Judged { arrival, decision, .. } = judged;
+        self.reported_rejection(decision, arrival, true).with_queue_full()
     }
 
-    /// Returns the decision for a call that is denied, and counts the denial.
+    /// Returns the decision for a call that was not judged yet, and is denied. Counts the denial.
     fn reject(&mut self, arrival: Arrival) -> Decision {
         let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
         self.reported_rejection(decision, arrival, true)

@@ -8,7 +8,7 @@ use super::options::{OnClose, StoreConfig};
 use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued, Fate, PollTurn, Preview, Queue, QueueView};
+use crate::queue::{Arrival, Enqueued, Fate, Judged, PollTurn, Preview, Queue, QueueView};
 
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
@@ -28,20 +28,6 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     queues: Option<&'a mut Queues<A>>,
     /// The wakers to wake once no lock is held, because a waker may run any code.
     wake: &'a mut Vec<Waker>,
-}
-
-/// A queue that is not empty, and the state of its key.
-struct QueuedEntry<'a, A: Algorithm> {
-    base: &'a A,
-    queue: &'a mut Queue<A>,
-    state: &'a mut A::State,
-    wake: &'a mut Vec<Waker>,
-}
-
-impl<A: Algorithm> QueuedEntry<'_, A> {
-    fn release(&mut self, now: Nanos) {
-        self.queue.release(self.base, self.state, now, self.wake);
-    }
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
@@ -88,7 +74,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     #[cold]
     fn check_queued(&mut self, now: Nanos, cost: u64) -> Decision {
         let algorithm = self.algorithm();
-        self.with_queue(now, |queued| queued.queue.check(queued.base, algorithm, queued.state, now, cost))
+        self.with_queue(now, |queue, base, state, _| queue.check(base, algorithm, state, now, cost))
     }
 
     /// Returns a decision that tells whether [`check`](KeyEntry::check) would admit a call now. Charges nothing, and
@@ -111,31 +97,40 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return Enqueued::Decided(decision);
         }
-        let (base, tier, algorithm) = (self.base, self.tier, self.algorithm());
+        let (tier, algorithm) = (self.tier, self.algorithm());
         let Some(config) = algorithm.queue_config() else {
             return Enqueued::Decided(algorithm.check(self.state, now, cost));
         };
-        self.between_releases(now, |entry| {
-            let waiting = entry.config.waiting();
-            let Some(queues) = &mut entry.queues else {
-                // Calls are not queued in a shared bucket, because the calls of its keys have no common order.
-                let arrival = arrival.without_wait();
-                return match QueueView::empty(algorithm, config, entry.state, waiting).try_admit(arrival) {
-                    Fate::Decided(decision) => Enqueued::Decided(decision),
-                    Fate::Waits | Fate::Full => unreachable!("it does not wait"),
-                };
-            };
-            if let Some(queue) = queues.get_mut(&entry.key) {
-                return queue.try_enqueue(base, tier, entry.state, arrival, entry.wake);
-            }
-            match QueueView::empty(algorithm, config, entry.state, waiting).try_admit(arrival) {
-                Fate::Decided(decision) => Enqueued::Decided(decision),
-                Fate::Waits | Fate::Full => {
-                    let queue = queues.entry(entry.key).or_insert_with(|| Queue::new(waiting.clone()));
-                    queue.try_enqueue(base, tier, entry.state, arrival, entry.wake)
-                }
-            }
-        })
+        let behind = self.behind_waiters(now, |queue, base, state, wake| {
+            queue.try_enqueue(base, tier, state, arrival, wake)
+        });
+        if let Some(entered) = behind {
+            return entered;
+        }
+        let arrival = self.arrival(arrival);
+        match QueueView::empty(algorithm, config, self.state, self.config.waiting()).try_admit(arrival) {
+            Fate::Decided(decision) => Enqueued::Decided(decision),
+            Fate::Waits(judged) => self.enqueue(judged),
+        }
+    }
+
+    /// Returns the call as it arrives at this key. Calls are not queued in a shared bucket, because the calls of its
+    /// keys have no common order.
+    fn arrival(&self, arrival: Arrival) -> Arrival {
+        if self.queues.is_some() { arrival } else { arrival.without_wait() }
+    }
+
+    /// Queues a call as the first of a new queue. The call was judged to wait, while the key was locked and had no
+    /// queue, and the limiter is not closed. The key must have a place of its own.
+    pub(super) fn enqueue(&mut self, judged: Judged) -> Enqueued {
+        let Self { key, base, tier, state, config, queues, wake, .. } = self;
+        let Some(queues) = queues else { unreachable!("without a place, no call waits") };
+        let queue = queues.entry(*key).or_insert_with(|| Queue::new(config.waiting().clone()));
+        let enqueued = queue.enqueue_first(base, *tier, state, judged, wake);
+        if queue.len() == 0 {
+            queues.remove(key);
+        }
+        enqueued
     }
 
     /// Returns the outcome that [`acquire`](KeyEntry::acquire) would have. Charges nothing. Releases due waiters, as
@@ -145,19 +140,17 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return Preview::of(decision);
         }
-        let (base, algorithm) = (self.base, self.algorithm());
+        let algorithm = self.algorithm();
         let Some(config) = algorithm.queue_config() else {
             return Preview::of(algorithm.peek(self.state, now, cost));
         };
-        self.between_releases(now, |entry| {
-            let arrival = if entry.queues.is_some() { arrival } else { arrival.without_wait() };
-            match entry.queues.as_mut().and_then(|queues| queues.get_mut(&entry.key)) {
-                Some(queue) => queue.preview(base, algorithm, entry.state, arrival),
-                None => {
-                    QueueView::empty(algorithm, config, entry.state, entry.config.waiting()).preview(arrival)
-                }
-            }
-        })
+        let behind =
+            self.behind_waiters(now, |queue, base, state, _| queue.preview(base, algorithm, state, arrival));
+        if let Some(preview) = behind {
+            return preview;
+        }
+        let arrival = self.arrival(arrival);
+        QueueView::empty(algorithm, config, self.state, self.config.waiting()).preview(arrival)
     }
 
     /// Returns whether the algorithm of the call queues the requests of a layer.
@@ -189,24 +182,14 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Releases due waiters, runs `ask`, and releases due waiters again.
-    fn between_releases<R>(&mut self, now: Nanos, ask: impl FnOnce(&mut Self) -> R) -> R {
-        self.release(now);
-        let result = ask(self);
-        self.release(now);
-        result
-    }
-
     /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held.
     pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        self.with_queue(now, |queued| queued.queue.ask(queued.base, queued.state, now, ticket, waker))
+        self.with_queue(now, |queue, base, state, _| queue.ask(base, state, now, ticket, waker))
     }
 
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
     pub(super) fn abandon(mut self, now: Nanos, ticket: u64) -> Option<Waker> {
-        self.with_queue(now, |queued| {
-            queued.queue.cancel(queued.base, queued.state, now, ticket, queued.wake)
-        })
+        self.with_queue(now, |queue, base, state, wake| queue.cancel(base, state, now, ticket, wake))
     }
 
     pub(super) fn refund(mut self, now: Nanos, cost: u64) {
@@ -232,9 +215,9 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if !self.has_queue() {
             return change(self.state);
         }
-        self.with_queue(now, |queued_entry| {
-            queued_entry.queue.commit_release();
-            change(queued_entry.state);
+        self.with_queue(now, |queue, _, state, _| {
+            queue.commit_release();
+            change(state);
         });
     }
 
@@ -286,8 +269,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Releases due waiters after a call has ended, and the algorithm that admitted it has released its units.
     fn on_released(mut self, now: Nanos) {
-        if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.invalidate();
+        if let Some(queue) = self.queue() {
+            queue.invalidate();
         }
         self.release(now);
     }
@@ -296,30 +279,21 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
         let denial = Decision::closed(self.algorithm().policy().quota);
-        if let Some(queued_entry) = self.queued_entry() {
-            queued_entry.queue.close(now, denial, queued_entry.wake);
-        }
-        self.drop_empty_queue();
+        self.change_queue(|queue, _, _, wake| queue.close(now, denial, wake));
     }
 
     /// Releases all due waiters.
     pub(super) fn release(&mut self, now: Nanos) {
-        if let Some(mut queued_entry) = self.queued_entry() {
-            queued_entry.release(now);
-            self.drop_empty_queue();
-        }
+        self.change_queue(|queue, base, state, wake| queue.release(base, state, now, wake));
     }
 
     /// Runs `change`, which resets the state or converts it to another algorithm. If the key has a queue, earlier
     /// releases then become final, and due waiters are released.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
-        if !self.has_queue() {
-            return change(self.state);
-        }
         // `with_queue` is not used here, because it would release waiters before the state is changed.
-        if let Some(queued_entry) = self.queued_entry() {
-            change(queued_entry.state);
-            queued_entry.queue.commit_release();
+        change(self.state);
+        if let Some(queue) = self.queue() {
+            queue.commit_release();
         }
         self.release(now);
     }
@@ -329,30 +303,60 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.queues.as_ref().is_some_and(|queues| queues.contains_key(&self.key))
     }
 
-    fn queued_entry(&mut self) -> Option<QueuedEntry<'_, A>> {
-        let queue = self.queues.as_mut()?.get_mut(&self.key)?;
-        Some(QueuedEntry { base: self.base, queue, state: self.state, wake: self.wake })
+    fn queue(&mut self) -> Option<&mut Queue<A>> {
+        self.queues.as_mut()?.get_mut(&self.key)
     }
 
-    /// Releases due waiters, runs `change` on the queue, and releases due waiters again. The key must have a queue.
+    /// Runs `change` on the queue, between two releases of due waiters. The key must have a queue.
     #[cold]
-    fn with_queue<R>(&mut self, now: Nanos, change: impl FnOnce(&mut QueuedEntry<'_, A>) -> R) -> R {
-        let Some(mut queued_entry) = self.queued_entry() else {
-            unreachable!("a key with queued calls is never evicted, nor is its queue removed")
-        };
-        queued_entry.release(now);
-        let result = change(&mut queued_entry);
-        queued_entry.release(now);
-        self.drop_empty_queue();
-        result
+    fn with_queue<R>(
+        &mut self,
+        now: Nanos,
+        change: impl FnOnce(&mut Queue<A>, &A, &mut A::State, &mut Vec<Waker>) -> R,
+    ) -> R {
+        let result = self.change_queue(|queue, base, state, wake| {
+            queue.release(base, state, now, wake);
+            let result = change(queue, base, state, wake);
+            queue.release(base, state, now, wake);
+            result
+        });
+        match result {
+            Some(result) => result,
+            None => unreachable!("a key with queued calls is never evicted, nor is its queue removed"),
+        }
     }
 
-    /// Removes the queue if it is empty.
-    fn drop_empty_queue(&mut self) {
-        if let Some(queues) = &mut self.queues
-            && queues.get(&self.key).is_some_and(|queue| queue.len() == 0)
-        {
-            queues.remove(&self.key);
+    /// Releases due waiters. If the key then still has a queue, runs `ask` on it, and releases due waiters again. Returns
+    /// `None` if the key has no queue, or had none left.
+    fn behind_waiters<R>(
+        &mut self,
+        now: Nanos,
+        ask: impl FnOnce(&mut Queue<A>, &A, &mut A::State, &mut Vec<Waker>) -> R,
+    ) -> Option<R> {
+        let asked = self.change_queue(|queue, base, state, wake| {
+            queue.release(base, state, now, wake);
+            if queue.len() == 0 {
+                return None;
+            }
+            let result = ask(queue, base, state, wake);
+            queue.release(base, state, now, wake);
+            Some(result)
+        });
+        asked.flatten()
+    }
+
+    /// Runs `change` on the queue, if the key has one, and removes the queue if it is empty then.
+    fn change_queue<R>(
+        &mut self,
+        change: impl FnOnce(&mut Queue<A>, &A, &mut A::State, &mut Vec<Waker>) -> R,
+    ) -> Option<R> {
+        let Self { key, base, state, queues, wake, .. } = self;
+        let queues = queues.as_mut()?;
+        let queue = queues.get_mut(key)?;
+        let result = change(queue, base, state, wake);
+        if queue.len() == 0 {
+            queues.remove(key);
         }
+        Some(result)
     }
 }

@@ -30,9 +30,10 @@ use super::{
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::queue::{Enqueued, Fate, QueueView};
+use crate::queue::{Enqueued, Fate, Judged, QueueView};
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
 use crate::sys::lock::SpinGuard;
+use crate::sys::wakers::Wakers;
 
 pub use fingerprint::MemoryKey;
 pub use joint::{JointRequest, JointWait, decide_in_memory};
@@ -170,6 +171,39 @@ impl<A: Algorithm> MemoryStore<A> {
         }
     }
 
+    /// Queues a call that [`acquire`](Store::acquire) has judged by the state of the key alone. `shard` is the shard of
+    /// the key, which was locked since before that.
+    #[cold]
+    fn enqueue(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        judged: Judged,
+    ) -> Acquired<QueuedAcquire<A>> {
+        let table = &self.table;
+        let mut wake = Wakers::default();
+        // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
+        let mut shard = shard;
+        let Some(mut entry) = shard.entry(key, call.algorithm(), table.config(), &mut wake) else {
+            unreachable!("the call was judged by the state of the key")
+        };
+        match entry.enqueue(judged) {
+            Enqueued::Decided(denial) => {
+                table.count(&call, &denial);
+                Acquired::Ready(denial, Reservation::default())
+            }
+            Enqueued::Queued(ticket) => {
+                table.add(&call, CallOutcome::Queued);
+                let charged_at = call.wants_reservation().then(|| entry.last_update());
+                drop(shard);
+                let held = charged_at.map(|at| Reservable::Charge(self.charge(key, &call, at)));
+                let counts = !call.is_counted();
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, counts))
+            }
+        }
+    }
+
     fn charge(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
         let (table, algorithm) = (Arc::clone(&self.table), call.algorithm().cloned());
         MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
@@ -231,9 +265,9 @@ impl<A: Algorithm> Store<A> for MemoryStore<A> {
                 let mut view = QueueView::empty(algorithm, queue, state, table.config().waiting());
                 match view.try_admit(call.arrival(now, may_wait)) {
                     Fate::Decided(decision) => decision,
-                    Fate::Waits | Fate::Full => {
+                    Fate::Waits(judged) => {
                         shard.remove_denial();
-                        return self.acquire_slow(locked, key, call, now);
+                        return self.enqueue(locked, key, call, judged);
                     }
                 }
             }

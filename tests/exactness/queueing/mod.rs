@@ -3,6 +3,7 @@
 
 mod against_naive_queue;
 mod cases;
+mod counted_denials;
 mod ends;
 mod harness;
 mod line;
