@@ -213,7 +213,6 @@ pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use lockout::{Lockout, LockoutState};
 pub use queue_config::{QueueConfig, QueueOverflow};
 pub use quota_policy::QuotaPolicy;
-pub(crate) use quota_policy::QuotaUnit;
 pub(crate) use semaphore::QueueSlot;
 pub use sliding_counter::{SlidingCounter, SlidingCounterState};
 pub use sliding_log::{SlidingLog, SlidingLogState};

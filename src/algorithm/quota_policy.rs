@@ -18,7 +18,7 @@ pub struct QuotaPolicy {
     /// [is concurrent](Self::is_concurrent).
     pub window: Duration,
     /// The unit that is counted.
-    pub(crate) unit: QuotaUnit,
+    unit: QuotaUnit,
     /// The rate at which units become available one by one. `None` if units become available in another way.
     rate: Option<Rate>,
     /// `true` if the quota has a burst that the algorithm does not use.
@@ -27,7 +27,7 @@ pub struct QuotaPolicy {
 
 /// The unit that a quota counts, which the `qu` parameter of the `RateLimit-Policy` field reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QuotaUnit {
+enum QuotaUnit {
     /// Requests, or the units that they cost.
     Requests,
     /// Requests in progress.

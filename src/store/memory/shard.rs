@@ -27,7 +27,7 @@ use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
 use super::options::{OnFull, StoreConfig};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, QuotaUnit, Usage, holds_requests};
+use crate::algorithm::{Algorithm, Usage, holds_requests};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::stats::StoreStats;
@@ -768,9 +768,9 @@ fn is_plain<A: Algorithm>(call: &Attempt<'_, A>) -> bool {
 /// progress.
 fn retention<A: Algorithm>(algorithm: &A) -> u64 {
     let mut longest = 0;
-    algorithm.for_each_policy(&mut |policy| match policy.unit {
-        QuotaUnit::ConcurrentRequests => longest = MAX_RETENTION,
-        _ => longest = Nanos::from(policy.window).0.max(longest),
+    algorithm.for_each_policy(&mut |policy| match policy.is_concurrent() {
+        true => longest = MAX_RETENTION,
+        false => longest = Nanos::from(policy.window).0.max(longest),
     });
     longest.min(MAX_RETENTION)
 }

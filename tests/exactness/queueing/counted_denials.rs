@@ -207,8 +207,8 @@ impl Algorithm for Asked {
         self.window.peek(state, now, cost)
     }
 
-    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        self.window.refund(state, now, cost);
+    fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
+        self.window.refund(state, now, cost, charged_at);
     }
 
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos) {
