@@ -103,7 +103,8 @@
 //! [`Tiered`] and [`Lockout`] have the calls with priority of the windows that they contain. Tuples have none. In an
 //! algorithm of your own, [`QueueConfig::priority_only`] lets only calls with priority wait. With any other algorithm, a
 //! call with priority is decided as any other call, and the first such call of a limiter is logged as a warning (feature
-//! `tracing`).
+//! `tracing`). A tier with priority has no effect in Redis, and is not logged there. While an algorithm is replaced, a
+//! call may be decided without its priority.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -146,7 +147,8 @@
 //! a charge, and if a borrowing call is cancelled, other calls can use its units.
 //!
 //! **Invariant.** The limit of the window holds for all calls. The queued calls cost at most the given percentage of
-//! the limit.
+//! the limit, unless calls of another kind are queued as well: by a tier without priority, or before the algorithm was
+//! replaced. Calls with priority are then denied until the queue is that short.
 //!
 //! **Cost.** A key takes no more memory than without priority, except for the waiters in the queue.
 //!
