@@ -73,7 +73,7 @@ pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
     algorithm: PhantomData<fn() -> A>,
 }
 
-/// What a limiter and its clones have logged.
+/// The log events that a limiter and its clones have made.
 #[derive(Debug)]
 struct Said {
     /// The name of the limiter, if one was set.

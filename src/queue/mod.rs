@@ -110,7 +110,7 @@ pub(crate) enum Fate {
 #[must_use = "the call is neither queued nor denied"]
 pub(crate) struct Judged {
     arrival: Arrival,
-    /// What the algorithm decided without regard to the queue.
+    /// The decision of the algorithm, made without regard to the queue.
     decision: Decision,
     /// `true` if the queue of the key was full.
     is_full: bool,
