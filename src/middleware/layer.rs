@@ -10,6 +10,8 @@ use super::joint::And;
 use super::options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost};
 use super::policies::{Policies, PolicyCount};
 use super::policy::Policy;
+#[cfg(feature = "axum")]
+use super::respond::IntoAxumBody;
 use super::respond::{HttpResponder, OnReject, Rejection};
 use super::service::RateLimit;
 use super::shadow::Shadow;
@@ -57,15 +59,16 @@ use crate::store::{MemoryStore, SettleStore, Store};
 /// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
 /// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
+/// | a layer of an axum app that is optional, boxed, or kept in a list | [`axum_body`](RateLimitLayer::axum_body) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | the numbers of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
 ///
 /// # Order of the methods
 ///
 /// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
-/// `responder` before `on_reject`. Configure each layer before you join it by `and`. After `and`, only these methods
-/// can be called: `and`, `responder`, `on_reject`, `stats` and `record_metrics`. The methods not mentioned here can be
-/// called in any order before `and`.
+/// `responder` before `on_reject` and `axum_body`. Configure each layer before you join it by `and`. After `and`, only
+/// these methods can be called: `and`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods
+/// not mentioned here can be called in any order before `and`.
 ///
 /// # Shared state
 ///
@@ -593,6 +596,41 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     }
 }
 
+#[cfg(feature = "axum")]
+impl<K, A: Algorithm, C, R, S> RateLimitLayer<K, A, C, R, S> {
+    /// Gives all responses axum's body: the limited service has the body type [`axum::body::Body`], whatever the body
+    /// type of the inner service is.
+    ///
+    /// By default, the body type is [`ResponseBody`](crate::middleware::ResponseBody), which works with the bodies of
+    /// all services. But what contains a layer or nothing, such as tower's `option_layer`, and what names the type of
+    /// the responses, such as `BoxCloneSyncServiceLayer`, wants a layer that does not change this type. See
+    /// [optional limits](crate::guide::ordering#optional-limits-and-boxed-limits).
+    ///
+    /// If the body of the inner service is axum's already, it is passed on as it is, and each request takes one
+    /// allocation less, because axum boxes the bodies of all other types. Any other body, such as that of a layer that
+    /// compresses, is boxed once. If a call holds a permit, its body is wrapped, and the result is boxed.
+    ///
+    /// The method changes the responder. So a later [`responder`](RateLimitLayer::responder) replaces it.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tower::util::option_layer;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
+    /// let limit = RateLimitLayer::per_ip(Quota::per_minute(100)).axum_body();
+    /// let app: Router =
+    ///     Router::new().route("/", get(|| async { "hello" })).layer(option_layer(is_limited.then_some(limit)));
+    /// ```
+    #[must_use]
+    pub fn axum_body(self) -> RateLimitLayer<K, A, C, R::Responder, S>
+    where
+        R: IntoAxumBody,
+    {
+        RateLimitLayer { policies: self.policies, responder: self.responder.into_axum_body() }
+    }
+}
+
 impl<Svc, K, A: Algorithm, C, R: Clone, S> Layer<Svc> for RateLimitLayer<K, A, C, R, S> {
     type Service = RateLimit<Svc, Policy<K, A, C, S>, R>;
 
@@ -671,6 +709,18 @@ impl<P, R> Layers<P, R> {
         F: Fn(&Rejection<'_>, &Req),
     {
         Layers { policies: self.policies, responder: OnReject::new(self.responder, observe) }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<P, R> Layers<P, R> {
+    /// Gives all responses axum's body. See [`RateLimitLayer::axum_body`].
+    #[must_use]
+    pub fn axum_body(self) -> Layers<P, R::Responder>
+    where
+        R: IntoAxumBody,
+    {
+        Layers { policies: self.policies, responder: self.responder.into_axum_body() }
     }
 }
 

@@ -409,13 +409,7 @@ impl<P, R> SharedPart<P, R> {
             policies.settle(outcomes, response);
         }
         Poll::Ready(match answered {
-            Ok(response) => {
-                let mut response = self.responder.map_response(&reports(infos, outcomes), response);
-                if !permit.is_empty() {
-                    response = self.responder.hold_permit(response, permit);
-                }
-                Ok(response)
-            }
+            Ok(response) => Ok(self.responder.answer(&reports(infos, outcomes), response, permit)),
             Err(error) => Err(self.responder.map_error(error)),
         })
     }

@@ -2,12 +2,12 @@
 //! place of an axum app, in hyper servers, and between other layers.
 #![cfg(feature = "axum")]
 
+mod axum_body;
 mod axum_placement;
 mod bodies;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;
-mod same_body;
 #[path = "../support/mod.rs"]
 mod support;
 mod timeouts;

@@ -28,6 +28,8 @@ use crate::store::{BoxError, Permit};
 
 pub use fields::{FieldNames, HeaderFormat, ResetFormat};
 pub use grpc::GrpcMode;
+#[cfg(feature = "axum")]
+pub use http::IntoAxumBody;
 pub use http::{HttpResponder, SendHeaders};
 pub use on_reject::OnReject;
 pub use rejection_body::{
@@ -76,6 +78,15 @@ pub trait Responder<Req, Res, Err> {
     /// Converts the response of the inner service to an admitted call. `reports` contains a report of each policy that
     /// decided the call and is not in shadow mode. It may be empty.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
+
+    /// Makes the response to an admitted call. `permit` is empty if the call has no permit. A responder overrides this
+    /// method if it needs the permit in order to convert the body.
+    #[doc(hidden)]
+    #[inline]
+    fn answer(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
+        let response = self.map_response(reports, response);
+        if permit.is_empty() { response } else { self.hold_permit(response, permit) }
+    }
 
     /// Converts an error of the inner service.
     fn map_error(&self, error: Err) -> Self::Error;
