@@ -34,13 +34,9 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn inner(body: B) -> Self {
-        Self::held(body, Permit::default())
-    }
-
-    /// Returns the body of an admitted call, whose permit may be empty.
+    /// Creates the body of an admitted call. The permit is empty if the call has none.
     #[inline]
-    fn held(body: B, permit: Permit) -> Self {
+    pub(super) fn inner(body: B, permit: Permit) -> Self {
         Self { kind: Kind::Inner { body }, permit }
     }
 
@@ -91,7 +87,7 @@ impl<B> OuterBody<B> for WrapBody {
 
     #[inline]
     fn admitted(body: B, permit: Permit) -> ResponseBody<B> {
-        ResponseBody::held(body, permit)
+        ResponseBody::inner(body, permit)
     }
 
     #[inline]
@@ -123,7 +119,7 @@ where
         match permit.is_empty() {
             // If `body` is axum's body already, `new` returns it as it is.
             true => axum::body::Body::new(body),
-            false => axum::body::Body::new(ResponseBody::held(body, permit)),
+            false => axum::body::Body::new(ResponseBody::inner(body, permit)),
         }
     }
 
@@ -135,7 +131,7 @@ where
     }
 
     fn holding(body: axum::body::Body, permit: Permit) -> axum::body::Body {
-        axum::body::Body::new(ResponseBody::held(body, permit))
+        axum::body::Body::new(ResponseBody::inner(body, permit))
     }
 }
 
@@ -201,7 +197,7 @@ mod tests {
         assert_eq!(full.frame().await.unwrap().unwrap().into_data().unwrap(), "four");
         assert!(full.is_end_stream() && full.frame().await.is_none());
 
-        let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"inner")));
+        let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"inner")), Permit::default());
         assert_eq!(inner.size_hint().exact(), Some(5));
         assert_eq!(inner.collect().await.unwrap().to_bytes(), "inner");
     }

@@ -17,6 +17,8 @@ use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
 pub struct PolicyInfo {
     names: PolicyNames,
     replaced: ReplacedNames,
+    /// `false` if the policy limits no requests.
+    is_enabled: bool,
     missing: MissingKey,
     on_store_error: OnStoreError,
     shadow: Option<Shadow>,
@@ -38,6 +40,7 @@ impl PolicyInfo {
         Self {
             replaced: ReplacedNames::new(&algorithm),
             names: PolicyNames::unnamed(algorithm),
+            is_enabled: true,
             missing: MissingKey::default(),
             on_store_error: OnStoreError::default(),
             shadow: None,
@@ -86,6 +89,16 @@ impl PolicyInfo {
     #[inline]
     pub(super) fn may_queue(&self) -> bool {
         self.is_tiered || self.replaced.holds_requests.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_enabled(&mut self, is_enabled: bool) {
+        self.is_enabled = is_enabled;
+    }
+
+    /// Returns whether the policy limits requests. Otherwise, it needs no keys and counts nothing.
+    #[inline]
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled
     }
 
     pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
@@ -229,6 +242,7 @@ impl Clone for PolicyInfo {
         Self {
             names: self.names.clone(),
             replaced: ReplacedNames::new(self.names.algorithm()),
+            is_enabled: self.is_enabled,
             missing: self.missing,
             on_store_error: self.on_store_error,
             shadow: self.shadow.clone(),

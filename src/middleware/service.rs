@@ -346,9 +346,10 @@ impl<P, R> SharedPart<P, R> {
     fn admits_undecided(&self, error: &BoxError) -> bool {
         // Joined policies have one store, which fails for all of them.
         let (_, infos) = self.policies.parts();
-        infos.iter().for_each(|info| info.record_store_error(error));
+        let enabled = || infos.iter().filter(|info| info.is_enabled());
+        enabled().for_each(|info| info.record_store_error(error));
         observe::record_decision(|| Some("store_error"));
-        infos.iter().all(PolicyInfo::admits_on_store_error)
+        enabled().all(PolicyInfo::admits_on_store_error)
     }
 
     /// Returns the response to a rejected request.
@@ -380,7 +381,8 @@ impl<P, R> SharedPart<P, R> {
                 self.responder.reject(request, Rejection::Key(error))
             }
             RejectReason::StoreError(error) => {
-                self.responder.reject(request, Rejection::Store(StoreError::new(&infos[0], error)))
+                let info = infos.iter().find(|info| info.is_enabled()).unwrap_or(&infos[0]);
+                self.responder.reject(request, Rejection::Store(StoreError::new(info, error)))
             }
         }
     }

@@ -324,10 +324,6 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
 /// A responder whose responses can have axum's body. Only this crate implements the trait.
 #[cfg(feature = "axum")]
-#[diagnostic::on_unimplemented(
-    message = "the responses of `{Self}` cannot be given axum's body",
-    note = "call `axum_body` on a layer with an `HttpResponder`, which is the default"
-)]
 pub trait IntoAxumBody {
     #[doc(hidden)]
     type Responder;

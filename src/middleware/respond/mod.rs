@@ -209,7 +209,8 @@ impl<'a> StoreError<'a> {
         Self { info, error }
     }
 
-    /// Returns the policy's name. If the layer is joined, this is the name of its first policy.
+    /// Returns the policy's name. If the layer is joined, this is the name of its first policy that
+    /// is [enabled](super::RateLimitLayer::enabled).
     #[must_use]
     pub fn name(&self) -> &str {
         self.info.name()
