@@ -5,6 +5,7 @@
 mod axum_body;
 mod axum_placement;
 mod bodies;
+mod compile_errors;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;
