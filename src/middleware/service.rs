@@ -185,15 +185,10 @@ where
         request: Req,
         shared: &Arc<SharedPart<P, R>>,
     ) -> Self {
-        let answer = Some(shared.reject(rejected, &request, outcomes));
-        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
-        if let (Some(reading), Stage::Answered { drain, .. }) =
-            (shared.responder.drain(request), &mut future.stage)
-        {
-            *drain = Some(reading);
-            future.shared = Some(Arc::clone(shared));
-        }
-        future
+        let answer = shared.reject(rejected, &request, outcomes);
+        let drain = shared.responder.drain(request);
+        let shared = drain.is_some().then(|| Arc::clone(shared));
+        Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
     }
 
     /// Creates the future of a call that waits for its decision, because the call is queued or the store replies later.
@@ -388,9 +383,9 @@ impl<P, R> SharedPart<P, R> {
     }
 
     /// Makes the response to an admitted call, as soon as the inner service has returned its result.
-    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
+    // Responses are large. This function is inlined, and takes and returns a `Poll`, because the compiler otherwise
     // copies each response several times.
-    #[inline(never)]
+    #[inline(always)]
     fn finish<Req, Res, Err>(
         &self,
         answered: Poll<Result<Res, Err>>,
@@ -400,20 +395,23 @@ impl<P, R> SharedPart<P, R> {
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
-        let answered = ready!(answered);
+        let Poll::Ready(result) = &answered else { return Poll::Pending };
         let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
         // If the inner service returned an error, the permit is released when this function returns.
         let permit = take_permit(outcomes);
         if self.has_timeline {
-            record_end(infos, outcomes, admitted.started, answered.is_ok());
+            record_end(infos, outcomes, admitted.started, result.is_ok());
         }
-        if let Ok(response) = &answered {
+        if let Ok(response) = result {
             policies.settle(infos, outcomes, response);
         }
-        Poll::Ready(match answered {
-            Ok(response) => Ok(self.responder.answer(&reports(infos, outcomes), response, permit)),
-            Err(error) => Err(self.responder.map_error(error)),
-        })
+        match answered {
+            Poll::Ready(Ok(response)) => {
+                Poll::Ready(Ok(self.responder.convert(&reports(infos, outcomes), response, permit)))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.responder.map_error(error))),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 

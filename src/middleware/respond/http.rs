@@ -20,7 +20,7 @@ use crate::limiter::Permit;
 use crate::middleware::body::AxumBody;
 use crate::middleware::body::{OuterBody, ResponseBody, WrapBody};
 use crate::middleware::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
-use crate::middleware::field_values::{MAX_RETRY_AFTER, NO_STORE, retry_after, retry_after_millis};
+use crate::middleware::field_values::{NO_STORE, retry_after, retry_after_millis};
 use crate::middleware::names::PolicyName;
 use crate::middleware::shadow::ShadowDenied;
 use crate::sys::random::random_u64;
@@ -372,11 +372,11 @@ where
     #[inline]
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Response<ResBody>) -> Self::Response {
         let permit = Permit::default();
-        <Self as Responder<Request<ReqBody>, _, Err>>::answer(self, reports, response, permit)
+        <Self as Responder<Request<ReqBody>, _, Err>>::convert(self, reports, response, permit)
     }
 
     #[inline]
-    fn answer(
+    fn convert(
         &self,
         reports: &[PolicyReport<'_>],
         mut response: Response<ResBody>,
@@ -527,10 +527,7 @@ impl Usual<'_> {
         let Self { report, label, wait } = *self;
         let mut response = Response::new(B::rejected(ResponseBody::full(label.exceeded_body())));
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        label.set_denied_fields(response.headers_mut(), wait, || {
-            let window = (!report.is_concurrent()).then_some(wait.min(MAX_RETRY_AFTER));
-            label.limit_item(report.decision().remaining(), window)
-        });
+        label.set_denied_fields(response.headers_mut(), report.decision().remaining(), wait);
         response
     }
 }

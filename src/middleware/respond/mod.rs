@@ -80,11 +80,11 @@ pub trait Responder<Req, Res, Err> {
     /// decided the call and is not in shadow mode. It may be empty.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
 
-    /// Makes the response to an admitted call. `permit` is empty if the call has no permit. A responder overrides this
-    /// method if it needs the permit in order to convert the body.
+    /// Converts the response of the inner service to an admitted call, and holds the permit of the call, which is empty
+    /// if the call has none. A responder overrides this method if it needs the permit to convert the body.
     #[doc(hidden)]
     #[inline]
-    fn answer(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
+    fn convert(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
         let response = self.map_response(reports, response);
         if permit.is_empty() { response } else { self.hold_permit(response, permit) }
     }
@@ -281,14 +281,19 @@ impl<'a> PolicyReport<'a> {
     /// Returns the quota and the window of the reported limit.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
-        let current = self.outcome.quotas().get(self.decision().limit_index());
-        current.copied().unwrap_or_else(|| self.label().policy())
+        *self.quota()
+    }
+
+    #[inline]
+    fn quota(&self) -> &'a QuotaPolicy {
+        let current = self.outcome.quotas().get(self.outcome.decision().limit_index());
+        current.unwrap_or_else(|| self.label().policy())
     }
 
     /// Returns whether the reported limit bounds requests in progress.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
-        self.policy().is_concurrent()
+        self.quota().is_concurrent()
     }
 
     /// Returns the decision.
@@ -301,7 +306,7 @@ impl<'a> PolicyReport<'a> {
     /// requests in progress](Self::is_concurrent).
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        let (policy, decision) = (self.policy(), self.decision());
+        let (policy, decision) = (self.quota(), self.decision());
         if policy.is_concurrent() {
             return None;
         }

@@ -53,8 +53,8 @@ where
     }
 
     #[inline]
-    fn answer(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
-        self.responder.answer(reports, response, permit)
+    fn convert(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
+        self.responder.convert(reports, response, permit)
     }
 
     fn map_error(&self, error: Err) -> Self::Error {
