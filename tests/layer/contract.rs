@@ -61,6 +61,7 @@ enum Fault {
     DoesNotReset,
     DoesNotSettle,
     DoesNotReplace,
+    HidesTheReplacedAlgorithm,
     DoesNotWait,
     ChargesTwice,
     ChargesOnlyOne,
@@ -85,6 +86,7 @@ async fn each_fault_of_a_limiter_is_found() {
         (Fault::DoesNotReset, "a_reset_makes_a_key_fresh"),
         (Fault::DoesNotSettle, "settling_lower_returns_the_difference"),
         (Fault::DoesNotReplace, "a_replaced_algorithm_is_reported"),
+        (Fault::HidesTheReplacedAlgorithm, "a_decision_comes_with_the_replaced_algorithm"),
         (Fault::DoesNotWait, "acquire_waits_until_units_are_available"),
         (Fault::ChargesTwice, "remaining_counts_down"),
         (Fault::ChargesOnlyOne, "a_cost_is_charged_all_or_none"),
@@ -142,6 +144,10 @@ impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for Broken<A> {
             Fault::DoesNotSettle => Acquired::Pending(Box::pin(async {
                 let (decision, _) = wait.await?.into_parts();
                 Ok(Decided::new(decision, Reservation::default()))
+            })),
+            Fault::HidesTheReplacedAlgorithm => Acquired::Pending(Box::pin(async {
+                let (decision, reservation) = wait.await?.into_parts();
+                Ok(Decided::new(decision, reservation))
             })),
             // All waiters are admitted when the first may be admitted, and nothing is charged.
             Fault::WaitsTooShort if attempt.may_wait() => {
