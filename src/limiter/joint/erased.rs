@@ -58,9 +58,9 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
-    /// Locks `key`, and decides a call of `cost` together with `others`. The argument of `others` says whether this call
-    /// is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once. `known`
-    /// is the generation of the algorithm that the caller knows, or 0.
+    /// Locks `key`, and decides a call of `cost` together with `others`. The argument of `others` says whether this
+    /// call is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once.
+    /// `known` is the generation of the algorithm that the caller knows, or 0.
     fn decide_at_once(
         &self,
         key: Fingerprint,
