@@ -1,9 +1,10 @@
 //! The counters of limiters and layers, for dashboards, tests and alerts.
 //!
-//! Every limiter with state in memory and every policy of a layer counts its calls, always and exactly, on any number
-//! of threads. Reading the counts blocks no call. The counters begin at zero when the limiter or the layer is created,
-//! and never decrease. `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are not counters. They have the values
-//! at the time of the reading.
+//! Every [`RateLimiter`](crate::limiter::RateLimiter) and every policy of a layer counts its calls, always and exactly,
+//! on any number of threads. A request of a layer is counted by its policy and by the limiter of the policy. Reading
+//! the counts blocks no call. The counters begin at zero when the limiter or the layer is created, and never decrease.
+//! `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are not counters. They have the values at the time of the
+//! reading.
 //!
 //! | to read | use |
 //! |---|---|
