@@ -34,8 +34,9 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
-    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, `info` its info, and
-    /// `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
+    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, `info` its info,
+    /// and `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock
+    /// is held.
     #[inline]
     pub(super) fn new(
         key: Fingerprint,
@@ -363,8 +364,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Releases due waiters. If the key then still has a queue, runs `ask` on it, and releases due waiters again. Returns
-    /// `None` if the key has no queue, or had none left.
+    /// Releases due waiters. If the key then still has a queue, runs `ask` on it, and releases due waiters again.
+    /// Returns `None` if the key has no queue, or had none left.
     fn behind_waiters<R>(
         &mut self,
         now: Nanos,

@@ -34,10 +34,10 @@ const DEFAULT_MAX_QUEUED: usize = 10_000;
 /// A rate limiter, which decides whether a call may pass. It keeps the state of its keys in this process. Clones share
 /// their state.
 ///
-/// A key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of
-/// the key must be [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two
-/// different keys might share one budget. Costs are in units of the quota. A denied call takes no units. A call with a
-/// cost of 0 is always allowed.
+/// A key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of the key must be
+/// [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two different keys
+/// might share one budget. Costs are in units of the quota. A denied call takes no units. A call with a cost of 0 is
+/// always allowed.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -56,8 +56,8 @@ const DEFAULT_MAX_QUEUED: usize = 10_000;
 ///
 /// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default, one of
 /// eight sampled keys is evicted, so that new keys need not be denied: the least used of those that were not called
-/// recently. A key with calls in progress or queued calls is never evicted.
-/// [`stats`](RateLimiter::stats) counts evictions and other effects of a full table.
+/// recently. A key with calls in progress or queued calls is never evicted. [`stats`](RateLimiter::stats) counts
+/// evictions and other effects of a full table.
 ///
 /// # How large `max_keys` should be
 ///
@@ -249,8 +249,8 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
     ///
-    /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets).
-    /// The first queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
+    /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets). The first
+    /// queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -357,8 +357,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// With state in memory, the work is linear in the number of keys that are kept. A million keys of a
     /// [`TokenBucket`](crate::algorithm::TokenBucket) took 40 milliseconds on a virtual machine. Only one part of the
-    /// [key table](crate::RateLimiter#memory) is locked at a time: in this case, a part with about 1,500 keys
-    /// for 60 microseconds.
+    /// [key table](crate::RateLimiter#memory) is locked at a time: in this case, a part with about 1,500 keys for 60
+    /// microseconds.
     ///
     /// An algorithm of another type needs another limiter:
     ///
@@ -571,8 +571,8 @@ impl<A: Algorithm> RateLimiter<A> {
         checked.unwrap_or_else(|| self.deny_without_room(call).0)
     }
 
-    /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone. `shard`
-    /// is the locked shard of the key.
+    /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone.
+    /// `shard` is the locked shard of the key.
     #[cold]
     fn acquire_slow(
         &self,
@@ -623,8 +623,8 @@ impl<A: Algorithm> RateLimiter<A> {
         }
     }
 
-    /// Queues a call that [`acquire_at`](Self::acquire_at) has judged by the state of the key alone. `shard` is the shard of
-    /// the key, which was locked since before that.
+    /// Queues a call that [`acquire_at`](Self::acquire_at) has judged by the state of the key alone. `shard` is the
+    /// shard of the key, which was locked since before that.
     #[cold]
     fn enqueue(
         &self,
@@ -739,8 +739,7 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of the limiter under
-    /// this name. A store in memory does not use the name.
+    /// Sets the name of the limiter, such as `login`, which is in its log events (feature `tracing`).
     ///
     /// The name of the policy in header fields is set by
     /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
@@ -763,8 +762,8 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the maximum number of keys that are kept. The default is 100,000. A maximum of 0 is raised to 1.
     ///
-    /// The docs of [`MemoryStore`] describe the memory that the keys take, and [how large `max_keys` should
-    /// be](MemoryStore#how-large-max_keys-should-be).
+    /// The docs of [`RateLimiter`] describe the [memory](RateLimiter#memory) that the keys take, and [how large
+    /// `max_keys` should be](RateLimiter#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.options.max_keys = max_keys;
         self

@@ -261,8 +261,9 @@ impl<A: Algorithm> LockedShard<A> {
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Returns what decides a call. Returns `None` if the key is not in the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the
-    /// common case. `now` is a clock reading from before the shard was locked.
+    /// Returns what decides a call. Returns `None` if the key is not in the shard, if the key has a queue, or if the
+    /// limiter is closed. This is the fast path for the common case. `now` is a clock reading from before the shard was
+    /// locked.
     ///
     /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
     /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
@@ -416,7 +417,8 @@ impl<A: Algorithm> Shard<A> {
     }
 
     /// Resets a key to the state of a new key, except that calls in progress stay counted. Does nothing if the key has
-    /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its place.
+    /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its
+    /// place.
     pub(super) fn reset(
         &mut self,
         key: Fingerprint,

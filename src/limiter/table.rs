@@ -1,5 +1,5 @@
-//! What the clones of a store share: the current algorithm, and the bounded table of keys, which locks a key, and gives a
-//! new key a state, or the bucket that keys without a place of their own share.
+//! What the clones of a limiter share: the current algorithm, and the bounded table of keys, which locks a key, and
+//! gives a new key a state, or the bucket that keys without a place of their own share.
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
@@ -28,8 +28,8 @@ const BUCKET_SHARDS: usize = 16;
 /// The number of shared buckets that are examined for each new key.
 const BUCKETS_PER_INSERT: usize = 2;
 
-/// The data that the clones of a store share. Locks are taken in this order: first the shards of keys, then the shards
-/// of shared buckets.
+/// The data that the clones of a limiter share. Locks are taken in this order: first the shards of keys, then the
+/// shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
     /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
@@ -153,9 +153,9 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that was
-    /// made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost 0
-    /// needs no room.
+    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that
+    /// was made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost
+    /// 0 needs no room.
     #[inline]
     pub(super) fn with_called<R>(
         &self,

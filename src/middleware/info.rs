@@ -151,7 +151,7 @@ impl PolicyInfo {
         self.shadow.as_ref().is_some_and(Shadow::is_on)
     }
 
-    /// Returns whether requests that the store cannot decide are admitted.
+    /// Returns whether requests that the limiter cannot decide are admitted.
     pub(super) fn admits_on_store_error(&self) -> bool {
         self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
     }
@@ -179,8 +179,8 @@ impl PolicyInfo {
         }
     }
 
-    /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor logs
-    /// the error.
+    /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor
+    /// logs the error.
     pub(super) fn without_key_uncounted<T>(&self, error: &KeyError) -> Option<StoreKey<T>> {
         let is_shared = self.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_invalid();
         is_shared.then_some(StoreKey::Missing)
@@ -193,7 +193,7 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
-    /// Returns the counts of this policy. `store` contains the counts of its store.
+    /// Returns the counts of this policy. `store` contains the events of its limiter.
     pub(super) fn stats(&self, store: StoreStats) -> PolicyStats {
         PolicyStats {
             name: self.name().to_owned(),
@@ -223,13 +223,13 @@ impl PolicyInfo {
         }
     }
 
-    /// Counts and logs a request that the store could not decide.
+    /// Counts and logs a request that the limiter could not decide.
     pub(super) fn record_store_error(&self, error: &BoxError) {
         self.store_errors.fetch_add(1, Ordering::Relaxed);
         self.observer.store_error(self.name(), error, self.admits_on_store_error());
     }
 
-    /// Tells the observer that the store has decided a request. If a failure was logged before, the observer may log
+    /// Tells the observer that the limiter has decided a request. If a failure was logged before, the observer may log
     /// that the store decides again.
     #[inline]
     pub(super) fn log_store_decided(&self) {
@@ -309,12 +309,12 @@ impl ReplacedNames {
     }
 }
 
-/// The treatment of requests that the store could not decide, because the store failed or did not answer in time.
+/// The treatment of requests that the limiter could not decide, because its store failed or did not answer in time.
 ///
-/// A store in memory never fails. A store in Redis (the crate `tower-throttle-redis`) can have a [fallback], a limiter
-/// in memory that decides while Redis fails. The setting does not affect requests that the fallback decides. In [shadow
-/// mode](crate::middleware::RateLimitLayer::shadow), a request that the store could not decide is admitted with either
-/// setting.
+/// A limiter in memory never fails. A limiter in Redis (the crate `tower-throttle-redis`) can have a [fallback], a
+/// limiter in memory that decides while Redis fails. The setting does not affect requests that the fallback decides. In
+/// [shadow mode](crate::middleware::RateLimitLayer::shadow), a request that the limiter could not decide is admitted
+/// with either setting.
 ///
 /// ```
 /// use tower_throttle::middleware::OnStoreError;

@@ -37,12 +37,12 @@ impl<P, Q> And<P, Q> {
     note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
 )]
 pub trait JointPolicy<Req>: PolicyCount {
-    /// The kind of store that all policies have.
+    /// The kind of limiter that all policies have.
     type Kind: JointKind;
 
     /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
     /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
-    /// stores of this kind decide such policies together with the others. Returns the error of the extractor if a
+    /// limiters of this kind decide such policies together with the others. Returns the error of the extractor if a
     /// policy rejects the request because of its key.
     fn gather<'a>(
         &'a self,

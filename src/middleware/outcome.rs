@@ -21,7 +21,8 @@ pub struct Outcome {
     /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
     /// neither a permit nor such a charge.
     reservation: Reservation,
-    /// The names of the policy for the algorithm that decided the request. `None` if these are the policy's first names.
+    /// The names of the policy for the algorithm that decided the request. `None` if these are the policy's first
+    /// names.
     names: Option<Arc<PolicyNames>>,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     details: Option<Box<OutcomeDetails>>,

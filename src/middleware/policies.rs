@@ -70,7 +70,7 @@ pub trait PolicyCount {
     /// Returns whether a request can be queued. If not, [`PolicySet::decide_request`] does not use `max_wait`.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
-    /// Appends, for each policy, the counts of its store.
+    /// Appends, for each policy, the events of its limiter.
     fn store_stats(&self, all: &mut Vec<StoreStats>);
 }
 
@@ -120,8 +120,8 @@ pub trait SettlePolicies<Res>: PolicyCount {
     fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
-/// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision, each
-/// of the policies counts the request as cancelled.
+/// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision,
+/// each of the policies counts the request as cancelled.
 #[derive(Debug)]
 pub(super) struct Undecided(Few<Arc<CallCounts>>);
 

@@ -386,8 +386,8 @@ pub struct WaitResult<A> {
 }
 
 pin_project! {
-    /// A wait for a decision that is not made at once, because the call is queued or the store replies later, with the
-    /// call's algorithm.
+    /// A wait for a decision that is not made at once, because the call is queued or the limiter replies later, with
+    /// the call's algorithm.
     #[derive(Debug)]
     pub struct PolicyWait<W, A> {
         #[pin]

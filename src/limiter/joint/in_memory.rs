@@ -242,12 +242,12 @@ type ByLock<'p, 'a> = (*const (), usize, &'p JointRequest<'a>);
 /// - calls that ask for a reservation, or have their own algorithm;
 /// - calls of a limiter that is closed, or whose algorithm the caller does not know, because it was replaced.
 ///
-/// It is recursive: each step locks the key of one call, and runs the next step while that key is
-/// locked. The steps are in the order of the addresses of the locks. So all keys are locked when the last call is
-/// decided. When the steps return, all calls are charged, or none is. For up to four limits, nothing is allocated.
+/// It is recursive: each step locks the key of one call, and runs the next step while that key is locked. The steps are
+/// in the order of the addresses of the locks. So all keys are locked when the last call is decided. When the steps
+/// return, all calls are charged, or none is. For up to four limits, nothing is allocated.
 ///
-/// Calls `report` with the index and the decision of each call that is limited. Returns whether all calls are admitted. If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts
-/// and reports nothing.
+/// Calls `report` with the index and the decision of each call that is limited. Returns whether all calls are admitted.
+/// If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts and reports nothing.
 fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -> Option<bool> {
     let mut calls: Few<ByLock<'_, '_>> = Few::new();
     for (at, part) in parts.iter().enumerate() {

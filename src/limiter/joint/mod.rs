@@ -49,9 +49,9 @@ pub trait JointKind {
     /// decide afterwards, one after another.
     const DECIDES_SHADOWS: bool;
 
-    /// Decides all parts without waiting and without allocation. Calls `report` for each
-    /// limiter, except those from which the call is exempt. Returns whether all these limiters admit the call. Returns
-    /// `None`, and changes nothing, if [`decide`](Self::decide) must decide instead.
+    /// Decides all parts without waiting and without allocation. Calls `report` for each limiter, except those from
+    /// which the call is exempt. Returns whether all these limiters admit the call. Returns `None`, and changes
+    /// nothing, if [`decide`](Self::decide) must decide instead.
     #[inline]
     fn decide_at_once(parts: &[Option<Self::Part<'_>>], _report: &mut Report<'_>) -> Option<bool> {
         parts.iter().all(Option::is_none).then_some(true)

@@ -1,5 +1,5 @@
-//! The header fields that report limits: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11), the
-//! fields of earlier drafts, `X-RateLimit-*`, and fields with custom names.
+//! The header fields that report limits: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11),
+//! the fields of earlier drafts, `X-RateLimit-*`, and fields with custom names.
 
 use std::fmt;
 use std::time::Duration;
@@ -127,8 +127,8 @@ impl FieldFormats {
         Self { draft: Some(Draft::V11), legacy: None, custom: None, retry_after_ms: false }
     }
 
-    /// Creates the formats of a list. If the list contains several drafts, only the last draft is used. The same is true
-    /// of the other formats.
+    /// Creates the formats of a list. If the list contains several drafts, only the last draft is used. The same is
+    /// true of the other formats.
     pub(super) fn of(list: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let mut formats = Self { draft: None, legacy: None, custom: None, retry_after_ms: false };
         for format in list {
@@ -159,8 +159,8 @@ impl FieldFormats {
         self.retry_after_ms
     }
 
-    /// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has set
-    /// are kept.
+    /// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has
+    /// set are kept.
     ///
     /// If the response is a rejection, `rejected` contains the waits to report. Otherwise, `rejected` is `None`.
     #[inline]
