@@ -14,7 +14,7 @@ use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{MemoryOptions, OnClose, OnFull};
 use super::queue::{Enqueued, Fate, Judged, QueueView};
 use super::reservation::{Denied, Permit, Reservation};
-use super::shard::{Existing, Shard};
+use super::shard::Shard;
 use super::table::Table;
 use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
@@ -460,10 +460,9 @@ impl<A: Algorithm> RateLimiter<A> {
             shard.remove_denial();
             return self.check_slow(locked, key, call, now);
         };
-        let Existing { algorithm, state, now, generation, .. } = existing;
-        let decision = algorithm.check(state, now, call.cost());
+        let decision = existing.algorithm.check(existing.state, existing.now, call.cost());
         table.calls().add_decision(&decision, false);
-        shard.keep_denial(key, &call, now, (algorithm, generation), &decision, table.clock());
+        shard.keep_denial(key, &call, &existing, &decision, table.clock());
         decision
     }
 
@@ -523,13 +522,13 @@ impl<A: Algorithm> RateLimiter<A> {
             shard.remove_denial();
             return self.acquire_slow(locked, key, call, now);
         };
-        let Existing { algorithm, state, now, generation, info } = existing;
+        let (algorithm, now) = (existing.algorithm, existing.now);
         let queue = algorithm.queue_config();
         let may_wait = call.may_wait() || queue.is_some_and(|queue| queue.holds_requests());
         let decision = match queue.filter(|_| may_wait) {
-            None => algorithm.check(state, now, call.cost()),
+            None => algorithm.check(existing.state, now, call.cost()),
             Some(queue) => {
-                let mut view = QueueView::empty(algorithm, queue, state, table.config().waiting());
+                let mut view = QueueView::empty(algorithm, queue, existing.state, table.config().waiting());
                 match view.try_admit(call.arrival(now, may_wait)) {
                     Fate::Decided(decision) => decision,
                     Fate::Waits(judged) => {
@@ -540,14 +539,14 @@ impl<A: Algorithm> RateLimiter<A> {
             }
         };
         table.calls().add_decision(&decision, call.is_in_shadow());
-        shard.keep_denial(key, &call, now, (algorithm, generation), &decision, table.clock());
-        let is_known = call.knows_generation(generation);
-        if is_known && (!call.wants_reservation() || !decision.is_allowed()) {
+        shard.keep_denial(key, &call, &existing, &decision, table.clock());
+        let reserves = call.wants_reservation() && decision.is_allowed();
+        if call.knows_generation(existing.generation()) && !reserves {
             return Acquired::Ready(decision, Reservation::default());
         }
-        let (charged_at, info) = (algorithm.last_update(state), Arc::clone(info));
+        let (charged_at, info) = (algorithm.last_update(existing.state), Arc::clone(existing.info()));
         drop(locked);
-        let reservation = match call.wants_reservation() && decision.is_allowed() {
+        let reservation = match reserves {
             true => self.charge(key, &call, charged_at).into(),
             false => Reservation::default(),
         };
@@ -613,9 +612,14 @@ impl<A: Algorithm> RateLimiter<A> {
                     Some(info) => Acquired::by(&info, &call, decision, reservation),
                 }
             }
-            Enqueued::Queued(ticket) => {
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, true))
-            }
+            Enqueued::Queued(ticket) => Acquired::Pending(QueuedAcquire::new(
+                Arc::clone(table),
+                key,
+                ticket,
+                held,
+                call.known(),
+                true,
+            )),
         }
     }
 
@@ -646,7 +650,14 @@ impl<A: Algorithm> RateLimiter<A> {
                 let charged_at = call.wants_reservation().then(|| entry.last_update());
                 drop(shard);
                 let held = charged_at.map(|at| Reservable::Charge(self.charge(key, &call, at)));
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, true))
+                Acquired::Pending(QueuedAcquire::new(
+                    Arc::clone(table),
+                    key,
+                    ticket,
+                    held,
+                    call.known(),
+                    true,
+                ))
             }
         }
     }

@@ -149,9 +149,20 @@ pub(super) struct Existing<'a, A: Algorithm> {
     pub(super) state: &'a mut A::State,
     /// The clock reading for the decision.
     pub(super) now: Nanos,
-    /// The generation and the info of the limiter's algorithm.
-    pub(super) generation: u64,
-    pub(super) info: &'a Arc<AlgorithmInfo>,
+    config: &'a ShardConfig<A>,
+}
+
+impl<'a, A: Algorithm> Existing<'a, A> {
+    /// Returns the generation of the limiter's algorithm.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.config.generation
+    }
+
+    /// Returns the info of the limiter's algorithm.
+    pub(super) fn info(&self) -> &'a Arc<AlgorithmInfo> {
+        &self.config.info
+    }
 }
 
 impl<A: Algorithm> Shards<A> {
@@ -225,21 +236,20 @@ impl<A: Algorithm> LockedShard<A> {
     }
 
     /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
-    /// `algorithm` is its algorithm, and `generation` the generation of that algorithm.
+    /// `existing` is what has decided the call.
     #[inline]
     pub(super) fn keep_denial(
         &self,
         key: Fingerprint,
         call: &Attempt<'_, A>,
-        now: Nanos,
-        (algorithm, generation): (&A, u64),
+        existing: &Existing<'_, A>,
         decision: &Decision,
         clock: &AnyClock,
     ) {
         // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
-        let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(algorithm);
+        let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(existing.algorithm);
         if !decision.is_allowed() && is_kept() {
-            self.denial.keep(key, now, generation, decision);
+            self.denial.keep(key, existing.now, existing.generation(), decision);
         }
     }
 
@@ -271,7 +281,7 @@ impl<A: Algorithm> Shard<A> {
             return None;
         }
         let now = if now < algorithm.last_update(state) { clock.now() } else { now };
-        Some(Existing { algorithm, state, now, generation: config.generation, info: &config.info })
+        Some(Existing { algorithm, state, now, config })
     }
 
     /// Returns the entry of a key that has a place in the shard. Returns `None` if it has none. The call uses the

@@ -329,10 +329,17 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, refunds,
 /// resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. If `counts`, counts its decision.
-    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
+    /// Polls a queued call, whose caller knows the algorithm of the generation `known`. If `counts`, counts its decision.
+    pub(super) fn ask(
+        &self,
+        key: Fingerprint,
+        ticket: u64,
+        known: u64,
+        counts: bool,
+        waker: &Waker,
+    ) -> PollTurn {
         let asked = self.with_used(key, None, |entry, now| {
-            let asked = entry.ask(now, ticket, waker);
+            let asked = entry.ask(now, ticket, known, waker);
             if let (PollTurn::Ready(decision, ..), true) = (&asked.0, counts) {
                 self.calls.add_decision(decision, false);
             }

@@ -16,6 +16,8 @@ use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
     names: PolicyNames,
+    /// The generation of the algorithm with these names.
+    generation: u64,
     replaced: ReplacedNames,
     missing: MissingKey,
     on_store_error: OnStoreError,
@@ -36,6 +38,7 @@ pub struct PolicyInfo {
 impl PolicyInfo {
     pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
         Self {
+            generation: algorithm.generation(),
             replaced: ReplacedNames::new(&algorithm),
             names: PolicyNames::unnamed(algorithm),
             missing: MissingKey::default(),
@@ -65,9 +68,20 @@ impl PolicyInfo {
         &mut self.names
     }
 
+    /// Returns the generation of the algorithm that the limiter had when the policy was created.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns whether another algorithm than the first one has decided a request.
+    #[inline]
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.is_set.load(Ordering::Acquire)
+    }
+
     /// Returns the names for the latest algorithm that has decided a request. Returns `None` if it is the first one, so
     /// that [`names`](Self::names) are those names.
-    #[inline]
     pub(super) fn replaced_names(&self) -> Option<Arc<PolicyNames>> {
         self.replaced.latest()
     }
@@ -76,7 +90,7 @@ impl PolicyInfo {
     /// names.
     #[cold]
     pub(super) fn names_for(&self, algorithm: &Arc<AlgorithmInfo>) -> Option<Arc<PolicyNames>> {
-        match algorithm.generation() == self.names.algorithm().generation() {
+        match algorithm.generation() == self.generation {
             true => None,
             false => Some(self.replaced.of(algorithm, &self.names)),
         }
@@ -228,6 +242,7 @@ impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {
             names: self.names.clone(),
+            generation: self.generation,
             replaced: ReplacedNames::new(self.names.algorithm()),
             missing: self.missing,
             on_store_error: self.on_store_error,
@@ -268,7 +283,6 @@ impl ReplacedNames {
         }
     }
 
-    #[inline]
     fn latest(&self) -> Option<Arc<PolicyNames>> {
         match self.is_set.load(Ordering::Acquire) {
             true => self.names.read().unwrap_or_else(PoisonError::into_inner).clone(),

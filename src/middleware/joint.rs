@@ -181,9 +181,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
-        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision, algorithm| {
-            let names = algorithm.and_then(|algorithm| infos[at].names_for(&algorithm));
-            outcomes[at] = Some(Outcome::new(decision, false, Reservation::default(), names));
+        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision| {
+            outcomes[at] = Some(Outcome::new(decision, false, Reservation::default()));
         });
         if let Some(is_admitted) = at_once {
             count(infos, outcomes, is_admitted);

@@ -47,16 +47,16 @@ impl OutcomeDetails {
 }
 
 impl Outcome {
-    /// Creates the outcome of a request. `names` are the policy's names for the algorithm that decided it, or `None` if
-    /// these are the policy's first names.
+    /// Creates the outcome of a request that the first algorithm of the policy has decided.
     #[inline(always)]
-    pub(super) fn new(
-        decision: Decision,
-        is_shadow: bool,
-        reservation: Reservation,
-        names: Option<Arc<PolicyNames>>,
-    ) -> Self {
-        Self { decision, is_shadow, reservation, names, details: None }
+    pub(super) fn new(decision: Decision, is_shadow: bool, reservation: Reservation) -> Self {
+        Self { decision, is_shadow, reservation, names: None, details: None }
+    }
+
+    /// Sets the names of the policy for the algorithm that decided the request. `None` stands for the policy's first
+    /// names.
+    pub(super) fn with_names(self, names: Option<Arc<PolicyNames>>) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the names of the policy for the algorithm that decided the request.

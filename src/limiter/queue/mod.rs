@@ -56,7 +56,8 @@
 //! - After any other change of the state than the release of a waiter, [`Queue::invalidate`] is called, or
 //!   [`Queue::commit_release`] if the latest release cannot be undone after that change. Only [`Queue::cancel`] keeps
 //!   the projection when it undoes a release, as an approximate one.
-//! - The projection is used only after [`Queue::ensure_exact_projection`] or [`Queue::ensure_approximate_projection`].
+//! - The projection is used only after [`Queue::ensure_exact_projection`] or
+//!   [`Queue::ensure_approximate_projection`].
 //!
 //! A queue, its waiters and the view that an arriving call has of them are one file, because all of them read and
 //! change the same waiters and the same projection.
@@ -139,9 +140,9 @@ pub(crate) enum Enqueued {
 /// The result of polling a waiter.
 #[derive(Debug)]
 pub(crate) enum PollTurn {
-    /// The decision, the time at which an admitted call was charged, and the info of the limiter's algorithm at the
-    /// time of the decision.
-    Ready(Decision, Nanos, Arc<AlgorithmInfo>),
+    /// The decision, the time at which an admitted call was charged, and the info of the limiter's algorithm at the time
+    /// of the decision. The info is `None` if it is still the current one.
+    Ready(Decision, Nanos, Option<Arc<AlgorithmInfo>>),
     /// The call is not ready. Poll it again at this time, or when it is woken.
     NotBefore(Nanos),
 }
@@ -158,9 +159,9 @@ pub(crate) struct Queue<A: Algorithm> {
     /// The state after all waiters have been admitted. It is computed when it is needed, and discarded when the state
     /// changes other than by an admission from the queue. Always `None` if it is unknown when calls will be admitted.
     ///
-    /// Only the two `ensure` methods make it ready for use. An approximate projection is enough for a call that may
-    /// wait for any length of time or never fits, and for the decisions of released calls. Everything else needs an
-    /// exact one.
+    /// Only the two `ensure` methods make it ready for use. An approximate projection is enough for a call that may wait
+    /// for any length of time or never fits, and for the decisions of released calls. Everything else needs an exact
+    /// one.
     projection: Option<Projection<A::State>>,
     /// `true` if a waiter was released late or a release was undone. The projection is then approximate until it is
     /// recomputed.
@@ -901,7 +902,7 @@ impl<A: Algorithm> Queue<A> {
     /// dropping a waker may run any code.
     pub(crate) fn ask(
         &mut self,
-        (base, info): (&A, &Arc<AlgorithmInfo>),
+        base: &A,
         state: &mut A::State,
         now: Nanos,
         ticket: u64,
@@ -912,14 +913,13 @@ impl<A: Algorithm> Queue<A> {
             if released.decision.is_allowed() {
                 released.permit.forget();
             }
-            let info = released.info.unwrap_or_else(|| Arc::clone(info));
-            return (PollTurn::Ready(released.decision, released.charged_at, info), None);
+            return (PollTurn::Ready(released.decision, released.charged_at, released.info), None);
         }
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
             let (decision, spare) = self.time_out(base, state, now, at);
-            return (PollTurn::Ready(decision, now, Arc::clone(info)), spare);
+            return (PollTurn::Ready(decision, now, None), spare);
         }
         // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
         // was replaced.

@@ -418,7 +418,7 @@ mod tests {
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
         let info = PolicyInfo::new(AlgorithmInfo::of(algorithm));
-        let outcome = Outcome::new(*decision, false, Reservation::default(), None);
+        let outcome = Outcome::new(*decision, false, Reservation::default());
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
@@ -457,8 +457,7 @@ mod tests {
     #[test]
     fn a_limit_that_an_inner_layer_has_reported_is_not_reported_again() {
         let info = PolicyInfo::new(AlgorithmInfo::of(&TokenBucket::new(Quota::per_minute(100))));
-        let outcome =
-            Outcome::new(Decision::allow(100, 9, 60_000_000_000), false, Reservation::default(), None);
+        let outcome = Outcome::new(Decision::allow(100, 9, 60_000_000_000), false, Reservation::default());
         let report = PolicyReport::new(&info, &outcome);
         let (policy, item) = ("\"default\";q=100;w=60", "\"default\";r=9;t=6");
         for (name, inner, expected) in [
