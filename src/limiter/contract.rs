@@ -139,7 +139,6 @@ impl Decided {
     }
 
     /// Returns the decision.
-    #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
     }

@@ -421,7 +421,7 @@ impl<A: Algorithm> Table<A> {
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            shard.replace(&algorithm, &info, one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace((&algorithm, &info), one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);
         *current = (algorithm, info);
