@@ -15,7 +15,7 @@ use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePoli
 use crate::key::KeyError;
 use crate::limiter::Reservation;
 use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
-use crate::stats::{CallOutcome, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, StoreStats};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -261,7 +261,7 @@ pin_project! {
         wait: W,
         // The policies in whose queues the request was counted already.
         queued: Few<usize>,
-        undecided: Undecided,
+        undecided: Undecided<Few<Arc<CallCounts>>>,
     }
 }
 

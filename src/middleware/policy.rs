@@ -24,7 +24,7 @@ use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
 use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter};
-use crate::stats::{CallOutcome, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, StoreStats};
 
 /// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
 /// its cost.
@@ -395,7 +395,7 @@ pin_project! {
         tier: Option<A>,
         borrows: u64,
         known: Option<Arc<PolicyNames>>,
-        undecided: Undecided,
+        undecided: Undecided<[Arc<CallCounts>; 1]>,
     }
 }
 
