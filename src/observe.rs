@@ -5,7 +5,6 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
 use crate::error::BoxError;
 
@@ -145,31 +144,6 @@ impl Observer {
         #[cfg(feature = "tracing")]
         tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
     }
-}
-
-/// Logs a call with priority on a limit that ignores priority, unless `is_said`. `name` is the name of the limiter.
-pub(crate) fn ignored_priority(is_said: &AtomicBool, name: Option<&str>) {
-    if first(is_said) {
-        #[cfg(feature = "tracing")]
-        tracing::warn!(
-            limiter = name,
-            "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window \
-             (said once)"
-        );
-        #[cfg(not(feature = "tracing"))]
-        let _ = name;
-    }
-}
-
-/// Logs that a limiter with this name was built with a window whose quota has a burst. A window ignores the burst.
-pub(crate) fn ignored_burst(limiter: Option<&str>, window: &QuotaPolicy) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(
-        limiter,
-        "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
-        window.quota,
-        window.window
-    );
 }
 
 /// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
