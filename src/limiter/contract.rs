@@ -100,12 +100,11 @@ pub enum Acquired<W> {
 #[must_use = "an admitted call that is dropped releases what it holds"]
 pub struct Decided {
     /// The decision.
-    pub(crate) decision: Decision,
+    decision: Decision,
     /// Empty if the call was denied, or if there is nothing to release and nothing to settle.
-    pub(crate) reservation: Reservation,
-    /// The info of the limiter's algorithm at the time of the decision. `None` if it is the only algorithm that the
-    /// limiter has had.
-    pub(crate) info: Option<Arc<AlgorithmInfo>>,
+    reservation: Reservation,
+    /// The info of the limiter's algorithm at the time of the decision. `None` if the caller [knows](Attempt::knows) it.
+    info: Option<Arc<AlgorithmInfo>>,
 }
 
 impl<W> Acquired<W> {
@@ -128,25 +127,25 @@ impl<W> Acquired<W> {
 }
 
 impl Decided {
-    /// Creates a decision by the algorithm that the limiter has had from the beginning.
+    /// Creates a decision by the algorithm that the caller [knows](Attempt::knows).
     pub fn new(decision: Decision, reservation: Reservation) -> Self {
         Self { decision, reservation, info: None }
     }
 
     /// Sets the info of the limiter's algorithm at the time of the decision. A limiter whose algorithm can be replaced
-    /// must set it.
+    /// must set it if the caller does not [know](Attempt::knows) it.
     pub fn with_info(self, info: Arc<AlgorithmInfo>) -> Self {
         Self { info: Some(info), ..self }
     }
 
     /// Returns the decision.
-    #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Returns the decision and the reservation.
-    pub fn into_parts(self) -> (Decision, Reservation) {
-        (self.decision, self.reservation)
+    /// Returns the decision, the reservation, and the info of the limiter's algorithm, which is `None` if the caller
+    /// [knows](Attempt::knows) it.
+    pub fn into_parts(self) -> (Decision, Reservation, Option<Arc<AlgorithmInfo>>) {
+        (self.decision, self.reservation, self.info)
     }
 }

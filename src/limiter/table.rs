@@ -1,5 +1,5 @@
-//! What the clones of a store share: the current algorithm, and the bounded table of keys, which locks a key, and gives a
-//! new key a state, or the bucket that keys without a place of their own share.
+//! What the clones of a limiter share: the current algorithm, and the bounded table of keys, which locks a key, and
+//! gives a new key a state, or the bucket that keys without a place of their own share.
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
@@ -16,9 +16,8 @@ use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
 use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::clock::{AnyClock, Nanos};
-use crate::observe;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
-use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
@@ -28,14 +27,15 @@ const BUCKET_SHARDS: usize = 16;
 /// The number of shared buckets that are examined for each new key.
 const BUCKETS_PER_INSERT: usize = 2;
 
-/// The data that the clones of a store share. Locks are taken in this order: first the shards of keys, then the shards
-/// of shared buckets.
+/// The data that the clones of a limiter share. Locks are taken in this order: first the shards of keys, then the
+/// shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
     /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
     current: RwLock<(A, Arc<AlgorithmInfo>)>,
     name: Option<String>,
-    ignored_priority: std::sync::atomic::AtomicBool,
+    /// `true` once a warning of a call with priority was logged.
+    ignored_priority: AtomicBool,
     seed: HashSeed,
     keys: Shards<A>,
     shared: SharedBuckets<A>,
@@ -85,7 +85,7 @@ impl<A: Algorithm> Table<A> {
             room: Room::new(max_keys, on_full, &algorithm, clock.now()),
             current: RwLock::new((algorithm, info)),
             name,
-            ignored_priority: false.into(),
+            ignored_priority: AtomicBool::new(false),
             seed: HashSeed::random(),
             clock,
             config: StoreConfig::new(options, max_queued),
@@ -117,8 +117,10 @@ impl<A: Algorithm> Table<A> {
     /// Logs the first call with priority whose algorithm ignores priority. `tier` is the algorithm that the call chose.
     #[cold]
     pub(super) fn log_ignored_priority(&self, tier: Option<&A>) {
-        if !tier.map_or_else(|| self.info().knows_priority(), knows_priority) {
-            observe::ignored_priority(&self.ignored_priority, self.name());
+        if !tier.map_or_else(|| self.info().knows_priority(), knows_priority)
+            && !self.ignored_priority.swap(true, Ordering::Relaxed)
+        {
+            warn_of_priority(self.name());
         }
     }
 
@@ -153,9 +155,9 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that was
-    /// made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost 0
-    /// needs no room.
+    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that
+    /// was made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost
+    /// 0 needs no room.
     #[inline]
     pub(super) fn with_called<R>(
         &self,
@@ -329,10 +331,17 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, refunds,
 /// resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. If `counts`, counts its decision.
-    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
+    /// Polls a queued call, whose caller knows the algorithm of the generation `known`. If `counts`, counts its decision.
+    pub(super) fn ask(
+        &self,
+        key: Fingerprint,
+        ticket: u64,
+        known: u64,
+        counts: bool,
+        waker: &Waker,
+    ) -> PollTurn {
         let asked = self.with_used(key, None, |entry, now| {
-            let asked = entry.ask(now, ticket, waker);
+            let asked = entry.ask(now, ticket, known, waker);
             if let (PollTurn::Ready(decision, ..), true) = (&asked.0, counts) {
                 self.calls.add_decision(decision, false);
             }
@@ -414,7 +423,7 @@ impl<A: Algorithm> Table<A> {
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            shard.replace(&algorithm, &info, one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace((&algorithm, &info), one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);
         *current = (algorithm, info);
@@ -626,6 +635,19 @@ impl<A: Algorithm> SharedBuckets<A> {
         self.shards.of(bucket).lock().is_bucket_held(bucket)
     }
 }
+
+/// Logs that a call has priority on a limit that ignores priority. `name` is the name of the limiter.
+#[cfg(feature = "tracing")]
+fn warn_of_priority(name: Option<&str>) {
+    tracing::warn!(
+        limiter = name,
+        "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window (said \
+         once)"
+    );
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_of_priority(_name: Option<&str>) {}
 
 #[cfg(test)]
 mod tests {

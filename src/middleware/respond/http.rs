@@ -511,8 +511,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     }
 }
 
-/// A usual rejection, which is a denial by a policy with one limit and the default settings. The header fields of a usual
-/// rejection are built once for each policy, and then copied, so that the names of fields are not hashed for each
+/// A usual rejection, which is a denial by a policy with one limit and the default settings. The header fields of a
+/// usual rejection are built once for each policy, and then copied, so that the names of fields are not hashed for each
 /// response.
 struct Usual<'a> {
     report: &'a PolicyReport<'a>,
@@ -617,8 +617,8 @@ fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }
 
-/// Returns a uniformly random duration from zero to `max`, inclusive. It is added to reported waits, so that clients that
-/// were rejected together do not retry together.
+/// Returns a uniformly random duration from zero to `max`, inclusive. It is added to reported waits, so that clients
+/// that were rejected together do not retry together.
 fn jitter(max: Duration) -> Duration {
     if max.is_zero() {
         return max;
@@ -668,7 +668,6 @@ mod tests {
                     Decision::deny(7, remaining, Some(wait), wait),
                     false,
                     Reservation::default(),
-                    None,
                 );
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {
