@@ -4,6 +4,8 @@
 use crate::algorithm::{Algorithm, Concurrency, StoredAlgorithm};
 use crate::decision::Decision;
 use crate::limiter::RateLimiter;
+use crate::observe;
+use crate::stats::CallStats;
 use crate::store::{Attempt, MemoryKey, Reservation};
 
 /// Returns whether an algorithm queues the requests of a layer.
@@ -23,6 +25,21 @@ pub use crate::store::memory::{JointRequest, JointWait, decide_in_memory};
 pub use crate::store::reservation::{Charge, Lost};
 /// Returns a random number that a caller cannot predict.
 pub use crate::sys::random::random_u64;
+
+/// Returns the counts as the docs of [`CallStats`] describe them.
+#[must_use]
+pub fn call_stats(counts: &CallCounts) -> CallStats {
+    counts.stats()
+}
+
+/// Logs a warning for each quota with a burst that the algorithm does not use.
+pub fn warn_of_bursts(algorithm: &impl Algorithm, name: &str) {
+    algorithm.for_each_policy(&mut |policy| {
+        if policy.ignores_burst() {
+            observe::ignored_burst(Some(name), &policy);
+        }
+    });
+}
 
 /// Returns the reservation of a call with this charge.
 pub fn reservation_of(charge: impl Charge + 'static) -> Reservation {

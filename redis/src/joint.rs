@@ -6,12 +6,15 @@
 //! the call is decided again. Each joint call makes its own trips.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::calls::Calls;
 use super::connection::BoxFuture;
 use super::error::{RedisError, RedisErrorKind};
 use super::link::{Answer, Route, Swap};
@@ -41,14 +44,24 @@ pub(super) trait Member: Send + Sync {
     fn key(&self) -> &Arc<str>;
     fn cost(&self) -> u64;
     fn is_in_shadow(&self) -> bool;
-    fn count(&self, outcome: CallOutcome);
-    fn counts(&self) -> Arc<CallCounts>;
+    fn calls(&self) -> &Arc<Calls>;
+    fn counts(&self) -> &Arc<CallCounts>;
+
+    /// Counts an outcome.
+    fn count(&self, outcome: CallOutcome) {
+        self.calls().add(outcome);
+        self.counts().add(outcome);
+    }
 
     /// Returns an error if the call may have to wait in a queue of this process.
     fn check_supported(&self) -> Result<(), RedisError>;
 
-    /// Returns the denial of the call if this process remembers a state that denies the call.
+    /// Returns the denial of the call if its limiter was closed, or if this process remembers a state that denies the
+    /// call.
     fn known_denial(&self) -> Option<Decision>;
+
+    /// Returns the denial of the call if its limiter was closed.
+    fn closed_denial(&self) -> Option<Decision>;
 
     /// Returns the part of this limiter in a script, and the beginning of each value that the limiter writes. Returns
     /// `None` if no script can decide the call at this cost.
@@ -121,7 +134,7 @@ struct Found {
 }
 
 /// A guard that counts the parts of a joint call as cancelled if the call is dropped before it is decided.
-struct Undecided(Few<Arc<CallCounts>>);
+struct Undecided(Few<(Arc<Calls>, Arc<CallCounts>)>);
 
 /// A joint call that awaits the result of its trips. If the call is dropped, its charge, if any, is undone.
 struct AwaitedJointCall {
@@ -150,42 +163,91 @@ impl JointKind for InRedis {
     const DECIDES_SHADOWS: bool = true;
 
     fn decide(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
-        let members: Few<Option<Box<dyn Member>>> =
-            parts.into_iter().map(|part| part.map(|part| part.0)).collect();
-        let known =
-            |member: &Option<Box<dyn Member>>| member.as_ref().and_then(|member| member.known_denial());
-        let known: Few<Option<Decision>> = members.iter().map(known).collect();
-        match known.iter().all(Option::is_none) {
-            true => JointOutcome::Pending(Box::pin(decide_joint(members))),
-            false => JointOutcome::Ready(members.into_iter().zip(known).map(denied).collect()),
+        let with_denial =
+            |part: Option<RedisPart>| part.map(|RedisPart(member)| (member.known_denial(), member));
+        let parts: Few<Option<(Option<Decision>, Box<dyn Member>)>> =
+            parts.into_iter().map(with_denial).collect();
+        let denies = |(denial, member): &(Option<Decision>, Box<dyn Member>)| {
+            denial.is_some() && !member.is_in_shadow()
+        };
+        match parts.iter().flatten().any(denies) {
+            true => JointOutcome::Ready(parts.into_iter().map(|part| denied(part?)).collect()),
+            false => JointOutcome::Pending(Box::pin(decide_joint(parts))),
         }
     }
 }
 
-/// Counts a part of a call that is denied without a trip. Returns the decision of the part if it is known.
-fn denied((member, known): (Option<Box<dyn Member>>, Option<Decision>)) -> Option<Decided> {
-    let member = member?;
-    if !member.is_in_shadow() {
-        let outcome = known.map(|denial| CallOutcome::of(&denial, false));
-        member.count(outcome.unwrap_or(CallOutcome::DeniedByOthers));
+/// Counts a part of a call that is denied without a trip, or because a limiter was closed. Returns the decision of the
+/// part if it is known.
+fn denied((known, member): (Option<Decision>, Box<dyn Member>)) -> Option<Decided> {
+    if member.is_in_shadow() {
+        return None;
     }
-    let (decision, algorithm) = (known?, member.algorithm());
-    Some(Decided { decision, algorithm, reservation: Reservation::default(), borrowed: 0, is_shadow: false })
+    member.count(known.map_or(CallOutcome::DeniedByOthers, |denial| CallOutcome::of(&denial, false)));
+    Some(of_denial(known?, &*member))
 }
 
-/// Decides a joint call. `None` stands for a limiter from which the call is exempt.
-async fn decide_joint(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, RedisError> {
-    let is_limited: Few<bool> = members.iter().map(Option::is_some).collect();
-    let call = JointCall::new(members.into_iter().flatten().collect());
+/// Returns a part with this denial.
+fn of_denial(decision: Decision, member: &dyn Member) -> Decided {
+    let (algorithm, is_shadow) = (member.algorithm(), member.is_in_shadow());
+    Decided { decision, algorithm, reservation: Reservation::default(), borrowed: 0, is_shadow }
+}
+
+/// Decides a joint call. `None` stands for a limiter from which the call is exempt. A denial is that of a limiter in
+/// shadow mode that was closed.
+async fn decide_joint(
+    parts: Few<Option<(Option<Decision>, Box<dyn Member>)>>,
+) -> Result<AllDecisions, RedisError> {
+    let (mut all, mut members): (AllDecisions, Few<Box<dyn Member>>) = Default::default();
+    let (mut places, mut closed): (Few<usize>, Few<Box<dyn Member>>) = Default::default();
+    for (place, part) in parts.into_iter().enumerate() {
+        let denial = part.and_then(|(denial, member)| match denial {
+            Some(denial) => {
+                let denied = of_denial(denial, &*member);
+                closed.push(member);
+                Some(denied)
+            }
+            None => {
+                places.push(place);
+                members.push(member);
+                None
+            }
+        });
+        all.push(denial);
+    }
+    let is_denied = match members.is_empty() {
+        true => false,
+        false => {
+            let decided = decide_open(members).await?;
+            let is_denied = decided.iter().flatten().any(|one| !one.is_shadow && !one.decision.is_allowed());
+            places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
+            is_denied
+        }
+    };
+    // A part in shadow mode has no decision if the call is denied.
+    match is_denied {
+        true => all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow))),
+        false => closed.iter().for_each(|member| member.count(CallOutcome::ShadowDenied)),
+    }
+    Ok(all)
+}
+
+/// Decides a joint call of limiters that were not closed before. There is at least one.
+async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, RedisError> {
+    let call = JointCall::new(members);
     call.check_supported()?;
-    let mut undecided = Undecided(call.members.iter().map(|member| member.counts()).collect());
+    let counts = |member: &Box<dyn Member>| (Arc::clone(member.calls()), Arc::clone(member.counts()));
+    let mut undecided = Undecided(call.members.iter().map(counts).collect());
     let (call, decided) = match ask(call).await {
-        Ok(mut charged) => {
-            charged.sleep().await;
-            charged.decided().ok_or_else(no_runtime)?
-        }
+        Ok(mut charged) => match charged.sleep().await {
+            true => charged.decided().ok_or_else(no_runtime)?,
+            false => (charged.undo().ok_or_else(no_runtime)?, None),
+        },
         Err((Some(call), error)) => match fall_back(&call) {
-            Some(outcome) => (call, in_memory(outcome).await),
+            Some(outcome) => {
+                let decided = unless_closed(&call.members, in_memory(outcome)).await;
+                (call, decided)
+            }
             None => {
                 undecided.0.clear();
                 return Err(error);
@@ -194,6 +256,10 @@ async fn decide_joint(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisi
         Err((None, error)) => return Err(error),
     };
     undecided.0.clear();
+    let Some(decided) = decided else {
+        let parts = call.members.into_iter().map(|member| (member.closed_denial(), member));
+        return Ok(parts.map(denied).collect());
+    };
     let is_denied = decided.iter().flatten().any(|one| !one.is_shadow && !one.decision.is_allowed());
     for (member, Decided { decision, is_shadow, .. }) in
         call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
@@ -206,9 +272,22 @@ async fn decide_joint(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisi
             false => CallOutcome::of(decision, *is_shadow),
         });
     }
-    let mut decided = decided.into_iter();
-    let all = is_limited.into_iter().map(|is_limited| if is_limited { decided.next()? } else { None });
-    Ok(all.collect())
+    Ok(decided)
+}
+
+/// Awaits `future` until a limiter that is not in shadow mode is closed. Returns `None` if one is closed first.
+async fn unless_closed<T>(members: &Few<Box<dyn Member>>, future: impl Future<Output = T>) -> Option<T> {
+    let closed = |member: &Box<dyn Member>| -> BoxFuture<()> {
+        let calls = Arc::clone(member.calls());
+        Box::pin(async move { calls.closed().await })
+    };
+    let enforced = members.iter().filter(|member| member.cost() > 0 && !member.is_in_shadow());
+    let (mut all, mut future) = (enforced.map(closed).collect::<Few<_>>(), pin!(future));
+    poll_fn(|cx| match all.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready()) {
+        true => Poll::Ready(None),
+        false => future.as_mut().poll(cx).map(Some),
+    })
+    .await
 }
 
 /// Makes the trips of a call. Returns an error if the server did not decide the call. The error contains the call,
@@ -532,20 +611,29 @@ impl Found {
 }
 
 impl Charged {
-    /// Waits until all buckets release the call.
-    async fn sleep(&self) {
-        let Some((call, outcomes)) = &self.call else { return };
+    /// Waits until all buckets release the call. Returns `false` if one of its limiters is closed first.
+    async fn sleep(&self) -> bool {
+        let Some((call, outcomes)) = &self.call else { return true };
         let delay = outcomes.iter().flatten().map(|outcome| Nanos::from(outcome.decision().delay()).0).max();
         if let Some(delay @ 1..) = delay
             && !call.is_denied(outcomes)
         {
             let link = call.links().any();
-            link.sleep_until(link.now().saturating_add(delay)).await;
+            let released = link.sleep_until(link.now().saturating_add(delay));
+            return unless_closed(&call.members, released).await.is_some();
         }
+        true
+    }
+
+    /// Undoes the charges of the call, and returns the call. Returns `None` when called again.
+    fn undo(&mut self) -> Option<JointCall> {
+        let (call, outcomes) = self.call.take()?;
+        call.undo(&outcomes, &self.runtime);
+        Some(call)
     }
 
     /// Returns the call, and the decision of each of its parts. Returns `None` when called again.
-    fn decided(&mut self) -> Option<(JointCall, Few<Option<Decided>>)> {
+    fn decided(&mut self) -> Option<(JointCall, Option<AllDecisions>)> {
         let (call, outcomes) = self.call.take()?;
         let is_denied = call.is_denied(&outcomes);
         let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
@@ -568,21 +656,22 @@ impl Charged {
             })
         });
         let decided = decided.collect();
-        Some((call, decided))
+        Some((call, Some(decided)))
     }
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        if let Some((call, outcomes)) = self.call.take() {
-            call.undo(&outcomes, &self.runtime);
-        }
+        self.undo();
     }
 }
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        self.0.iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
+        for (calls, counts) in &self.0 {
+            calls.add(CallOutcome::Cancelled);
+            counts.add(CallOutcome::Cancelled);
+        }
     }
 }
 

@@ -281,11 +281,6 @@ impl<A> Operation<A> {
         self.cost
     }
 
-    /// Returns the algorithm of the call, if it is not the limiter's own.
-    pub(super) fn tier(&self) -> Option<&A> {
-        self.tier.as_ref()
-    }
-
     /// Returns whether the operation may make units available.
     pub(super) fn gives_units(&self) -> bool {
         matches!(self.action, Action::Refund | Action::Reset | Action::Undo(_) | Action::GiveBack(_))

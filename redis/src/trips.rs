@@ -51,7 +51,6 @@ pub(super) struct Trips<A: StoredAlgorithm> {
     flights: DashMap<Arc<str>, Waiting<A>>,
     flights_begun: AtomicU64,
     denials: Denials<A>,
-    name: Registered,
 }
 
 /// A [`Flight`] that is polled by the call that began it. The only call for a key then needs no task, if one trip
@@ -150,13 +149,7 @@ struct Remembered<A: StoredAlgorithm> {
 impl<A: StoredAlgorithm> Trips<A> {
     /// Creates the trips of a limiter. `scripts` is `true` if scripts decide the calls of each algorithm that has a
     /// script.
-    pub(super) fn new(
-        links: Links,
-        plan: Arc<Plan<A>>,
-        scripts: bool,
-        remember_denials: Duration,
-        name: Registered,
-    ) -> Self {
+    pub(super) fn new(links: Links, plan: Arc<Plan<A>>, scripts: bool, remember_denials: Duration) -> Self {
         Self {
             links,
             initial: plan.algorithm.clone(),
@@ -166,7 +159,6 @@ impl<A: StoredAlgorithm> Trips<A> {
             flights: DashMap::new(),
             flights_begun: AtomicU64::default(),
             denials: Denials::new(remember_denials),
-            name,
         }
     }
 
@@ -181,12 +173,12 @@ impl<A: StoredAlgorithm> Trips<A> {
         }
     }
 
-    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old algorithm stays in
-    /// use, and the error is logged.
-    pub(super) fn replace(&self, algorithm: A) {
+    /// Replaces the algorithm of the limiter with this name. If the states of the new algorithm cannot be kept in Redis,
+    /// the old algorithm stays in use, and the error is logged.
+    pub(super) fn replace(&self, algorithm: A, name: &Registered) {
         match Plan::new(algorithm, self.links.any().source(), self.scripts) {
             Ok(plan) => {
-                self.name.set(plan.prefix());
+                name.set(plan.prefix());
                 *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
                 self.is_replaced.store(true, Ordering::Release);
                 self.denials.clear();

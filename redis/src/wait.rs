@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::Mutex;
 
+use super::calls::CountedCall;
 use super::error::RedisError;
 use super::link::Link;
 use tower_throttle::Decision;
@@ -54,12 +55,14 @@ impl QueuedCall<'_> {
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
-    /// is queued at once, so that it does not overtake them.
+    /// is queued at once, so that it does not overtake them. Returns `None` if the limiter is closed while the call is
+    /// queued.
     pub(super) async fn until_decided<T, C, P>(
         &self,
+        call: &mut CountedCall<'_>,
         check: impl Fn() -> C,
         peek: impl Fn() -> P,
-    ) -> Result<(Decision, T), RedisError>
+    ) -> Result<Option<(Decision, T)>, RedisError>
     where
         T: Default,
         C: Future<Output = Result<(Decision, T), RedisError>>,
@@ -73,7 +76,7 @@ impl QueuedCall<'_> {
             let (decision, charged) = check().await?;
             retry = self.retry(&decision, latest);
             if retry.is_none() {
-                return Ok((decision, charged));
+                return Ok(Some((decision, charged)));
             }
         }
         let place = queues.join(key);
@@ -81,21 +84,26 @@ impl QueuedCall<'_> {
             let peeked = peek().await?;
             let is_in_time = peeked.is_allowed() || self.retry(&peeked, latest).is_some();
             let denial = denied_behind(peeked);
-            return Ok((if is_in_time { with_queue_full(denial) } else { denial }, T::default()));
+            return Ok(Some((if is_in_time { with_queue_full(denial) } else { denial }, T::default())));
         }
-        let Some(_first) = link.until(latest, place.queue.first.lock()).await else {
-            return Ok((denied_behind(peek().await?), T::default()));
+        call.wait();
+        let first = call.unless_closed(link.until(latest, place.queue.first.lock())).await;
+        let Some(first) = first else { return Ok(None) };
+        let Some(_first) = first else {
+            return Ok(Some((denied_behind(peek().await?), T::default())));
         };
         loop {
-            if let Some(retry) = retry {
-                link.sleep_until(retry).await;
+            if let Some(retry) = retry
+                && call.unless_closed(link.sleep_until(retry)).await.is_none()
+            {
+                return Ok(None);
             }
             let (decision, charged) = check().await?;
             retry = self.retry(&decision, latest);
             if retry.is_none() {
                 let waited = link.now().saturating_since(arrived);
                 let decision = if decision.is_allowed() { decision.with_delay(waited) } else { decision };
-                return Ok((decision, charged));
+                return Ok(Some((decision, charged)));
             }
         }
     }
