@@ -101,7 +101,7 @@ impl Decision {
     /// no room for the key. It is not known when there will be room, so there is no `retry_after`.
     ///
     /// A layer rejects such HTTP requests with 503, and such gRPC calls with `UNAVAILABLE`. See
-    /// [`OnFull`](crate::store::OnFull).
+    /// [`OnFull`](crate::limiter::OnFull).
     #[must_use]
     pub const fn is_table_full(&self) -> bool {
         self.has(TABLE_FULL)

@@ -124,7 +124,7 @@ pub mod key;
 pub mod limiter;
 pub mod middleware;
 pub mod stats;
-pub mod store;
+
 #[doc(hidden)]
 pub mod store_support;
 #[cfg(feature = "test-util")]
@@ -136,7 +136,7 @@ mod decision;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod observe;
-mod queue;
+
 mod quota;
 mod sys;
 #[cfg(feature = "tonic")]

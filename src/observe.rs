@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
+use crate::error::BoxError;
 use crate::key::{KeyError, MissingKey};
-use crate::store::BoxError;
 
 /// The log events of a policy. At the levels `info`, `warn` and `error`, each kind of mistake is logged once, because a
 /// caller could cause the same mistake any number of times.

@@ -32,7 +32,7 @@ use crate::decision::Decision;
 /// In a layer, an upgraded connection, such as a [WebSocket](crate::guide::concurrency#websockets), holds no permit: the
 /// body of its response ended with the upgrade.
 ///
-/// If keys [share buckets](crate::store::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its
+/// If keys [share buckets](crate::limiter::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its
 /// bucket while any permit of that bucket is held, even if the table has room again. In code, prefer permits to
 /// `release`: a permit records from which bucket its units were taken.
 ///
@@ -67,7 +67,7 @@ use crate::decision::Decision;
 /// minutes after that. And a call can end without a count down: the handler panics, the client disconnects, or the
 /// stream is reset. After enough such calls, the count is at the limit and stays there.
 ///
-/// **The idea.** A call holds a [`Permit`](crate::store::Permit), which releases the units of the call when the permit
+/// **The idea.** A call holds a [`Permit`](crate::limiter::Permit), which releases the units of the call when the permit
 /// is dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state is the
 /// number of units that permits hold.
 ///

@@ -24,7 +24,7 @@ use crate::error::ConfigError;
 /// longer. If the inner algorithm denies the call without a `retry_after`, the denial has no `retry_after` either.
 /// Calls that arrive during a lockout do not change its end, unless [`extend_on_retry`](Lockout::extend_on_retry) is
 /// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
-/// [share a bucket](crate::store::OnFull::ShareBuckets) are not locked out. A
+/// [share a bucket](crate::limiter::OnFull::ShareBuckets) are not locked out. A
 /// [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: the denial is counted. Do not nest lockouts: the

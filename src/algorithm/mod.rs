@@ -1,7 +1,7 @@
 //! The algorithms: pure arithmetic over plain state.
 //!
 //! An algorithm decides a call with a function `(&self, &mut state, now, cost) -> Decision`. This function reads no
-//! clock, takes no lock and does no I/O. The owner of the state (a [`Store`](crate::store::Store)) guarantees that only
+//! clock, takes no lock and does no I/O. The owner of the state (a [`Store`](crate::limiter::Limiter)) guarantees that only
 //! one call at a time uses the state of a key. So an algorithm never decides on a state that another thread is
 //! changing, and can be tested with a table of calls and expected decisions.
 //!
@@ -189,6 +189,7 @@ mod clock_step;
 mod concurrency;
 pub(crate) mod definition;
 mod fixed_window;
+pub(crate) mod info;
 mod leaky_bucket;
 mod queue_config;
 mod quota_policy;
@@ -211,6 +212,7 @@ pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
 pub(crate) use definition::holds_requests;
 pub use definition::{Algorithm, Usage};
 pub use fixed_window::{FixedWindow, FixedWindowState};
+pub use info::AlgorithmInfo;
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};
 pub use lockout::{Lockout, LockoutState};
 pub use queue_config::{QueueConfig, QueueOverflow};

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use super::error::HeaderProblem;
 use super::or::{OptionalExtractor, Or};
 use super::{KeyError, KeyExtractor};
-use crate::store::{KeyWriter, SharedKey};
+use crate::limiter::{KeyWriter, SharedKey};
 
 /// The default maximum length of a value, in bytes.
 pub(super) const DEFAULT_MAX_LEN: usize = 8_192;

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::store::{KeyWriter, MemoryKey, SharedKey};
+use crate::limiter::{KeyWriter, MemoryKey, SharedKey};
 
 /// The treatment of requests that have no key because of a mistake in the configuration: the peer address, an extension
 /// or a proxy's header is missing.

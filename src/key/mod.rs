@@ -58,7 +58,7 @@
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::store::SharedKey). Such
+//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::limiter::SharedKey). Such
 //! a key can be written as a string that is the same on all machines. A key with several parts implements the trait if
 //! all its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
 //! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, each process hashes tokens and sessions with a random

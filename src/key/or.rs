@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::{KeyError, KeyExtractor};
-use crate::store::{KeyWriter, SharedKey};
+use crate::limiter::{KeyWriter, SharedKey};
 
 /// Creates an extractor from two to five others. The key of a request is that of the first extractor that finds a key:
 /// for example, the id of a signed-in user or, for all other callers, the address.

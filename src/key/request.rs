@@ -11,7 +11,7 @@ use http::uri::Authority;
 use super::error::HeaderProblem;
 use super::header::single_value;
 use super::{KeyError, KeyExtractor};
-use crate::store::{KeyWriter, SharedKey};
+use crate::limiter::{KeyWriter, SharedKey};
 
 /// The HTTP method: one key per method, or one per class of methods.
 ///

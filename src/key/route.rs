@@ -5,7 +5,7 @@ use axum::extract::MatchedPath;
 use http::Request;
 
 use crate::key::{KeyError, KeyExtractor};
-use crate::store::{KeyWriter, SharedKey};
+use crate::limiter::{KeyWriter, SharedKey};
 
 /// The route that axum matched, as it is written in the router: `/users/{id}`.
 ///

@@ -15,7 +15,7 @@ use super::header::{DEFAULT_MAX_LEN, single_value};
 use super::or::{OptionalExtractor, Or};
 use super::{KeyError, KeyExtractor};
 use crate::error::ConfigError;
-use crate::store::{KeySecret, KeyedHash};
+use crate::limiter::{KeySecret, KeyedHash};
 use crate::sys::random::random_u64;
 
 /// The bearer token in the `Authorization` header (RFC 6750). The key is a hash of the token.
@@ -286,8 +286,8 @@ impl<B, S: HashSecret> KeyExtractor<Request<B>> for Cookie<S> {
 /// A 128-bit hash of a token or a session, keyed with a random number that stays the same until the process ends. The
 /// token or session cannot be recovered from the hash.
 ///
-/// This type does not implement [`SharedKey`](crate::store::SharedKey), because a store on another machine needs tokens
-/// and sessions that are hashed with a [configured secret](crate::store::KeySecret).
+/// This type does not implement [`SharedKey`](crate::limiter::SharedKey), because a store on another machine needs tokens
+/// and sessions that are hashed with a [configured secret](crate::limiter::KeySecret).
 ///
 /// The `Debug` form shows nothing of the token or session.
 #[doc(hidden)]

@@ -1,29 +1,43 @@
-//! The limiter and its builder: they are one file, because each of them creates the other.
+//! The limiter in memory and its builder: they are one file, because each of them creates the other.
 
-use std::borrow::Cow;
+use std::convert::Infallible;
 use std::fmt;
-use std::marker::PhantomData;
+use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use super::future::{Acquire, AcquirePermit};
-use crate::algorithm::Algorithm;
-use crate::clock::AnyClock;
+use super::attempt::Attempt;
+use super::charge::{MemoryCharge, Reservable, permit_for};
+use super::contract::{Acquired, Limiter, LimiterFor, Settles};
+use super::entry::KeyEntry;
+use super::fingerprint::{Fingerprint, MemoryKey};
+use super::joint::{InMemory, JointLimiter, JointRequest};
+use super::options::{MemoryOptions, OnClose, OnFull};
+use super::queue::{Enqueued, Fate, Judged, QueueView};
+use super::reservation::{Denied, Permit, Reservation};
+use super::shard::{Existing, Shard};
+use super::table::Table;
+use super::wait::QueuedAcquire;
+use crate::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
+use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::observe;
-use crate::stats::LimiterStats;
-use crate::store::{
-    Attempt, CheckStore, CloseStore, Denied, KeyedStore, MakeStore, MemoryOptions, MemoryStore, OnClose,
-    OnFull, Permit, ReleaseStore, ReplaceAlgorithm, Store, StoreSettings,
-};
+use crate::stats::{CallOutcome, LimiterStats};
+use crate::sys::lock::SpinGuard;
+use crate::sys::wakers::Wakers;
 
-/// A rate limiter, which decides whether a call may pass. Clones share their state.
+/// The default of [`Builder::max_keys`].
+const DEFAULT_MAX_KEYS: usize = 100_000;
+
+/// The default of [`Builder::max_queued`], unless a larger capacity was set for the queue of each key.
+const DEFAULT_MAX_QUEUED: usize = 10_000;
+
+/// A rate limiter, which decides whether a call may pass. It keeps the state of its keys in this process. Clones share
+/// their state.
 ///
-/// With state in memory, a key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of
+/// A key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of
 /// the key must be [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two
-/// different keys might share one budget. Costs are in units of the quota. A denied call takes no units. With state in
-/// memory, a call with a cost of 0 is always allowed.
+/// different keys might share one budget. Costs are in units of the quota. A denied call takes no units. A call with a
+/// cost of 0 is always allowed.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -35,57 +49,50 @@ use crate::store::{
 /// }
 /// ```
 ///
+/// # Guarantees
+///
+/// One call at a time changes the state of a key. At most `max_keys` keys are kept. A fresh key may be removed at any
+/// time. Its removal changes no decision while the table has room for new keys.
+///
+/// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default, one of
+/// eight sampled keys is evicted, so that new keys need not be denied: the least used of those that were not called
+/// recently. A key with calls in progress or queued calls is never evicted.
+/// [`stats`](RateLimiter::stats) counts evictions and other effects of a full table.
+///
+/// # How large `max_keys` should be
+///
+/// `max_keys` should be well above the number of distinct keys in the longest window of the algorithm, or in the
+/// duration of a lockout if that duration is longer. The window of a bucket is the time in which the bucket fills. For
+/// a [`SlidingCounter`](crate::algorithm::SlidingCounter), count the keys of two windows. Then no key is evicted.
+/// [Floods of keys](crate::guide::floods) explains how to keep invented keys out.
+///
 /// # Memory
 ///
-/// At most [`max_keys`](Builder::max_keys) keys are kept in memory. See [`MemoryStore`].
+/// A key is kept as a 64-bit keyed fingerprint. So the length of the key does not matter, and the key cannot be read
+/// back. With a million keys, the probability that two of them share a state is 5 in 100 million. A slot of the table
+/// takes 8 bytes more than the algorithm's state, which takes 24 bytes for a
+/// [`TokenBucket`](crate::algorithm::TokenBucket). When a table with the default `max_keys` is full, 73 % of its slots
+/// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
-/// # Other stores
+/// The table consists of shards, each with its own lock. Up to 4,096 keys, there is one shard for each 64 keys of
+/// `max_keys`. Above that, there is about one shard for each 1,500 keys, but there are at least 64. Above 1.5 million
+/// keys, there are 512 to 1,024 shards, and each of them has more keys. An empty table takes less than 64 kB by
+/// default. A shard grows by doubling. A call with a new key that makes a shard grow moves all keys of that shard:
+/// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
+/// that shard usually wait for a few microseconds, and sometimes for about a hundred. The memory of removed keys is
+/// reused, but not freed while the limiter exists.
 ///
-/// `S` stores the state. With the store in memory, [`check`](RateLimiter::check) returns a [`Decision`]. With a
-/// [store](crate::store) that replies later, `check` returns a future of a `Result` of a `Decision`, so write
-/// `limiter.check("user:42").await?`. The methods `peek`, `refund`, `reset`, `release` and `try_acquire_permit` return
-/// futures as well, and the futures of `acquire` and `acquire_permit` yield a `Result`. Code without the `.await` does
-/// not compile:
-///
-/// ```compile_fail,E0599
-/// # use std::{future::Future, pin::Pin};
-/// # use tower_throttle::algorithm::TokenBucket;
-/// # use tower_throttle::store::{CheckStore, KeyedStore};
-/// # use tower_throttle::{Decision, RateLimiter};
-/// # type Reply = Pin<Box<dyn Future<Output = Result<Decision, std::io::Error>> + Send>>;
-/// # type Limiter<S> = RateLimiter<TokenBucket, S>;
-/// async fn serve<S>(limiter: Limiter<S>)
-/// # where S: KeyedStore<TokenBucket, str> + CheckStore<TokenBucket, Reply<Decision> = Reply>
-/// {
-///     if limiter.check("user:42").is_allowed() {
-///         // serve
-///     }
-/// }
-/// ```
+/// State is lost when the process ends, or when the last clone of the limiter is dropped.
 ///
 /// # Panics
 ///
 /// No method panics because of a key, a cost or a clock reading. [`acquire`](RateLimiter::acquire) describes when its
 /// future panics.
-pub struct RateLimiter<A: Algorithm, S = MemoryStore<A>> {
-    store: S,
-    said: Arc<Said>,
-    algorithm: PhantomData<fn() -> A>,
-}
-
-/// The log events that a limiter and its clones have made.
-#[derive(Debug)]
-struct Said {
-    /// The name of the limiter, if one was set.
-    name: Option<String>,
-    ignored_priority: AtomicBool,
+pub struct RateLimiter<A: Algorithm> {
+    table: Arc<Table<A>>,
 }
 
 /// A builder of a [`RateLimiter`].
-///
-/// By default, state is kept in memory, and `max_keys`, `max_queued`, `on_full` and `on_close` configure the store in
-/// memory. After a call of [`store`](Builder::store), calls of these methods do not compile, because they would have no
-/// effect.
 ///
 /// ```
 /// use tower_throttle::algorithm::LeakyBucket;
@@ -103,31 +110,27 @@ struct Said {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
-pub struct Builder<A, M = MemoryOptions> {
+pub struct Builder<A> {
     algorithm: A,
     clock: AnyClock,
     name: Option<String>,
-    store: M,
+    options: MemoryOptions,
 }
 
-/// A store that [`Builder::store`] has set.
-#[derive(Clone, Debug)]
-pub struct CustomStore<M>(M);
-
 impl<A: Algorithm> RateLimiter<A> {
-    /// Creates a limiter with state in memory, tokio's clock and the default [`max_keys`](Builder::max_keys).
+    /// Creates a limiter with tokio's clock and the default [`max_keys`](Builder::max_keys).
     #[must_use]
     pub fn new(algorithm: A) -> Self {
         Self::builder(algorithm).build()
     }
 
-    /// Returns a builder, which can set the clock, the bounds and the store.
+    /// Returns a builder, which can set the clock and the bounds.
     pub fn builder(algorithm: A) -> Builder<A> {
         Builder::new(algorithm)
     }
 }
 
-impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
+impl<A: Algorithm> RateLimiter<A> {
     /// Takes one unit if it is available. Never waits in a queue.
     ///
     /// ```
@@ -146,10 +149,7 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// A denial may have no [`retry_after`](Decision::retry_after), so only [`is_allowed`](Decision::is_allowed) says
     /// whether the call may pass.
     #[inline]
-    pub fn check<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
-    where
-        S: KeyedStore<A, K>,
-    {
+    pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
         self.check_n(key, 1)
     }
 
@@ -169,11 +169,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// assert!(limiter.check_n("user:42", 11).never_fits());
     /// ```
     #[inline]
-    pub fn check_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.check(self.store.key(key), Attempt::new(cost))
+    pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.check_at(self.fingerprint(key), Attempt::new(cost))
     }
 
     /// Returns a decision that tells whether [`check`](RateLimiter::check) would admit a call now. Takes no units.
@@ -190,20 +187,14 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// assert_eq!(limiter.peek("user:42").remaining(), 10);
     /// assert_eq!(limiter.peek("user:42").remaining(), 10);
     /// ```
-    pub fn peek<K: ?Sized>(&self, key: &K) -> S::Reply<Decision>
-    where
-        S: KeyedStore<A, K>,
-    {
+    pub fn peek<K: Hash + ?Sized>(&self, key: &K) -> Decision {
         self.peek_n(key, 1)
     }
 
     /// Returns a decision that tells whether [`check_n`](RateLimiter::check_n) would admit a call now. Takes no units.
     /// See [`peek`](RateLimiter::peek).
-    pub fn peek_n<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<Decision>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.peek(self.store.key(key), Attempt::new(cost))
+    pub fn peek_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        self.peek_at(self.fingerprint(key), Attempt::new(cost))
     }
 
     /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue.
@@ -227,13 +218,10 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// assert!(exports.try_acquire_permit("user:42").is_err());
     /// drop(permit);
     /// assert!(exports.try_acquire_permit("user:42").is_ok());
-    /// # Ok::<(), tower_throttle::store::Denied>(())
+    /// # Ok::<(), tower_throttle::limiter::Denied>(())
     /// ```
-    pub fn try_acquire_permit<K: ?Sized>(&self, key: &K) -> S::Reply<Result<Permit, Denied>>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.try_acquire_permit(self.store.key(key), Attempt::new(1))
+    pub fn try_acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Denied> {
+        self.permit_at(self.fingerprint(key), Attempt::new(1))
     }
 
     /// Refunds up to `cost` units that were charged to the key and still count. Use this for calls that turned out to
@@ -255,16 +243,13 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// }
     /// assert_eq!(logins.peek("user:42").remaining(), 5);
     /// ```
-    pub fn refund<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.refund(self.store.key(key), cost)
+    pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
+        self.table.refund(self.fingerprint(key), cost);
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
     ///
-    /// With state in memory, a reset has no effect on a key that [shares a bucket](crate::store::OnFull::ShareBuckets).
+    /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets).
     /// The first queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
     ///
     /// ```
@@ -276,219 +261,8 @@ impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
     /// limiter.reset("user:42");
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
-    pub fn reset<K: ?Sized>(&self, key: &K) -> S::Reply<()>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.reset(self.store.key(key))
-    }
-}
-
-/// Calls that wait in the queue of their key.
-impl<A: Algorithm, S: CheckStore<A>> RateLimiter<A, S> {
-    /// Takes one unit, and waits for it in the key's queue if it is not available now.
-    ///
-    /// With state in memory, the queued calls of one key are admitted in the order in which they arrived. The algorithm
-    /// determines what a queued call waits for:
-    ///
-    /// - its scheduled time, with a [`LeakyBucket`](crate::algorithm::LeakyBucket) or
-    ///   [`Smooth`](crate::algorithm::Smooth),
-    /// - tokens, with a [`TokenBucket`](crate::algorithm::TokenBucket),
-    /// - room in the window, with a window,
-    /// - a permit, with [`Concurrency`](crate::algorithm::Concurrency),
-    /// - the admission by all members, with a tuple.
-    ///
-    /// A window with [priority](crate::algorithm#priority) queues only calls with priority. A tuple with a lockout,
-    /// priority or tiers among its members queues no calls. If an algorithm of your own does not implement
-    /// [`queue_config`](Algorithm::queue_config), the call is decided at once, as by [`check`](RateLimiter::check).
-    ///
-    /// The number of queued calls, and the length of their wait, are bounded:
-    ///
-    /// - by `queue(n)` and `max_wait(d)`, if they were called on the algorithm. A call is denied at once if the queue
-    ///   is full, or if the call would have to wait longer than `d`. With
-    ///   [`Concurrency`](crate::algorithm::Concurrency), whose waits are not known, a call is denied after it has
-    ///   waited for `d`. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), a call that finds the queue
-    ///   full is queued, and the call that has waited longest is denied. The new call is denied instead if it would
-    ///   still have to wait longer than its maximum wait. With `queue(0)`, no call waits. If `max_wait(d)` or
-    ///   `overflow(..)` was called without `queue(n)`, the number of queued calls is at most the limit or, with a
-    ///   bucket or `Smooth`, the burst.
-    /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
-    ///   without `queue(n)`.
-    /// - otherwise only by the [total of the limiter](Builder::max_queued), and there is no maximum wait. **One
-    ///   key may then use up that total**, and calls for other keys are denied if they cannot be admitted at once. If
-    ///   callers choose the keys, call `queue(n)` or `max_wait(d)`, or use
-    ///   [`acquire_within`](RateLimiter::acquire_within).
-    ///
-    /// In a tokio runtime, each call that is decided at once consumes budget of [cooperative
-    /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over such calls lets
-    /// other tasks run. If the task has no budget left at the first poll of the future, the call is made at a later
-    /// poll.
-    ///
-    /// # Cancel safety
-    ///
-    /// This section describes a limiter with state in memory. For other stores, see
-    /// [`Store::Wait`](crate::store::Store::Wait).
-    ///
-    /// If a future is dropped before its first poll, its call charges nothing. If a future is dropped while its call is
-    /// queued, the call charges nothing, and the calls behind it in the queue move up. A queued call is charged when it
-    /// is admitted, which can happen before the next poll of its future. If the future is dropped between the admission
-    /// and that poll, the charge is undone, unless in the meantime another call for the key was admitted, or the key
-    /// was changed in another way, for example by a refund. The units of a
-    /// [`Concurrency`](crate::algorithm::Concurrency) are given back in any case. The work of cancelling a queued call
-    /// is linear in the number of queued calls of the key.
-    ///
-    /// A queued call has a timer, so keep polling its future, in a task or a `select!`. If the future of a queued call
-    /// is polled late or never, the calls behind that call are admitted nevertheless, and only the units of that call
-    /// may stay unused. With [`Concurrency`](crate::algorithm::Concurrency), the first queued call is given the next
-    /// free permit. If the future of that call is kept but never polled again, the permit stays taken, as in any fair
-    /// semaphore. A call that waits for a window is charged to the window in which the call is admitted. If its future
-    /// is polled late, this can be a later window than the first window with room for the call.
-    ///
-    /// A runtime that is shut down drops its tasks, which has the same effect on the queued calls of these tasks as
-    /// dropping each future. A clock that steps back while calls are queued adds at most one period to their wait.
-    ///
-    /// # Panics
-    ///
-    /// The future panics if it is polled after it was ready. With the default clock, it also panics if the call has to
-    /// wait and there is no tokio runtime with an enabled timer.
-    pub fn acquire<K: ?Sized>(&self, key: &K) -> Acquire<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.acquire_n(key, 1)
-    }
-
-    /// Takes `cost` units, and waits for them in the key's queue if they are not all available now. In all other
-    /// respects, this method is the same as [`acquire`](RateLimiter::acquire), also in its cancel safety and panics.
-    pub fn acquire_n<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        Acquire::new(self.store.clone(), self.store.key(key), cost)
-    }
-
-    /// Takes one unit, waiting for it at most `max_wait`.
-    ///
-    /// A call that would have to wait longer is denied at once. The `retry_after` of the denial is the time until the
-    /// same call would be admitted or queued. With [`Concurrency`](crate::algorithm::Concurrency), the wait is not
-    /// known beforehand, so the call is denied after it has waited for `max_wait`. If the algorithm has a shorter
-    /// `max_wait`, that time applies. With some algorithms, such as [`LeakyBucket`](crate::algorithm::LeakyBucket),
-    /// `remaining` includes the places of the queue. If the call is decided at once, `remaining` then includes only
-    /// places with a wait of at most `max_wait`. In all other respects, this method is the same as
-    /// [`acquire`](RateLimiter::acquire), also in its cancel safety and panics.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() {
-    /// use std::time::Duration;
-    /// use tower_throttle::algorithm::TokenBucket;
-    /// use tower_throttle::{Quota, RateLimiter};
-    ///
-    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(1)));
-    /// assert!(limiter.check("upstream").is_allowed());
-    /// let late = limiter.acquire_within("upstream", Duration::from_millis(50)).await;
-    /// assert!(!late.is_allowed() && late.delay().is_zero());
-    /// let in_time = limiter.acquire_within("upstream", Duration::from_millis(100)).await;
-    /// assert!(in_time.is_allowed() && in_time.delay() == Duration::from_millis(100));
-    /// # }
-    /// ```
-    pub fn acquire_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> Acquire<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.acquire_n_within(key, 1, max_wait)
-    }
-
-    /// Takes `cost` units, waiting for them at most `max_wait`. See [`acquire_within`](RateLimiter::acquire_within).
-    pub fn acquire_n_within<K: ?Sized>(&self, key: &K, cost: u64, max_wait: Duration) -> Acquire<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.acquire_n(key, cost).with_max_wait(max_wait)
-    }
-
-    /// Takes `cost` units with priority: the call may wait for the next window instead of being denied. In all other
-    /// respects, this method is the same as [`acquire_n`](RateLimiter::acquire_n), also in its cancel safety and
-    /// panics.
-    ///
-    /// This method is for windows with [priority](crate::algorithm#priority), and for [`Tiered`](crate::algorithm::Tiered)
-    /// or [lockouts](crate::algorithm::Lockout) of such windows. With any other algorithm, the call is the same as a call
-    /// of `acquire_n`, and the first such call of a limiter is logged as a warning (feature `tracing`).
-    ///
-    /// ```
-    /// use tower_throttle::algorithm::FixedWindow;
-    /// use tower_throttle::{Quota, RateLimiter};
-    ///
-    /// let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(10)).priority(20));
-    /// let payment = limiter.acquire_with_priority("upstream", 1);
-    /// # drop(payment);
-    /// ```
-    pub fn acquire_with_priority<K: ?Sized>(&self, key: &K, cost: u64) -> Acquire<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.acquire_n(key, cost).with_priority(self.knows_priority(None))
-    }
-
-    /// Takes a permit, and waits for it in the key's queue as [`acquire`](RateLimiter::acquire) does. The call is in
-    /// progress until the permit is dropped.
-    ///
-    /// # Errors
-    ///
-    /// Returns the denial, if the call is denied.
-    ///
-    /// # Cancel safety
-    ///
-    /// The cancel safety is the same as that of [`acquire`](RateLimiter::acquire). If a future is dropped after its
-    /// call was given a permit, the permit goes to the next queued call.
-    ///
-    /// # Panics
-    ///
-    /// Panics as [`acquire`](RateLimiter::acquire) does.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_throttle::store::Denied> {
-    /// use tower_throttle::RateLimiter;
-    /// use tower_throttle::algorithm::Concurrency;
-    ///
-    /// let exports = RateLimiter::new(Concurrency::per_key(1));
-    /// let permit = exports.acquire_permit("user:42").await?;
-    /// // the next export of this user begins when this one ends
-    /// drop(permit);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn acquire_permit<K: ?Sized>(&self, key: &K) -> AcquirePermit<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        AcquirePermit::new(self.acquire(key))
-    }
-
-    /// Takes a permit, and waits for it at most `max_wait`. The call is in progress until the permit is dropped.
-    ///
-    /// With [`Concurrency`](crate::algorithm::Concurrency), the wait is not known beforehand, so the call is denied
-    /// after it has waited for `max_wait`, as with [`acquire_within`](RateLimiter::acquire_within).
-    ///
-    /// # Errors
-    ///
-    /// Returns the denial, if the call is denied.
-    ///
-    /// # Cancel safety
-    ///
-    /// The cancel safety is the same as that of [`acquire_permit`](RateLimiter::acquire_permit).
-    ///
-    /// # Panics
-    ///
-    /// Panics as [`acquire`](RateLimiter::acquire) does.
-    pub fn acquire_permit_within<K: ?Sized>(&self, key: &K, max_wait: Duration) -> AcquirePermit<A, S>
-    where
-        S: KeyedStore<A, K>,
-    {
-        AcquirePermit::new(self.acquire_within(key, max_wait))
+    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
+        self.table.reset(self.fingerprint(key));
     }
 }
 
@@ -513,21 +287,21 @@ impl<A: Algorithm> RateLimiter<A> {
     /// ```
     #[must_use]
     pub fn stats(&self) -> LimiterStats {
-        self.store.limiter_stats()
+        self.table.stats()
     }
 
     /// Returns the number of calls that are queued now, for all keys together. This is at most
     /// [`max_queued`](Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
-        usize::try_from(self.store.stats().waiting).unwrap_or(usize::MAX)
+        usize::try_from(self.table.store_stats().waiting).unwrap_or(usize::MAX)
     }
 
     /// Returns the number of keys that are kept. Some of these keys may be fresh, with their whole quota available
     /// again, and not yet removed. The number is at most `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::try_from(self.store.stats().keys).unwrap_or(usize::MAX)
+        usize::try_from(self.table.store_stats().keys).unwrap_or(usize::MAX)
     }
 
     /// Returns whether no key is kept.
@@ -537,7 +311,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 }
 
-impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
+impl<A: Algorithm> RateLimiter<A> {
     /// Releases `cost` units of one or more calls that [`check`](RateLimiter::check) or
     /// [`acquire`](RateLimiter::acquire) admitted.
     ///
@@ -557,15 +331,12 @@ impl<A: Algorithm, S: ReleaseStore<A>> RateLimiter<A, S> {
     /// limiter.release("user:42", 1);
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
-    pub fn release<K: ?Sized>(&self, key: &K, cost: u64) -> S::Reply<()>
-    where
-        S: KeyedStore<A, K>,
-    {
-        self.store.release(self.store.key(key), Attempt::new(cost))
+    pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
+        self.release_at(self.fingerprint(key), Attempt::new(cost));
     }
 }
 
-impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
+impl<A: Algorithm> RateLimiter<A> {
     /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. Calls may be
     /// made at the same time.
     ///
@@ -586,7 +357,7 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     ///
     /// With state in memory, the work is linear in the number of keys that are kept. A million keys of a
     /// [`TokenBucket`](crate::algorithm::TokenBucket) took 40 milliseconds on a virtual machine. Only one part of the
-    /// [key table](crate::store::MemoryStore#memory) is locked at a time: in this case, a part with about 1,500 keys
+    /// [key table](crate::RateLimiter#memory) is locked at a time: in this case, a part with about 1,500 keys
     /// for 60 microseconds.
     ///
     /// An algorithm of another type needs another limiter:
@@ -610,11 +381,12 @@ impl<A: Algorithm, S: ReplaceAlgorithm<A>> RateLimiter<A, S> {
     /// assert_eq!(limiter.peek("user:42").remaining(), 0);
     /// ```
     pub fn replace(&self, algorithm: A) {
-        self.store.replace(algorithm);
+        // Waiters that the new algorithm releases are woken once no lock is held.
+        drop(self.table.replace(algorithm));
     }
 }
 
-impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
+impl<A: Algorithm> RateLimiter<A> {
     /// Closes the limiter and all its clones for ever: queued calls are denied at once, and new calls with a cost above
     /// 0 are denied as well. With [`on_close(OnClose::Allow)`](Builder::on_close), new calls are admitted
     /// without a charge instead.
@@ -641,65 +413,314 @@ impl<A: Algorithm, S: CloseStore<A>> RateLimiter<A, S> {
     /// # }
     /// ```
     pub fn close(&self) {
-        self.store.close();
+        // The waiters are woken once no lock is held.
+        drop(self.table.close());
     }
 }
 
-impl<A: Algorithm, S: Store<A>> RateLimiter<A, S> {
-    /// Creates a limiter that keeps its state in `store`. The store contains the algorithm and the clock.
+impl<A: Algorithm> RateLimiter<A> {
+    /// Returns a copy of the current algorithm.
     #[must_use]
-    pub fn with_store(store: S) -> Self {
-        Self::named(store, None)
+    pub fn algorithm(&self) -> A {
+        self.table.algorithm()
+    }
+}
+
+/// The calls, by the fingerprint of their key.
+impl<A: Algorithm> RateLimiter<A> {
+    /// Makes a call, as [`Call::check`](super::Call::check) does.
+    #[doc(hidden)]
+    pub fn check_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Decision {
+        self.check_at(self.fingerprint(key), call)
     }
 
-    fn named(store: S, name: Option<String>) -> Self {
-        Self {
-            store,
-            said: Arc::new(Said { name, ignored_priority: AtomicBool::new(false) }),
-            algorithm: PhantomData,
+    /// Peeks, as [`Call::peek`](super::Call::peek) does.
+    #[doc(hidden)]
+    pub fn peek_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Decision {
+        self.peek_at(self.fingerprint(key), call)
+    }
+
+    #[inline]
+    pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
+        self.table.fingerprint(key)
+    }
+
+    /// Charges the call, or denies it. See [`check_n`](Self::check_n).
+    #[inline]
+    pub(super) fn check_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
+        let table = &*self.table;
+        let now = table.clock().now();
+        let shard = table.of(key);
+        if let Some(denial) = shard.standing_denial(key, &call, now) {
+            table.calls().add_decision(&denial, false);
+            return denial;
         }
-    }
-
-    /// Returns the store.
-    pub fn store(&self) -> &S {
-        &self.store
-    }
-
-    /// Returns the current algorithm.
-    #[must_use]
-    pub fn algorithm(&self) -> Cow<'_, A> {
-        self.store.algorithm()
-    }
-
-    /// Returns whether calls with priority differ from other calls, for a call that `algorithm` decides or, if this is
-    /// `None`, the limiter's own algorithm. Logs the first call for which this is not so.
-    #[cold]
-    pub(crate) fn knows_priority(&self, algorithm: Option<&A>) -> bool {
-        let queue_config = match algorithm {
-            Some(algorithm) => algorithm.queue_config(),
-            None => self.algorithm().queue_config(),
+        let mut locked = shard.lock_for(&call);
+        let Some(existing) = locked.existing(key, &call, now, table.clock()) else {
+            shard.remove_denial();
+            return self.check_slow(locked, key, call, now);
         };
-        let knows_priority = queue_config.is_some_and(|queue| queue.priority_units().is_some());
-        if !knows_priority {
-            observe::ignored_priority(&self.said.ignored_priority, self.said.name.as_deref());
+        let Existing { algorithm, state, now, generation, .. } = existing;
+        let decision = algorithm.check(state, now, call.cost());
+        table.calls().add_decision(&decision, false);
+        shard.keep_denial(key, &call, now, (algorithm, generation), &decision, table.clock());
+        decision
+    }
+
+    /// Returns the decision that [`check_at`](Self::check_at) would make. Charges nothing.
+    pub(super) fn peek_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
+        self.table.peek_entry(key, call.algorithm(), |entry, now| entry.peek(now, call.cost()))
+    }
+
+    /// Charges the call as [`check_at`](Self::check_at) does, and returns the permit of an admitted call.
+    pub(super) fn permit_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Result<Permit, Denied> {
+        let table = &self.table;
+        let decided = table.with_called(table.of(key).lock(), key, &call, None, |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
+            let decision = entry.check(now, call.cost());
+            table.calls().add_decision(&decision, false);
+            (decision, location, holds)
+        });
+        let (decision, permit) = match decided {
+            Some((decision, location, holds)) => {
+                let permit = holds.filter(|_| decision.is_allowed());
+                (decision, permit.map(|algorithm| permit_for(table, location, algorithm, call.cost())))
+            }
+            None => (self.deny_without_room(call).0, None),
+        };
+        Permit::decided(decision, permit.unwrap_or_default())
+    }
+
+    /// Ends calls in progress. See [`release`](Self::release).
+    pub(super) fn release_at(&self, key: Fingerprint, call: Attempt<'_, A>) {
+        let end = |entry: KeyEntry<'_, A>, now| entry.end_held(now, call.cost());
+        let released = self.table.with_used(key, call.algorithm(), end);
+        // A key that is not in the table has no calls in progress.
+        if let Some((algorithm, cost)) = released {
+            drop(SharedPermit::of_admitted(&algorithm, cost));
         }
-        knows_priority
+    }
+
+    /// Charges the call, queues it, or denies it. See [`LimiterFor::acquire`].
+    #[inline]
+    pub(super) fn acquire_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        let table = &*self.table;
+        if call.has_priority() {
+            table.log_ignored_priority(call.algorithm());
+        }
+        let now = table.clock().now();
+        let shard = table.of(key);
+        if let Some(denial) = shard.standing_denial(key, &call, now) {
+            table.calls().add_decision(&denial, call.is_in_shadow());
+            return Acquired::Ready(denial, Reservation::default());
+        }
+        let mut locked = shard.lock_for(&call);
+        let existing = match A::NEEDS_RELEASE {
+            true => None,
+            false => locked.existing(key, &call, now, table.clock()),
+        };
+        let Some(existing) = existing else {
+            shard.remove_denial();
+            return self.acquire_slow(locked, key, call, now);
+        };
+        let Existing { algorithm, state, now, generation, info } = existing;
+        let queue = algorithm.queue_config();
+        let may_wait = call.may_wait() || queue.is_some_and(|queue| queue.holds_requests());
+        let decision = match queue.filter(|_| may_wait) {
+            None => algorithm.check(state, now, call.cost()),
+            Some(queue) => {
+                let mut view = QueueView::empty(algorithm, queue, state, table.config().waiting());
+                match view.try_admit(call.arrival(now, may_wait)) {
+                    Fate::Decided(decision) => decision,
+                    Fate::Waits(judged) => {
+                        shard.remove_denial();
+                        return self.enqueue(locked, key, call, judged);
+                    }
+                }
+            }
+        };
+        table.calls().add_decision(&decision, call.is_in_shadow());
+        shard.keep_denial(key, &call, now, (algorithm, generation), &decision, table.clock());
+        let is_known = call.knows_generation(generation);
+        if is_known && (!call.wants_reservation() || !decision.is_allowed()) {
+            return Acquired::Ready(decision, Reservation::default());
+        }
+        let (charged_at, info) = (algorithm.last_update(state), Arc::clone(info));
+        drop(locked);
+        let reservation = match call.wants_reservation() && decision.is_allowed() {
+            true => self.charge(key, &call, charged_at).into(),
+            false => Reservation::default(),
+        };
+        Acquired::by(&info, &call, decision, reservation)
+    }
+
+    /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
+    #[cold]
+    fn check_slow(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Nanos,
+    ) -> Decision {
+        let table = &self.table;
+        let checked = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
+            let decision = entry.check(now, call.cost());
+            table.calls().add_decision(&decision, false);
+            decision
+        });
+        checked.unwrap_or_else(|| self.deny_without_room(call).0)
+    }
+
+    /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone. `shard`
+    /// is the locked shard of the key.
+    #[cold]
+    fn acquire_slow(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        now: Nanos,
+    ) -> Acquired<QueuedAcquire<A>> {
+        let table = &self.table;
+        let outcome = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
+            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
+            let may_wait = call.may_wait() || entry.holds_requests();
+            let entered = entry.acquire(call.arrival(now, may_wait));
+            match &entered {
+                Enqueued::Decided(decision) => table.calls().add_decision(decision, call.is_in_shadow()),
+                Enqueued::Queued(_) => table.calls().add(CallOutcome::Queued),
+            }
+            let settles = call.wants_reservation() && entry.settles();
+            let info = (!call.knows(entry.info())).then(|| Arc::clone(entry.info()));
+            (entered, location, holds, settles.then(|| entry.last_update()), info)
+        });
+        let Some((outcome, location, holds, charged_at, info)) = outcome else {
+            let (denial, info) = self.deny_without_room(call);
+            return Acquired::by(&info, &call, denial, Reservation::default());
+        };
+        let held = match (holds, charged_at) {
+            (Some(algorithm), _) => Some(Reservable::Permit { location, algorithm, cost: call.cost() }),
+            (None, Some(charged_at)) => Some(Reservable::Charge(self.charge(key, &call, charged_at))),
+            (None, None) => None,
+        };
+        match outcome {
+            Enqueued::Decided(decision) => {
+                let held = held.filter(|_| decision.is_allowed());
+                let reservation = held.map(|held| held.reserve(table)).unwrap_or_default();
+                match info {
+                    None => Acquired::Ready(decision, reservation),
+                    Some(info) => Acquired::by(&info, &call, decision, reservation),
+                }
+            }
+            Enqueued::Queued(ticket) => {
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, true))
+            }
+        }
+    }
+
+    /// Queues a call that [`acquire_at`](Self::acquire_at) has judged by the state of the key alone. `shard` is the shard of
+    /// the key, which was locked since before that.
+    #[cold]
+    fn enqueue(
+        &self,
+        shard: SpinGuard<'_, Shard<A>>,
+        key: Fingerprint,
+        call: Attempt<'_, A>,
+        judged: Judged,
+    ) -> Acquired<QueuedAcquire<A>> {
+        let table = &self.table;
+        let mut wake = Wakers::default();
+        // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
+        let mut shard = shard;
+        let Some(mut entry) = shard.entry(key, call.algorithm(), table.config(), &mut wake) else {
+            unreachable!("the call was judged by the state of the key")
+        };
+        match entry.enqueue(judged) {
+            Enqueued::Decided(denial) => {
+                table.calls().add_decision(&denial, call.is_in_shadow());
+                Acquired::by(entry.info(), &call, denial, Reservation::default())
+            }
+            Enqueued::Queued(ticket) => {
+                table.calls().add(CallOutcome::Queued);
+                let charged_at = call.wants_reservation().then(|| entry.last_update());
+                drop(shard);
+                let held = charged_at.map(|at| Reservable::Charge(self.charge(key, &call, at)));
+                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, true))
+            }
+        }
+    }
+
+    fn charge(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
+        let (table, algorithm) = (Arc::clone(&self.table), call.algorithm().cloned());
+        MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
+    }
+
+    /// Denies a call because there is no room for its key, and counts the call. Also returns the info of the algorithm.
+    #[cold]
+    fn deny_without_room(&self, call: Attempt<'_, A>) -> (Decision, Arc<AlgorithmInfo>) {
+        let (algorithm, info) = self.table.current();
+        let denial = Decision::table_full(call.algorithm().unwrap_or(&algorithm).policy().quota);
+        self.table.calls().add_decision(&denial, call.is_in_shadow());
+        (denial, info)
     }
 }
 
-impl<A: Algorithm, S: Clone> Clone for RateLimiter<A, S> {
+impl<A: Algorithm> Limiter for RateLimiter<A> {
+    type Algorithm = A;
+    type Error = Infallible;
+    type Wait = QueuedAcquire<A>;
+
+    const IS_LOCAL: bool = true;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.table.info()
+    }
+
+    fn stats(&self) -> LimiterStats {
+        self.table.stats()
+    }
+
+    fn close(&self) {
+        RateLimiter::close(self);
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.table.name()
+    }
+}
+
+impl<A: Algorithm, K: MemoryKey + ?Sized> LimiterFor<K> for RateLimiter<A> {
+    #[inline]
+    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        self.acquire_at(self.fingerprint(key), attempt)
+    }
+}
+
+impl<A: Algorithm> Settles for RateLimiter<A> {}
+
+impl<A: Algorithm, K: MemoryKey + ?Sized> JointLimiter<K> for RateLimiter<A> {
+    type Kind = InMemory;
+
+    #[inline]
+    fn joint_part<'a>(&'a self, key: &K, attempt: Attempt<'_, A>) -> JointRequest<'a> {
+        JointRequest::new(&self.table, self.fingerprint(key), attempt)
+    }
+}
+
+impl<A: Algorithm> Clone for RateLimiter<A> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), said: Arc::clone(&self.said), algorithm: PhantomData }
+        Self { table: Arc::clone(&self.table) }
     }
 }
 
-impl<A: Algorithm, S: Store<A>> fmt::Debug for RateLimiter<A, S> {
+impl<A: Algorithm> fmt::Debug for RateLimiter<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimiter").field("algorithm", &*self.algorithm()).finish_non_exhaustive()
+        f.debug_struct("RateLimiter").field("algorithm", &self.algorithm()).finish_non_exhaustive()
     }
 }
 
-impl<A: Algorithm, M> Builder<A, M> {
+impl<A: Algorithm> Builder<A> {
     /// Sets the clock: a [`ManualClock`](crate::clock::ManualClock), or any other [`Clock`](crate::clock::Clock). The
     /// default is tokio's clock.
     pub fn clock(mut self, clock: impl Into<AnyClock>) -> Self {
@@ -720,31 +741,13 @@ impl<A: Algorithm, M> Builder<A, M> {
 
 impl<A: Algorithm> Builder<A> {
     fn new(algorithm: A) -> Self {
-        let store = MemoryOptions {
-            max_keys: MemoryStore::<A>::DEFAULT_MAX_KEYS,
+        let options = MemoryOptions {
+            max_keys: DEFAULT_MAX_KEYS,
             max_queued: None,
             on_close: OnClose::default(),
             on_full: OnFull::default(),
         };
-        Self { algorithm, clock: AnyClock::default(), name: None, store }
-    }
-
-    /// Sets the store that keeps the state of the keys: any type that [makes a store](MakeStore). Options of the store
-    /// in memory that were set on this builder have no effect.
-    ///
-    /// After this method, calls that set options of the store in memory do not compile:
-    ///
-    /// ```compile_fail,E0599
-    /// # use tower_throttle::RateLimiter;
-    /// # use tower_throttle::algorithm::TokenBucket;
-    /// # use tower_throttle::store::MakeStore;
-    /// fn build(algorithm: TokenBucket, store: impl MakeStore<TokenBucket>) {
-    ///     RateLimiter::builder(algorithm).store(store).max_keys(10);
-    /// }
-    /// ```
-    pub fn store<M: MakeStore<A>>(self, store: M) -> Builder<A, CustomStore<M>> {
-        let Self { algorithm, clock, name, .. } = self;
-        Builder { algorithm, clock, name, store: CustomStore(store) }
+        Self { algorithm, clock: AnyClock::default(), name: None, options }
     }
 
     /// Sets the maximum number of keys that are kept. The default is 100,000. A maximum of 0 is raised to 1.
@@ -752,7 +755,7 @@ impl<A: Algorithm> Builder<A> {
     /// The docs of [`MemoryStore`] describe the memory that the keys take, and [how large `max_keys` should
     /// be](MemoryStore#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.store.max_keys = max_keys;
+        self.options.max_keys = max_keys;
         self
     }
 
@@ -760,7 +763,7 @@ impl<A: Algorithm> Builder<A> {
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;
-    /// use tower_throttle::store::OnFull;
+    /// use tower_throttle::limiter::OnFull;
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000)))
@@ -772,7 +775,7 @@ impl<A: Algorithm> Builder<A> {
     /// assert_eq!(limiter.stats().calls.table_full, 1);
     /// ```
     pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.store.on_full = on_full;
+        self.options.on_full = on_full;
         self
     }
 
@@ -790,14 +793,14 @@ impl<A: Algorithm> Builder<A> {
     /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection
     /// of the call take memory as well.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
-        self.store.max_queued = Some(max_queued);
+        self.options.max_queued = Some(max_queued);
         self
     }
 
     /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close). The default is
     /// [`OnClose::Reject`].
     pub fn on_close(mut self, on_close: OnClose) -> Self {
-        self.store.on_close = on_close;
+        self.options.on_close = on_close;
         self
     }
 
@@ -805,28 +808,24 @@ impl<A: Algorithm> Builder<A> {
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
-        RateLimiter::named(MemoryStore::with(self.algorithm, self.clock, self.store), self.name)
+        let Self { algorithm, clock, name, options } = self;
+        let max_queued = options.max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
+        RateLimiter { table: Arc::new(Table::new(algorithm, clock, name, options, max_queued)) }
     }
 }
 
-impl<A: Algorithm, M: MakeStore<A>> Builder<A, CustomStore<M>> {
-    /// Returns the limiter.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store cannot work with these settings.
-    pub fn build(self) -> Result<RateLimiter<A, M::Store>, M::Error> {
-        warn_of_bursts(&self.algorithm, self.name.as_deref());
-        let Self { algorithm, clock, name, store } = self;
-        let settings = StoreSettings { algorithm, clock, name: name.clone() };
-        store.0.make_store(settings).map(|store| RateLimiter::named(store, name))
-    }
-}
-
-fn warn_of_bursts(algorithm: &impl Algorithm, name: Option<&str>) {
+/// Logs a warning for each quota whose burst the algorithm does not use. `name` is that of the limiter.
+pub fn warn_of_bursts(algorithm: &impl Algorithm, name: Option<&str>) {
     algorithm.for_each_policy(&mut |policy| {
         if policy.ignores_burst() {
             observe::ignored_burst(name, &policy);
         }
     });
+}
+
+/// Returns the configured queue capacity, but at least `DEFAULT_MAX_QUEUED`.
+fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
+    let min = DEFAULT_MAX_QUEUED as u64;
+    let chosen = algorithm.queue_config().and_then(|queue| queue.explicit_capacity());
+    chosen.map_or(min, |places| places.max(min))
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::store::Permit;
+use crate::limiter::Permit;
 
 pin_project! {
     /// The response body of a rate-limited HTTP service: the body that the inner service returned, or the body of a

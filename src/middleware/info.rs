@@ -1,28 +1,29 @@
 //! The part of a policy that has the same type for all policies: the name, the settings and the counters.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::names::PolicyNames;
 use super::shadow::Shadow;
-use crate::algorithm::Algorithm;
+use crate::algorithm::AlgorithmInfo;
 use crate::decision::Decision;
+use crate::error::BoxError;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
 use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
-use crate::store::BoxError;
 
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
     names: PolicyNames,
+    replaced: ReplacedNames,
     missing: MissingKey,
     on_store_error: OnStoreError,
     shadow: Option<Shadow>,
     /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
     /// own.
     is_tiered: bool,
-    /// The counters of calls. All clones of the layer share the fields `calls`, `keys` and `store_errors`.
+    /// The counters of requests. All clones of the layer share the fields `calls`, `keys` and `store_errors`.
     calls: Arc<CallCounts>,
     keys: Arc<KeyCounters>,
     store_errors: Arc<AtomicU64>,
@@ -33,14 +34,15 @@ pub struct PolicyInfo {
 }
 
 impl PolicyInfo {
-    pub(super) fn new(algorithm: &impl Algorithm, calls: Arc<CallCounts>) -> Self {
+    pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
         Self {
+            replaced: ReplacedNames::new(&algorithm),
             names: PolicyNames::unnamed(algorithm),
             missing: MissingKey::default(),
             on_store_error: OnStoreError::default(),
             shadow: None,
             is_tiered: false,
-            calls,
+            calls: Arc::default(),
             keys: Arc::default(),
             store_errors: Arc::default(),
             timeline: None,
@@ -53,12 +55,37 @@ impl PolicyInfo {
         self.names.first().name()
     }
 
+    /// Returns the names for the algorithm that the limiter had when the policy was created.
     pub(super) fn names(&self) -> &PolicyNames {
         &self.names
     }
 
     pub(super) fn names_mut(&mut self) -> &mut PolicyNames {
+        self.replaced = ReplacedNames::new(self.names.algorithm());
         &mut self.names
+    }
+
+    /// Returns the names for the latest algorithm that has decided a request. Returns `None` if it is the first one, so
+    /// that [`names`](Self::names) are those names.
+    #[inline]
+    pub(super) fn replaced_names(&self) -> Option<Arc<PolicyNames>> {
+        self.replaced.latest()
+    }
+
+    /// Returns the names for an algorithm that has decided a request, or `None` if [`names`](Self::names) are those
+    /// names.
+    #[cold]
+    pub(super) fn names_for(&self, algorithm: &Arc<AlgorithmInfo>) -> Option<Arc<PolicyNames>> {
+        match algorithm.generation() == self.names.algorithm().generation() {
+            true => None,
+            false => Some(self.replaced.of(algorithm, &self.names)),
+        }
+    }
+
+    /// Returns whether a request can be queued.
+    #[inline]
+    pub(super) fn may_queue(&self) -> bool {
+        self.is_tiered || self.replaced.holds_requests.load(Ordering::Relaxed)
     }
 
     pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
@@ -85,12 +112,6 @@ impl PolicyInfo {
     /// Sets that the extractor counts the keys that are denied.
     pub(super) fn watch_keys(&mut self) {
         self.watches_keys = true;
-    }
-
-    /// Returns whether a function chooses the algorithm for each request.
-    #[inline]
-    pub(super) fn is_tiered(&self) -> bool {
-        self.is_tiered
     }
 
     /// Returns whether the extractor counts the keys that are denied.
@@ -207,6 +228,7 @@ impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {
             names: self.names.clone(),
+            replaced: ReplacedNames::new(self.names.algorithm()),
             missing: self.missing,
             on_store_error: self.on_store_error,
             shadow: self.shadow.clone(),
@@ -227,6 +249,52 @@ impl fmt::Debug for PolicyInfo {
     }
 }
 
+/// The names of a policy for the latest algorithm, once the algorithm of the limiter was replaced.
+struct ReplacedNames {
+    /// `true` once `names` is set.
+    is_set: AtomicBool,
+    /// `true` if the latest algorithm queues the requests of a layer.
+    holds_requests: AtomicBool,
+    names: RwLock<Option<Arc<PolicyNames>>>,
+}
+
+impl ReplacedNames {
+    /// Creates the value of a policy whose limiter has this algorithm.
+    fn new(algorithm: &AlgorithmInfo) -> Self {
+        Self {
+            is_set: AtomicBool::new(false),
+            holds_requests: AtomicBool::new(algorithm.holds_requests()),
+            names: RwLock::new(None),
+        }
+    }
+
+    #[inline]
+    fn latest(&self) -> Option<Arc<PolicyNames>> {
+        match self.is_set.load(Ordering::Acquire) {
+            true => self.names.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            false => None,
+        }
+    }
+
+    /// Returns the names for `algorithm`. Makes them from the first names of the policy, unless they are known. The
+    /// names for an algorithm that is older than the latest one are not kept.
+    fn of(&self, algorithm: &Arc<AlgorithmInfo>, first: &PolicyNames) -> Arc<PolicyNames> {
+        let generation = |names: &Arc<PolicyNames>| names.algorithm().generation();
+        let known = self.latest();
+        if let Some(names) = known.filter(|names| generation(names) == algorithm.generation()) {
+            return names;
+        }
+        let names = Arc::new(first.replaced(algorithm));
+        let mut latest = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        if latest.as_ref().is_none_or(|latest| generation(latest) < algorithm.generation()) {
+            *latest = Some(Arc::clone(&names));
+            self.holds_requests.store(algorithm.holds_requests(), Ordering::Relaxed);
+            self.is_set.store(true, Ordering::Release);
+        }
+        names
+    }
+}
+
 /// The treatment of requests that the store could not decide, because the store failed or did not answer in time.
 ///
 /// A store in memory never fails. A store in Redis (the crate `tower-throttle-redis`) can have a [fallback], a limiter
@@ -238,9 +306,9 @@ impl fmt::Debug for PolicyInfo {
 /// use tower_throttle::middleware::OnStoreError;
 /// # use tower_throttle::algorithm::TokenBucket;
 /// # use tower_throttle::key::PeerIp;
-/// # use tower_throttle::store::Store;
-/// # use tower_throttle::{RateLimitLayer, RateLimiter};
-/// # fn example<S: Store<TokenBucket>>(limiter: RateLimiter<TokenBucket, S>) {
+/// # use tower_throttle::RateLimitLayer;
+/// # use tower_throttle::limiter::Limiter;
+/// # fn example<L: Limiter<Algorithm = TokenBucket>>(limiter: L) {
 /// // while the store of `limiter` fails, requests are not limited
 /// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter).on_store_error(OnStoreError::Allow);
 /// # }

@@ -1,15 +1,21 @@
 //! Several policies that decide together. Each policy has its own key.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use super::info::PolicyInfo;
-use super::outcome::Outcome;
-use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
+use super::outcome::{Outcome, limited};
+use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict};
 use crate::key::KeyError;
-use crate::stats::StoreStats;
-use crate::store::{AllDecisions, Decided, Few, JointKind, JointOutcome};
+use crate::limiter::Reservation;
+use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
+use crate::stats::{CallOutcome, StoreStats};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -47,7 +53,12 @@ pub trait JointPolicy<Req>: PolicyCount {
     ) -> Result<(), KeyError>;
 
     /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes);
+    fn finish(
+        &self,
+        infos: &[PolicyInfo],
+        decided: &mut [Option<JointDecided>],
+        outcomes: &mut JointOutcomes,
+    );
 
     /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
     /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
@@ -102,10 +113,16 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         }
     }
 
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes) {
+    fn finish(
+        &self,
+        infos: &[PolicyInfo],
+        decided: &mut [Option<JointDecided>],
+        outcomes: &mut JointOutcomes,
+    ) {
+        let (infos, others) = infos.split_at(P::COUNT);
         let (first, second) = decided.split_at_mut(P::COUNT);
-        self.0.finish(first, outcomes);
-        self.1.finish(second, outcomes);
+        self.0.finish(infos, first, outcomes);
+        self.1.finish(others, second, outcomes);
     }
 
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
@@ -136,8 +153,10 @@ impl<P, Q> And<P, Q> {
     where
         Self: JointPolicy<Req>,
     {
-        let is_admitted = decided.iter().flatten().all(|one| one.is_shadow || one.decision.is_allowed());
-        self.finish(&mut decided, outcomes);
+        self.finish(infos, &mut decided, outcomes);
+        let is_allowed = |outcome: &Outcome| outcome.is_shadow() || outcome.decision().is_allowed();
+        let is_admitted = outcomes.iter().flatten().all(is_allowed);
+        count(infos, outcomes, is_admitted);
         if !is_admitted {
             return Err(RejectReason::Denied);
         }
@@ -148,7 +167,7 @@ impl<P, Q> And<P, Q> {
 
 impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Req> for And<P, Q> {
     type Outcomes = JointOutcomes;
-    type Wait = <P::Kind as JointKind>::Wait;
+    type Wait = JointPolicyWait<<P::Kind as JointKind>::Wait>;
 
     fn decide_request(
         &self,
@@ -162,18 +181,29 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
-        let report = &mut |at, decision| outcomes[at] = Some(Outcome::new(decision, false));
-        match P::Kind::decide_at_once(&parts, report) {
-            Some(true) => {
-                self.decide_shadows(infos, request, outcomes);
-                return Progress::Ready(Ok(()));
+        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision, algorithm| {
+            let names = algorithm.and_then(|algorithm| infos[at].names_for(&algorithm));
+            outcomes[at] = Some(Outcome::new(decision, false, Reservation::default(), names));
+        });
+        if let Some(is_admitted) = at_once {
+            count(infos, outcomes, is_admitted);
+            if !is_admitted {
+                return Progress::Ready(Err(RejectReason::Denied));
             }
-            Some(false) => return Progress::Ready(Err(RejectReason::Denied)),
-            None => outcomes.clear(),
+            self.decide_shadows(infos, request, outcomes);
+            return Progress::Ready(Ok(()));
         }
+        outcomes.clear();
+        let is_limited =
+            |(info, part): (&PolicyInfo, &Option<_>)| part.is_some().then(|| Arc::clone(info.calls()));
+        let undecided = infos.iter().zip(&parts).filter_map(is_limited);
+        let undecided: Few<_> = undecided.collect();
         match P::Kind::decide(parts) {
             JointOutcome::Ready(decided) => Progress::Ready(self.verdict(infos, request, decided, outcomes)),
-            JointOutcome::Pending(wait) => Progress::Pending(wait),
+            JointOutcome::Pending(wait, queued) => {
+                queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
+                Progress::Pending(JointPolicyWait { wait, queued, undecided: Undecided::new(undecided) })
+            }
         }
     }
 
@@ -181,7 +211,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         &self,
         infos: &[PolicyInfo],
         request: &Req,
-        waited: Result<AllDecisions, <P::Kind as JointKind>::Error>,
+        (waited, queued): (Result<AllDecisions, <P::Kind as JointKind>::Error>, Few<usize>),
         outcomes: &mut JointOutcomes,
     ) -> Verdict {
         let decided = match waited {
@@ -192,6 +222,11 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             }
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
+        for (at, (info, one)) in infos.iter().zip(&decided).enumerate() {
+            if !queued.contains(&at) && one.as_ref().is_some_and(|one| one.decided.decision.is_delayed()) {
+                info.calls().add(CallOutcome::Queued);
+            }
+        }
         self.verdict(infos, request, decided, outcomes)
     }
 
@@ -201,9 +236,43 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
 }
 
 impl<Res, P: SettlePolicies<Res>, Q: SettlePolicies<Res>> SettlePolicies<Res> for And<P, Q> {
-    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
+    fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res) {
+        let (infos, others) = infos.split_at(P::COUNT);
         let (first, second) = outcomes.split_at_mut(P::COUNT);
-        self.0.settle(first, response);
-        self.1.settle(second, response);
+        self.0.settle(infos, first, response);
+        self.1.settle(others, second, response);
+    }
+}
+
+/// Counts a request in each policy that decided it. `is_admitted` says whether all of them admitted the request.
+fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) {
+    for (info, outcome) in limited(infos, outcomes) {
+        info.calls().add(match outcome.is_shadow() && is_admitted {
+            true => CallOutcome::of(outcome.decision(), true),
+            false => CallOutcome::of_joint(outcome.decision(), is_admitted),
+        });
+    }
+}
+
+pin_project! {
+    /// The wait for a joint decision.
+    #[derive(Debug)]
+    pub struct JointPolicyWait<W> {
+        #[pin]
+        wait: W,
+        // The policies in whose queues the request was counted already.
+        queued: Few<usize>,
+        undecided: Undecided,
+    }
+}
+
+impl<W: Future> Future for JointPolicyWait<W> {
+    type Output = (W::Output, Few<usize>);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let waited = ready!(this.wait.poll(cx));
+        this.undecided.end();
+        Poll::Ready((waited, std::mem::take(this.queued)))
     }
 }

@@ -16,12 +16,11 @@ use super::shadow::Shadow;
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
 use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
-use crate::limiter::RateLimiter;
+use crate::limiter::{Limiter, RateLimiter, Settles};
 #[cfg(feature = "metrics")]
 use crate::metrics;
 use crate::quota::Quota;
 use crate::stats::{PolicyStats, Timeline, TopKeys};
-use crate::store::{MemoryStore, SettleStore, Store};
 
 /// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
 ///
@@ -78,8 +77,8 @@ use crate::store::{MemoryStore, SettleStore, Store};
 /// The type can be written out: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
 /// [cost](RateLimitLayer::cost) and the other options of a request, `R` makes the
 /// [responses](RateLimitLayer::responder), and `S` stores the state.
-pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, S = MemoryStore<A>> {
-    policies: Arc<Policies<Policy<K, A, C, S>>>,
+pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, L = RateLimiter<A>> {
+    policies: Arc<Policies<Policy<K, A, C, L>>>,
     responder: R,
 }
 
@@ -100,7 +99,7 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
     }
 }
 
-impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder, S> {
+impl<K, A: Algorithm, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, UnitCost, HttpResponder, L> {
     /// Creates a layer from the key extractor `key` and a limiter. Other layers, and code that calls the limiter
     /// directly, can share the limiter.
     ///
@@ -114,16 +113,16 @@ impl<K, A: Algorithm, S: Store<A>> RateLimitLayer<K, A, UnitCost, HttpResponder,
     /// println!("{} addresses are known", limiter.len());
     /// ```
     #[must_use]
-    pub fn with_limiter(key: K, limiter: RateLimiter<A, S>) -> Self {
+    pub fn with_limiter(key: K, limiter: L) -> Self {
         Self { policies: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
     }
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
-    fn map_policy<L, D>(
+impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R, L> {
+    fn map_policy<M, D>(
         self,
-        f: impl FnOnce(Policy<K, A, C, S>) -> Policy<L, A, D, S>,
-    ) -> RateLimitLayer<L, A, D, R, S> {
+        f: impl FnOnce(Policy<K, A, C, L>) -> Policy<M, A, D, L>,
+    ) -> RateLimitLayer<M, A, D, R, L> {
         let policies = Arc::unwrap_or_clone(self.policies).map(f);
         RateLimitLayer { policies: Arc::new(policies), responder: self.responder }
     }
@@ -207,7 +206,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         renamed.map(|()| layer)
     }
 
-    fn map_options<D>(self, f: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, S> {
+    fn map_options<D>(self, f: impl FnOnce(C) -> D) -> RateLimitLayer<K, A, D, R, L> {
         self.map_policy(|policy| policy.map_options(f))
     }
 
@@ -236,7 +235,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, S> {
+    pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, L> {
         self.map_policy(|policy| policy.map_key(|key| Unless::new(key, condition)))
     }
 
@@ -245,7 +244,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     ///
     /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
     #[must_use]
-    pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, S> {
+    pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, L> {
         self.watched(top, HashLabel)
     }
 
@@ -269,7 +268,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self,
         top: &TopKeys,
         label: F,
-    ) -> RateLimitLayer<Watched<K, LabelFn<F>>, A, C, R, S>
+    ) -> RateLimitLayer<Watched<K, LabelFn<F>>, A, C, R, L>
     where
         F: Fn(&Key) -> T,
         T: Into<String>,
@@ -277,7 +276,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
         self.watched(top, LabelFn::new(label))
     }
 
-    fn watched<L>(self, top: &TopKeys, label: L) -> RateLimitLayer<Watched<K, L>, A, C, R, S> {
+    fn watched<M>(self, top: &TopKeys, label: M) -> RateLimitLayer<Watched<K, M>, A, C, R, L> {
         self.with_info(PolicyInfo::watch_keys)
             .map_policy(|policy| policy.map_key(|key| Watched::new(key, top, label)))
     }
@@ -300,7 +299,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, PriorityFn<C, F>, R, S>
+    pub fn priority<F, Req>(self, has_priority: F) -> RateLimitLayer<K, A, PriorityFn<C, F>, R, L>
     where
         F: Fn(&Req) -> bool,
     {
@@ -392,7 +391,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> RateLimitLayer<K, A, C, R
     }
 }
 
-impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S> {
+impl<K: Clone, A: Algorithm, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, UnitCost, R, L> {
     /// Sets the function that returns the cost of a request, in units of the quota. The default is 1. With state in
     /// memory, this limit never denies a request with a cost of 0.
     ///
@@ -404,7 +403,7 @@ impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S
     ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
     /// ```
     #[must_use]
-    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, CostFn<F>, R, S>
+    pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, CostFn<F>, R, L>
     where
         F: Fn(&Req) -> u64,
     {
@@ -412,8 +411,8 @@ impl<K: Clone, A: Algorithm, R, S: Store<A>> RateLimitLayer<K, A, UnitCost, R, S
     }
 }
 
-impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
-    RateLimitLayer<K, Tiered<A>, C, R, S>
+impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, L: Limiter<Algorithm = Tiered<A>>>
+    RateLimitLayer<K, Tiered<A>, C, R, L>
 {
     /// Sets the function that returns the algorithm for a request. For example, the function can return one limit for
     /// free users and another for paying users, or one for logins and another for searches.
@@ -446,7 +445,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn tier<F, Req>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, TierFn<C, F>, R, S>
+    pub fn tier<F, Req>(self, choose: F) -> RateLimitLayer<K, Tiered<A>, TierFn<C, F>, R, L>
     where
         K: KeyExtractor<Req>,
         F: Fn(&Req, &K::Key) -> A,
@@ -455,7 +454,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, S: Store<Tiered<A>>>
     }
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A, C, R, S> {
+impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R, L> {
     /// Sets the function that returns the actual cost of a call, in units of the quota. The argument of the function is
     /// the response to the call. If the function returns `None`, the charge of the call stays as it is.
     ///
@@ -468,7 +467,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
     /// calls end.
     ///
-    /// If the store settles a call at once, as [`MemoryStore`](crate::store::MemoryStore) does, the header fields of
+    /// If the store settles a call at once, as [`MemoryStore`](crate::RateLimiter) does, the header fields of
     /// the response describe the state after the settlement. In all other cases, for example if the function returned
     /// `None` or the call was rejected, the header fields describe the state at the decision. The
     /// [`Decision`](crate::Decision) in the request's extensions describes the state at the decision, too.
@@ -498,7 +497,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     /// [deadline]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStoreBuilder.html#method.deadline
     /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html#method.fallback
     #[must_use]
-    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, S>
+    pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, L>
     where
         F: Fn(&Res) -> Actual,
         Actual: Into<Option<u64>>,
@@ -507,7 +506,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, S: SettleStore<A>> RateLimitLayer<K, A
     }
 }
 
-impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
+impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R, L> {
     /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is
     /// [`HttpResponder`]. Use [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
     ///
@@ -519,13 +518,13 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     ///     .responder(HttpResponder::new().body(BodyFormat::PlainText));
     /// ```
     #[must_use]
-    pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, S> {
+    pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, L> {
         RateLimitLayer { policies: self.policies, responder }
     }
 
     /// Returns the limiter of this layer. Code without a layer can call the limiter directly.
     #[must_use]
-    pub fn limiter(&self) -> &RateLimiter<A, S> {
+    pub fn limiter(&self) -> &L {
         self.policies.parts().0.limiter()
     }
 
@@ -551,7 +550,7 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn on_reject<F, Req>(self, observe: F) -> RateLimitLayer<K, A, C, OnReject<R, F>, S>
+    pub fn on_reject<F, Req>(self, observe: F) -> RateLimitLayer<K, A, C, OnReject<R, F>, L>
     where
         F: Fn(&Rejection<'_>, &Req),
     {
@@ -576,7 +575,7 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// ```
     #[must_use]
     pub fn stats(&self) -> PolicyStats {
-        self.policies.parts().1[0].stats(self.limiter().store().stats())
+        self.policies.parts().1[0].stats(self.limiter().stats().store)
     }
 
     /// Passes the counts of this policy to the recorder of the `metrics` facade, if a recorder is installed. Call this
@@ -589,25 +588,25 @@ impl<K, A: Algorithm, C, R, S: Store<A>> RateLimitLayer<K, A, C, R, S> {
     /// histogram. For all other requests, the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
-        metrics::record(&self.stats(), S::CAN_FAIL);
+        metrics::record(&self.stats(), !L::IS_LOCAL);
     }
 }
 
-impl<Svc, K, A: Algorithm, C, R: Clone, S> Layer<Svc> for RateLimitLayer<K, A, C, R, S> {
-    type Service = RateLimit<Svc, Policy<K, A, C, S>, R>;
+impl<Svc, K, A: Algorithm, C, R: Clone, L> Layer<Svc> for RateLimitLayer<K, A, C, R, L> {
+    type Service = RateLimit<Svc, Policy<K, A, C, L>, R>;
 
     fn layer(&self, inner: Svc) -> Self::Service {
         RateLimit::new(inner, Arc::clone(&self.policies), self.responder.clone())
     }
 }
 
-impl<K, A: Algorithm, C, R: Clone, S> Clone for RateLimitLayer<K, A, C, R, S> {
+impl<K, A: Algorithm, C, R: Clone, L> Clone for RateLimitLayer<K, A, C, R, L> {
     fn clone(&self) -> Self {
         Self { policies: Arc::clone(&self.policies), responder: self.responder.clone() }
     }
 }
 
-impl<K, A: Algorithm, C, R, S: Store<A>> fmt::Debug for RateLimitLayer<K, A, C, R, S> {
+impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> fmt::Debug for RateLimitLayer<K, A, C, R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").field("policies", &self.policies).finish_non_exhaustive()
     }
@@ -707,10 +706,12 @@ pub trait IntoPolicySet {
     fn into_policy_set(self) -> Policies<Self::PolicySet>;
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, S: Store<A>> IntoPolicySet for RateLimitLayer<K, A, C, R, S> {
-    type PolicySet = Policy<K, A, C, S>;
+impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> IntoPolicySet
+    for RateLimitLayer<K, A, C, R, L>
+{
+    type PolicySet = Policy<K, A, C, L>;
 
-    fn into_policy_set(self) -> Policies<Policy<K, A, C, S>> {
+    fn into_policy_set(self) -> Policies<Policy<K, A, C, L>> {
         Arc::unwrap_or_clone(self.policies)
     }
 }

@@ -11,27 +11,47 @@ use http::{HeaderMap, HeaderValue};
 
 use super::field_values::{self, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after};
 use super::problem_json;
-use crate::algorithm::{Algorithm, QuotaPolicy};
+use crate::algorithm::{AlgorithmInfo, QuotaPolicy};
 use crate::error::ConfigError;
 
 /// The maximum length of a name, in bytes.
 const MAX_LEN: usize = 256;
 
-/// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`Algorithm::for_each_policy`].
+/// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`AlgorithmInfo::quotas`].
 #[derive(Clone, Debug)]
 pub(super) struct PolicyNames {
     names: Box<[PolicyName]>,
+    /// The algorithm with these limits.
+    algorithm: Arc<AlgorithmInfo>,
     /// `true` if the policy is not reported to callers.
     hidden: bool,
 }
 
 impl PolicyNames {
-    pub(super) fn unnamed(algorithm: &impl Algorithm) -> Self {
-        let mut names = Vec::new();
-        algorithm.for_each_policy(&mut |policy| names.push(PolicyName::unnamed(policy)));
-        let mut names = Self { names: names.into(), hidden: false };
+    pub(super) fn unnamed(algorithm: Arc<AlgorithmInfo>) -> Self {
+        let names = algorithm.quotas().iter().map(|quota| PolicyName::unnamed(*quota)).collect();
+        let mut names = Self { names, algorithm, hidden: false };
         names.deduplicate(&mut HashSet::new());
         names
+    }
+
+    /// Returns the same names for the limits of another algorithm, which has replaced the present one.
+    pub(super) fn replaced(&self, algorithm: &Arc<AlgorithmInfo>) -> Self {
+        let quotas = algorithm.quotas();
+        let replaced = |(at, label): (usize, &PolicyName)| match quotas.get(at) {
+            Some(quota) => {
+                PolicyName { given: label.given.clone(), ..PolicyName::printable(label.name(), *quota) }
+            }
+            None => label.clone(),
+        };
+        let names = self.names.iter().enumerate().map(replaced).collect();
+        Self { names, algorithm: Arc::clone(algorithm), hidden: self.hidden }
+    }
+
+    /// Returns the algorithm with the limits that have these names.
+    #[inline]
+    pub(super) fn algorithm(&self) -> &Arc<AlgorithmInfo> {
+        &self.algorithm
     }
 
     /// Gives the name `name` to all limits. For each limit except the first, a number is appended to the name.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Tiered};
-use crate::store::Attempt;
+use crate::algorithm::info::knows_priority;
+use crate::algorithm::{Algorithm, AlgorithmInfo, Tiered};
+use crate::limiter::Attempt;
 
 /// Returns the options of each request. [`UnitCost`] is the default. The layer's method `cost` replaces the default,
 /// and `tier`, `settle` and `priority` wrap the options that are already set.
@@ -29,26 +30,14 @@ pub struct Options<A> {
 }
 
 impl<A: Algorithm> Options<A> {
-    /// Removes the priority of the request, unless `knows_priority` returns that the algorithm for the request treats
-    /// calls with priority differently from other calls.
+    /// Returns the [`Attempt`] that is passed to the limiter for the request. The policy knows the algorithm of the
+    /// generation `known`. If the algorithm queues the request, the request waits at most `max_wait`. With `None`, only
+    /// the algorithm's own maximum applies.
     #[inline]
-    pub(super) fn known_by(mut self, knows_priority: impl FnOnce(Option<&A>) -> bool) -> Self {
-        self.has_priority = self.has_priority && knows_priority(self.algorithm.as_ref());
-        self
-    }
-
-    /// Returns the [`Attempt`] that is passed to the store for the request. If the algorithm queues the request, the
-    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
-    #[inline]
-    pub(super) fn attempt(
-        &self,
-        owns_counts: bool,
-        in_shadow: bool,
-        max_wait: Option<Duration>,
-    ) -> Attempt<'_, A> {
+    pub(super) fn attempt(&self, in_shadow: bool, known: u64, max_wait: Option<Duration>) -> Attempt<'_, A> {
         let algorithm = self.algorithm.as_ref();
         let mut attempt = Attempt::with(self.cost, algorithm, self.has_priority);
-        attempt = attempt.of_layer(owns_counts, in_shadow);
+        attempt = attempt.of_policy(in_shadow, known);
         if let Some(max_wait) = max_wait {
             attempt = attempt.with_max_wait(max_wait);
         }
@@ -62,10 +51,11 @@ impl<A: Algorithm> Options<A> {
     }
 
     /// Returns the algorithm for the request, and the number of units that the request borrows if it is delayed: the
-    /// cost of a request with priority, and 0 for any other request.
-    #[inline]
-    pub(super) fn of_wait(self) -> (Option<A>, u64) {
-        let borrows = if self.has_priority { self.cost } else { 0 };
+    /// cost of a request with priority, and 0 for any other request. `limiter` is the algorithm of the limiter.
+    pub(super) fn of_wait(self, limiter: &AlgorithmInfo) -> (Option<A>, u64) {
+        let knows_priority =
+            || self.algorithm.as_ref().map_or_else(|| limiter.knows_priority(), knows_priority);
+        let borrows = if self.has_priority && knows_priority() { self.cost } else { 0 };
         (self.algorithm, borrows)
     }
 }

@@ -2,13 +2,15 @@
 //! made.
 
 use std::mem;
+use std::sync::Arc;
 
 use super::info::PolicyInfo;
+use super::names::PolicyNames;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
+use crate::limiter::{Permit, Reservation};
 use crate::stats::{CallOutcome, Event, Timeline};
-use crate::store::{Permit, Reservation};
 
 /// The decision of one policy, with what is needed until the response is made.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct Outcome {
     /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
     /// neither a permit nor such a charge.
     reservation: Reservation,
+    /// The names of the policy for the algorithm that decided the request. `None` if these are the policy's first names.
+    names: Option<Arc<PolicyNames>>,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     details: Option<Box<OutcomeDetails>>,
 }
@@ -26,39 +30,38 @@ pub struct Outcome {
 /// The part of an [`Outcome`] that few requests have.
 #[derive(Debug, Default)]
 pub(super) struct OutcomeDetails {
-    /// The quotas of the algorithm that decided the request. Empty if these are the quotas with which the policy was
-    /// created.
+    /// The quotas of the algorithm that a function chose for the request. Empty if there is no such algorithm.
     quotas: Vec<QuotaPolicy>,
-    /// `true` if a function chose the algorithm for the request.
-    is_tiered: bool,
     /// The units that the call has borrowed from the next window.
     borrowed: u64,
 }
 
 impl OutcomeDetails {
-    /// Creates the details of a decision that `algorithm` made.
-    pub(super) fn boxed(algorithm: &impl Algorithm, is_tiered: bool) -> Box<Self> {
+    /// Creates the details of a decision by the algorithm that a function chose for the request.
+    fn of_tier(algorithm: &impl Algorithm) -> Box<Self> {
         let mut quotas = Vec::new();
         algorithm.for_each_policy(&mut |quota| quotas.push(quota));
-        Box::new(Self { quotas, is_tiered, borrowed: 0 })
+        Box::new(Self { quotas, borrowed: 0 })
     }
 }
 
 impl Outcome {
-    /// Creates an outcome without a reservation and without details.
-    #[inline]
-    pub(super) fn new(decision: Decision, is_shadow: bool) -> Self {
-        Self::with(decision, is_shadow, Reservation::default(), None)
-    }
-
+    /// Creates the outcome of a request. `names` are the policy's names for the algorithm that decided it, or `None` if
+    /// these are the policy's first names.
     #[inline(always)]
-    pub(super) fn with(
+    pub(super) fn new(
         decision: Decision,
         is_shadow: bool,
         reservation: Reservation,
-        details: Option<Box<OutcomeDetails>>,
+        names: Option<Arc<PolicyNames>>,
     ) -> Self {
-        Self { decision, is_shadow, reservation, details }
+        Self { decision, is_shadow, reservation, names, details: None }
+    }
+
+    /// Returns the names of the policy for the algorithm that decided the request.
+    #[inline]
+    pub(super) fn names<'a>(&'a self, info: &'a PolicyInfo) -> &'a PolicyNames {
+        self.names.as_deref().unwrap_or(info.names())
     }
 
     #[inline]
@@ -72,36 +75,33 @@ impl Outcome {
         self.is_shadow
     }
 
-    /// Returns the quotas of the algorithm that decided the request. Empty if these are the quotas with which the
-    /// policy was created.
+    /// Returns the quotas of the algorithm that a function chose for the request. Empty if there is no such algorithm.
     #[inline]
     pub(super) fn quotas(&self) -> &[QuotaPolicy] {
         self.details.as_ref().map_or(&[], |details| &details.quotas)
     }
 
-    /// Returns whether a function chose the algorithm for the request.
-    #[inline]
-    pub(super) fn is_tiered(&self) -> bool {
-        self.details.as_ref().is_some_and(|details| details.is_tiered)
-    }
-
+    /// Sets the algorithm that a function chose for the request.
     #[inline(always)]
-    pub(super) fn set_details(&mut self, details: Option<Box<OutcomeDetails>>) {
-        self.details = details;
+    pub(super) fn set_tier(&mut self, tier: Option<&impl Algorithm>) {
+        // Without this test, the assignment would drop the old value for each request.
+        if let Some(tier) = tier {
+            self.details = Some(OutcomeDetails::of_tier(tier));
+        }
     }
 
-    /// Settles the call, if it has a reservation and `actual` returns its cost. Returns whether this has changed the
-    /// decision.
+    /// Settles the call, if it has a reservation and `actual` returns its cost. `info` is that of the policy.
     #[inline]
-    pub(super) fn settle(&mut self, actual: impl FnOnce() -> Option<u64>) -> bool {
+    pub(super) fn settle(&mut self, info: &PolicyInfo, actual: impl FnOnce() -> Option<u64>) {
         if !self.reservation.is_empty()
             && let Some(actual) = actual()
-            && let Some(decision) = mem::take(&mut self.reservation).settle(actual)
+            && let Some((decision, algorithm)) = mem::take(&mut self.reservation).settle_with_info(actual)
         {
             self.decision = decision.with_delay(Nanos::from(self.decision.delay()).0);
-            return true;
+            if let Some(algorithm) = algorithm {
+                self.names = info.names_for(&algorithm);
+            }
         }
-        false
     }
 
     /// Sets the number of units that the call has borrowed from the next window.

@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::info::PolicyInfo;
 use super::outcome::Outcome;
+use crate::error::BoxError;
 use crate::key::KeyError;
-use crate::stats::{PolicyStats, StoreStats};
-use crate::store::BoxError;
+use crate::limiter::joint::Few;
+use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
 /// contains the keys, the limiters and the options, and decides the requests.
@@ -62,7 +64,7 @@ impl<P> Policies<P> {
 pub trait PolicyCount {
     const COUNT: usize;
 
-    /// `true` if the store of a policy [can fail](crate::store::Store::CAN_FAIL).
+    /// `true` if the limiter of a policy can fail to decide a request.
     const CAN_FAIL: bool;
 
     /// Returns whether a request can be queued. If not, [`PolicySet::decide_request`] does not use `max_wait`.
@@ -115,7 +117,29 @@ pub trait PolicySet<Req>: PolicyCount {
 pub trait SettlePolicies<Res>: PolicyCount {
     /// Settles the call of each outcome that has a reservation, if the policy's options return an actual cost for the
     /// response. `outcomes` has one element for each policy.
-    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
+    fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res);
+}
+
+/// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision, each
+/// of the policies counts the request as cancelled.
+#[derive(Debug)]
+pub(super) struct Undecided(Few<Arc<CallCounts>>);
+
+impl Undecided {
+    pub(super) fn new(counts: impl IntoIterator<Item = Arc<CallCounts>>) -> Self {
+        Self(counts.into_iter().collect())
+    }
+
+    /// Records that the request is decided.
+    pub(super) fn end(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
+    }
 }
 
 /// A verdict, or the wait for a verdict.

@@ -1,9 +1,9 @@
 //! One policy: the extractor of the key, the limiter and the options, whose types are generic. The policy's
 //! [`PolicyInfo`], whose type is the same for all policies, has the name, the settings and the counters.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -13,45 +13,46 @@ use pin_project_lite::pin_project;
 
 use super::info::PolicyInfo;
 use super::joint::{JointOutcomes, JointParts, JointPolicy};
-use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
-use super::outcome::{Outcome, OutcomeDetails};
-use super::policies::{Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
-use crate::algorithm::{Algorithm, holds_requests};
-use crate::decision::Decision;
-use crate::key::{KeyError, KeyExtractor, StoreKey};
-use crate::limiter::RateLimiter;
-use crate::stats::{CallCounts, CallOutcome, StoreStats};
-use crate::store::{
-    Acquired, BoxError, Decided, JointKind, JointStore, KeyedStore, MemoryStore, Reservation, Store,
+use super::options::{RequestOptions, SettleResponse, UnitCost};
+use super::outcome::Outcome;
+use super::policies::{
+    Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict,
 };
+use crate::algorithm::Algorithm;
+use crate::error::BoxError;
+use crate::key::{KeyError, KeyExtractor, StoreKey};
+use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
+use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter};
+use crate::stats::{CallOutcome, StoreStats};
 
 /// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
 /// its cost.
-pub struct Policy<K, A: Algorithm, C = UnitCost, S = MemoryStore<A>> {
+pub struct Policy<K, A: Algorithm, C = UnitCost, L = RateLimiter<A>> {
     key: K,
-    limiter: RateLimiter<A, S>,
+    limiter: L,
     options: C,
+    algorithm: PhantomData<fn() -> A>,
 }
 
-impl<K, A: Algorithm, S: Store<A>> Policy<K, A, UnitCost, S> {
-    pub(super) fn new(key: K, limiter: RateLimiter<A, S>) -> Policies<Self> {
-        let info = PolicyInfo::new(&*limiter.algorithm(), limiter.store().new_counts());
-        Policies::single(info, Self { key, limiter, options: UnitCost })
+impl<K, A: Algorithm, L: Limiter<Algorithm = A>> Policy<K, A, UnitCost, L> {
+    pub(super) fn new(key: K, limiter: L) -> Policies<Self> {
+        let info = PolicyInfo::new(limiter.info());
+        Policies::single(info, Self { key, limiter, options: UnitCost, algorithm: PhantomData })
     }
 }
 
-impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
     #[inline]
-    pub(super) fn limiter(&self) -> &RateLimiter<A, S> {
+    pub(super) fn limiter(&self) -> &L {
         &self.limiter
     }
 
-    pub(super) fn map_key<L>(self, f: impl FnOnce(K) -> L) -> Policy<L, A, C, S> {
-        Policy { key: f(self.key), limiter: self.limiter, options: self.options }
+    pub(super) fn map_key<M>(self, f: impl FnOnce(K) -> M) -> Policy<M, A, C, L> {
+        Policy { key: f(self.key), limiter: self.limiter, options: self.options, algorithm: PhantomData }
     }
 
-    pub(super) fn map_options<D>(self, f: impl FnOnce(C) -> D) -> Policy<K, A, D, S> {
-        Policy { key: self.key, limiter: self.limiter, options: f(self.options) }
+    pub(super) fn map_options<D>(self, f: impl FnOnce(C) -> D) -> Policy<K, A, D, L> {
+        Policy { key: self.key, limiter: self.limiter, options: f(self.options), algorithm: PhantomData }
     }
 
     /// Lets the extractor count the key of a request that this policy denied, if the extractor counts denied keys.
@@ -81,7 +82,7 @@ impl<K, A: Algorithm, C, S> Policy<K, A, C, S> {
     }
 }
 
-impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     /// Returns the key to which the request is charged, or `None` if the request is not limited.
     #[inline(always)]
     fn key<Req>(&self, info: &PolicyInfo, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
@@ -91,30 +92,6 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         match self.key.extract(request) {
             Ok(key) => Ok(key.map(StoreKey::Key)),
             Err(error) => info.without_key(error),
-        }
-    }
-
-    /// Returns the options of the request. The request has priority only if its algorithm treats calls with priority
-    /// differently from other calls.
-    #[inline(always)]
-    fn request_options<Req>(&self, request: &Req, key: &StoreKey<K::Key>) -> Options<A>
-    where
-        K: KeyExtractor<Req>,
-        C: RequestOptions<Req, K::Key, A>,
-    {
-        let options = self.options.options(request, key.key());
-        options.known_by(|algorithm| self.limiter.knows_priority(algorithm))
-    }
-
-    /// Returns the details of an outcome, with the quotas of the algorithm that decided the request. That is
-    /// `algorithm` or, if this is `None`, the limiter's own algorithm. Returns `None` if the quotas are still those of
-    /// the policy's `PolicyInfo`.
-    #[inline(always)]
-    fn details(&self, algorithm: Option<&A>) -> Option<Box<OutcomeDetails>> {
-        match (algorithm, self.limiter.algorithm()) {
-            (Some(algorithm), _) => Some(OutcomeDetails::boxed(algorithm, true)),
-            (None, Cow::Owned(replacement)) => Some(OutcomeDetails::boxed(&replacement, false)),
-            (None, Cow::Borrowed(_)) => None,
         }
     }
 
@@ -128,61 +105,64 @@ impl<K, A: Algorithm, C, S: Store<A>> Policy<K, A, C, S> {
         key: &StoreKey<K::Key>,
         max_wait: Option<Duration>,
         outcome: &mut Option<Outcome>,
-    ) -> Progress<PolicyWait<S::Wait, A>>
+    ) -> Progress<PolicyWait<L::Wait, A>>
     where
         K: KeyExtractor<Req>,
         C: RequestOptions<Req, K::Key, A>,
-        S: KeyedStore<A, StoreKey<K::Key>>,
+        L: LimiterFor<StoreKey<K::Key>>,
     {
-        let options = self.request_options(request, key);
+        let options = self.options.options(request, key.key());
         let in_shadow = info.is_in_shadow();
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        let store = self.limiter.store();
-        match store.acquire(store.key(key), options.attempt(S::OWNS_COUNTS, in_shadow, max_wait)) {
-            Acquired::Ready(decision, reservation) => {
-                info.calls().add_decision(&decision, in_shadow);
-                let decided = outcome.insert(Outcome::with(decision, in_shadow, reservation, None));
-                // Without this test, the assignment would drop the old value for each request.
-                if let Some(details) = self.details(options.algorithm()) {
-                    decided.set_details(Some(details));
+        let names = info.replaced_names();
+        let known = names.as_deref().unwrap_or(info.names()).algorithm();
+        let (decision, reservation, names) =
+            match self.limiter.acquire(key, options.attempt(in_shadow, known.generation(), max_wait)) {
+                Acquired::Ready(decision, reservation) => (decision, reservation, names),
+                Acquired::Replaced(decided) => {
+                    let Decided { decision, reservation, info: algorithm } = *decided;
+                    (decision, reservation, algorithm.and_then(|algorithm| info.names_for(&algorithm)))
                 }
-                Progress::Ready(verdict(info, decided))
-            }
-            Acquired::Pending(wait) => {
-                if S::OWNS_COUNTS {
-                    info.calls().add(CallOutcome::Queued);
+                Acquired::Pending(wait) => {
+                    if L::IS_LOCAL {
+                        info.calls().add(CallOutcome::Queued);
+                    }
+                    let (algorithm, borrows) = options.of_wait(known);
+                    let undecided = Undecided::new([Arc::clone(info.calls())]);
+                    return Progress::Pending(PolicyWait { wait, algorithm, borrows, undecided });
                 }
-                let (algorithm, borrows) = options.of_wait();
-                Progress::Pending(PolicyWait::new(wait, algorithm, borrows, Arc::clone(info.calls())))
-            }
-        }
+            };
+        info.calls().add_decision(&decision, in_shadow);
+        let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation, names));
+        decided.set_tier(options.algorithm());
+        Progress::Ready(verdict(info, decided))
     }
 }
 
-impl<K, A: Algorithm, C, S: Store<A>> PolicyCount for Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> PolicyCount for Policy<K, A, C, L> {
     const COUNT: usize = 1;
-    const CAN_FAIL: bool = S::CAN_FAIL;
+    const CAN_FAIL: bool = !L::IS_LOCAL;
 
     #[inline]
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool {
-        infos[0].is_tiered() || holds_requests(&*self.limiter.algorithm())
+        infos[0].may_queue()
     }
 
     fn store_stats(&self, all: &mut Vec<StoreStats>) {
-        all.push(self.limiter.store().stats());
+        all.push(self.limiter.stats().store);
     }
 }
 
-impl<Req, K, A, C, S> PolicySet<Req> for Policy<K, A, C, S>
+impl<Req, K, A, C, L> PolicySet<Req> for Policy<K, A, C, L>
 where
     K: KeyExtractor<Req>,
     A: Algorithm,
     C: RequestOptions<Req, K::Key, A>,
-    S: KeyedStore<A, StoreKey<K::Key>>,
+    L: LimiterFor<StoreKey<K::Key>, Algorithm = A>,
 {
     type Outcomes = [Option<Outcome>; 1];
-    type Wait = PolicyWait<S::Wait, A>;
+    type Wait = PolicyWait<L::Wait, A>;
 
     #[inline(always)]
     fn decide_request(
@@ -209,14 +189,17 @@ where
     ) -> Verdict {
         let info = &infos[0];
         match waited {
-            Ok(WaitResult { decision, algorithm, reservation, borrows }) => {
+            Ok(WaitResult { decided, algorithm: tier, borrows }) => {
                 info.log_store_decided();
-                let (is_shadow, details) = (info.is_in_shadow(), self.details(algorithm.as_ref()));
-                if !S::OWNS_COUNTS && decision.is_delayed() {
+                let Decided { decision, reservation, info: algorithm } = decided;
+                let is_shadow = info.is_in_shadow();
+                if !L::IS_LOCAL && decision.is_delayed() {
                     info.calls().add(CallOutcome::Queued);
                 }
                 info.calls().add_decision(&decision, is_shadow);
-                let decided = outcome.insert(Outcome::with(decision, is_shadow, reservation, details));
+                let names = algorithm.and_then(|algorithm| info.names_for(&algorithm));
+                let decided = outcome.insert(Outcome::new(decision, is_shadow, reservation, names));
+                decided.set_tier(tier.as_ref());
                 decided.set_borrowed(borrows);
                 verdict(info, decided)
             }
@@ -229,49 +212,55 @@ where
     }
 }
 
-impl<Res, K, A: Algorithm, C: SettleResponse<Res>, S: Store<A>> SettlePolicies<Res> for Policy<K, A, C, S> {
-    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
-        if let [Some(outcome)] = outcomes
-            && outcome.settle(|| self.options.actual(response))
-            && !outcome.is_tiered()
-        {
-            outcome.set_details(self.details(None));
+impl<Res, K, A: Algorithm, C: SettleResponse<Res>, L: Limiter<Algorithm = A>> SettlePolicies<Res>
+    for Policy<K, A, C, L>
+{
+    fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res) {
+        if let [Some(outcome)] = outcomes {
+            outcome.settle(&infos[0], || self.options.actual(response));
         }
     }
 }
 
-impl<Req, K, A, C, S> JointPolicy<Req> for Policy<K, A, C, S>
+impl<Req, K, A, C, L> JointPolicy<Req> for Policy<K, A, C, L>
 where
     K: KeyExtractor<Req>,
     A: Algorithm,
     C: RequestOptions<Req, K::Key, A>,
-    S: JointStore<A, StoreKey<K::Key>>,
+    L: JointLimiter<StoreKey<K::Key>, Algorithm = A>,
 {
-    type Kind = S::Kind;
+    type Kind = L::Kind;
 
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-        parts: &mut JointParts<'a, S::Kind>,
+        parts: &mut JointParts<'a, L::Kind>,
     ) -> Result<(), KeyError> {
         let (info, in_shadow) = (&infos[0], infos[0].is_in_shadow());
-        let key = self.key(info, request)?.filter(|_| !in_shadow || S::Kind::DECIDES_SHADOWS);
+        let key = self.key(info, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
-            let options = self.request_options(request, &key);
-            let attempt = options.attempt(S::OWNS_COUNTS, in_shadow, max_wait);
-            self.limiter.store().joint_part(&key, attempt, info.calls())
+            let options = self.options.options(request, key.key());
+            let known = info.names().algorithm().generation();
+            self.limiter.joint_part(&key, options.attempt(in_shadow, known, max_wait))
         }));
         Ok(())
     }
 
-    fn finish(&self, decided: &mut [Option<Decided>], outcomes: &mut JointOutcomes) {
+    fn finish(
+        &self,
+        infos: &[PolicyInfo],
+        decided: &mut [Option<JointDecided>],
+        outcomes: &mut JointOutcomes,
+    ) {
+        let info = &infos[0];
         outcomes.push(decided[0].take().map(
-            |Decided { decision, algorithm, reservation, borrowed, is_shadow }| {
-                let algorithm = algorithm.as_deref().and_then(|algorithm| algorithm.downcast_ref());
-                let details = self.details(algorithm);
-                let mut outcome = Outcome::with(decision, is_shadow, reservation, details);
+            |JointDecided { decided, algorithm: tier, borrowed, is_shadow }| {
+                let Decided { decision, reservation, info: algorithm } = decided;
+                let names = algorithm.and_then(|algorithm| info.names_for(&algorithm));
+                let mut outcome = Outcome::new(decision, is_shadow, reservation, names);
+                outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
                 outcome.set_borrowed(borrowed);
                 outcome
             },
@@ -285,7 +274,7 @@ where
             && !outcome.decision().is_allowed()
         {
             info.record_shadow_denial(outcome.decision());
-        } else if !S::Kind::DECIDES_SHADOWS
+        } else if !L::Kind::DECIDES_SHADOWS
             && info.is_in_shadow()
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
@@ -300,15 +289,16 @@ where
     }
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, S: Clone> Clone for Policy<K, A, C, S> {
+impl<K: Clone, A: Algorithm, C: Clone, L: Clone> Clone for Policy<K, A, C, L> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), limiter: self.limiter.clone(), options: self.options.clone() }
+        let (key, limiter, options) = (self.key.clone(), self.limiter.clone(), self.options.clone());
+        Self { key, limiter, options, algorithm: PhantomData }
     }
 }
 
-impl<K, A: Algorithm, C, S: Store<A>> fmt::Debug for Policy<K, A, C, S> {
+impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> fmt::Debug for Policy<K, A, C, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy").field("limiter", &self.limiter).finish_non_exhaustive()
+        f.debug_struct("Policy").field("algorithm", &self.limiter.info()).finish_non_exhaustive()
     }
 }
 
@@ -325,12 +315,11 @@ fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
     }
 }
 
-/// The result of a wait: the decision on the call, its algorithm, its reservation, and the units that it borrows.
+/// The result of a wait: the decision on the call, the algorithm that the call chose, and the units that it borrows.
 #[derive(Debug)]
 pub struct WaitResult<A> {
-    decision: Decision,
+    decided: Decided,
     algorithm: Option<A>,
-    reservation: Reservation,
     /// The number of units that the call has borrowed from the next window if it was delayed: the cost of a call with
     /// priority, and 0 for any other call. If the call was not delayed, this number has no meaning.
     borrows: u64,
@@ -349,28 +338,9 @@ pin_project! {
     }
 }
 
-impl<W, A> PolicyWait<W, A> {
-    /// Creates the wait of a call. If the call is delayed, it borrows `borrows` units. If the wait is dropped before
-    /// the decision, the call is counted in `calls` as cancelled.
-    fn new(wait: W, algorithm: Option<A>, borrows: u64, calls: Arc<CallCounts>) -> Self {
-        Self { wait, algorithm, borrows, undecided: Undecided(Some(calls)) }
-    }
-}
-
-/// The counters of a call that is not decided yet. If this value is dropped before the decision, the call is counted as
-/// cancelled. `None` once the call has been decided.
-#[derive(Debug)]
-struct Undecided(Option<Arc<CallCounts>>);
-
-impl Drop for Undecided {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|calls| calls.add(CallOutcome::Cancelled));
-    }
-}
-
 impl<W, A, E> Future for PolicyWait<W, A>
 where
-    W: Future<Output = Result<(Decision, Reservation), E>>,
+    W: Future<Output = Result<Decided, E>>,
     E: Into<BoxError>,
 {
     type Output = Result<WaitResult<A>, BoxError>;
@@ -378,13 +348,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let decided = ready!(this.wait.poll(cx));
-        this.undecided.0 = None;
-        let (decision, reservation) = decided.map_err(Into::into)?;
-        Poll::Ready(Ok(WaitResult {
-            decision,
-            algorithm: this.algorithm.take(),
-            reservation,
-            borrows: *this.borrows,
-        }))
+        this.undecided.end();
+        let decided = decided.map_err(Into::into)?;
+        Poll::Ready(Ok(WaitResult { decided, algorithm: this.algorithm.take(), borrows: *this.borrows }))
     }
 }

@@ -16,8 +16,8 @@ use super::outcome::{limited, record_decisions, record_end, shadow_denial, take_
 use super::policies::{Policies, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
 use super::respond::{Rejection, Responder, StoreError, reports};
 use crate::clock::Nanos;
+use crate::error::BoxError;
 use crate::observe;
-use crate::store::BoxError;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
@@ -406,7 +406,7 @@ impl<P, R> SharedPart<P, R> {
             record_end(infos, outcomes, admitted.started, answered.is_ok());
         }
         if let Ok(response) = &answered {
-            policies.settle(outcomes, response);
+            policies.settle(infos, outcomes, response);
         }
         Poll::Ready(match answered {
             Ok(response) => {

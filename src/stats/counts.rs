@@ -4,8 +4,7 @@
 //! read-modify-write. The threads that have no number share one cell, to which they add atomically.
 
 use std::array::from_fn;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::decision::Decision;
 use crate::sys::thread_number::{THREADS, thread_number};
@@ -28,7 +27,7 @@ pub struct CallStats {
     /// Calls that were denied because the queue of their key was full, or because `max_queued` calls were queued
     /// already. These include queued calls that newer calls have displaced.
     pub queue_full: u64,
-    /// Calls that were denied because the key table had no room for their key. See [`OnFull`](crate::store::OnFull).
+    /// Calls that were denied because the key table had no room for their key. See [`OnFull`](crate::limiter::OnFull).
     pub table_full: u64,
     /// Calls that were denied because the limiter was closed.
     pub closed: u64,
@@ -108,6 +107,17 @@ impl CallOutcome {
         }
     }
 
+    /// Returns the outcome of a call that was decided together with others. `all_admitted` is `true` if all of them were
+    /// admitted.
+    #[inline]
+    pub fn of_joint(decision: &Decision, all_admitted: bool) -> Self {
+        match decision.is_allowed() {
+            true if all_admitted => Self::Admitted,
+            true => Self::DeniedByOthers,
+            false => Self::of_denial(decision, false),
+        }
+    }
+
     /// Returns the name of the outcome in events and metrics.
     pub(crate) fn label(self) -> &'static str {
         match self {
@@ -141,7 +151,8 @@ impl CallOutcome {
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
 
-/// The counters of one policy, or of the calls that are made to a limiter without a layer.
+/// The counters of one policy, or of a limiter. A limiter counts each of its calls, also those of layers, and a policy
+/// counts each of its requests. [`CallOutcome`] says what a call counts as.
 #[derive(Debug)]
 pub struct CallCounts {
     /// The cell of each thread that has a [number](thread_number).
@@ -194,69 +205,21 @@ impl CallCounts {
         from_fn(|outcome| cells().map(|cell| cell.0[outcome].load(Ordering::Relaxed)).sum())
     }
 
-    /// Adds the counts of `other`.
-    fn absorb(&self, other: &Self) {
-        for (counter, more) in self.rest.0.iter().zip(other.totals()) {
-            counter.fetch_add(more, Ordering::Relaxed);
+    /// Returns the numbers of calls.
+    pub fn stats(&self) -> CallStats {
+        let totals = self.totals();
+        let of = |outcome: CallOutcome| totals[outcome as usize];
+        CallStats {
+            admitted: of(CallOutcome::Admitted),
+            denied: of(CallOutcome::Denied),
+            queue_full: of(CallOutcome::QueueFull),
+            table_full: of(CallOutcome::TableFull),
+            closed: of(CallOutcome::Closed),
+            denied_by_others: of(CallOutcome::DeniedByOthers),
+            cancelled: of(CallOutcome::Cancelled),
+            shadow_denied: of(CallOutcome::ShadowDenied),
+            queued: of(CallOutcome::Queued),
         }
-    }
-
-    pub(crate) fn stats(&self) -> CallStats {
-        stats(self.totals())
-    }
-}
-
-fn stats(totals: [u64; OUTCOMES]) -> CallStats {
-    let of = |outcome: CallOutcome| totals[outcome as usize];
-    CallStats {
-        admitted: of(CallOutcome::Admitted),
-        denied: of(CallOutcome::Denied),
-        queue_full: of(CallOutcome::QueueFull),
-        table_full: of(CallOutcome::TableFull),
-        closed: of(CallOutcome::Closed),
-        denied_by_others: of(CallOutcome::DeniedByOthers),
-        cancelled: of(CallOutcome::Cancelled),
-        shadow_denied: of(CallOutcome::ShadowDenied),
-        queued: of(CallOutcome::Queued),
-    }
-}
-
-/// The counters of a limiter: one set for the calls that are made without a layer, and one set for each policy that
-/// uses the limiter.
-#[derive(Debug, Default)]
-pub(crate) struct CallRegistry {
-    pub(crate) direct: Arc<CallCounts>,
-    policies: Mutex<Vec<Arc<CallCounts>>>,
-}
-
-impl CallRegistry {
-    /// Creates the counters of a policy. Adds the counts of dropped policies to the counts of the calls that are made
-    /// without a layer.
-    pub(crate) fn register(&self) -> Arc<CallCounts> {
-        let counts = Arc::<CallCounts>::default();
-        let mut policies = self.lock();
-        policies.retain(|known| {
-            let is_used = Arc::strong_count(known) > 1;
-            if !is_used {
-                // This fence makes visible what was counted by the thread that dropped the last other reference.
-                fence(Ordering::Acquire);
-                self.direct.absorb(known);
-            }
-            is_used
-        });
-        policies.push(Arc::clone(&counts));
-        counts
-    }
-
-    pub(crate) fn stats(&self) -> CallStats {
-        let policies = self.lock();
-        let all = || policies.iter().chain([&self.direct]);
-        let totals: Vec<_> = all().map(|counts| counts.totals()).collect();
-        stats(from_fn(|outcome| totals.iter().map(|totals| totals[outcome]).sum()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<CallCounts>>> {
-        self.policies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -264,7 +227,7 @@ impl CallRegistry {
 mod tests {
     use super::*;
     use crate::sys::thread_number::TAKING_ALL;
-    use std::sync::Barrier;
+    use std::sync::{Barrier, PoisonError};
     use std::thread;
 
     #[test]
@@ -282,22 +245,6 @@ mod tests {
                 if decision.is_allowed() { CallOutcome::Admitted } else { CallOutcome::ShadowDenied };
             assert_eq!(CallOutcome::of(&decision, true), in_shadow);
         }
-    }
-
-    #[test]
-    fn the_counts_of_a_dropped_policy_stay_in_those_of_its_limiter() {
-        let limiter = CallRegistry::default();
-        let first = limiter.register();
-        first.add(CallOutcome::Admitted);
-        first.add(CallOutcome::Cancelled);
-        drop(first);
-        let second = limiter.register();
-        second.add(CallOutcome::Admitted);
-        limiter.direct.add(CallOutcome::Denied);
-        assert_eq!(limiter.lock().len(), 1);
-        let stats = limiter.stats();
-        assert_eq!((stats.admitted, stats.cancelled, stats.denied, stats.ended()), (2, 1, 1, 4));
-        assert_eq!((second.stats().admitted, second.stats().ended()), (1, 1));
     }
 
     #[test]

@@ -18,8 +18,8 @@ mod top_keys;
 
 #[doc(hidden)]
 pub use self::counts::CallCounts;
+pub(crate) use self::counts::CallOutcome;
 pub use self::counts::CallStats;
-pub(crate) use self::counts::{CallOutcome, CallRegistry};
 pub(crate) use self::timeline::Event;
 pub use self::timeline::{Slice, Timeline};
 pub use self::top_keys::{TopKey, TopKeys};
@@ -46,12 +46,12 @@ pub struct LimiterStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {
-    /// Keys that were evicted to make room for new keys: see [`OnFull::EvictLeastUsed`](crate::store::OnFull).
+    /// Keys that were evicted to make room for new keys: see [`OnFull::EvictLeastUsed`](crate::limiter::OnFull).
     pub evicted: u64,
     /// Evicted keys that were at their limits or locked out. At its next call, such a key has its whole quota again.
     pub evicted_at_limit: u64,
     /// Calls that were decided by a bucket that several keys share: see
-    /// [`OnFull::ShareBuckets`](crate::store::OnFull::ShareBuckets).
+    /// [`OnFull::ShareBuckets`](crate::limiter::OnFull::ShareBuckets).
     pub shared: u64,
     /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
     pub trips: u64,

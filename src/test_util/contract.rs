@@ -10,18 +10,16 @@ use super::{Case, Env, Subject, cases};
 /// The maximum time of a case. A case that takes longer fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The promises of a store. Each promise is a *case*: a test that can be run.
+/// The promises of a limiter. Each promise is a *case*: a test that can be run.
 ///
-/// Each case makes stores of its own with [`MakeStore`](crate::store::MakeStore). A panic in a case fails only that
-/// case. The [module documentation](super) has an example.
+/// Each case makes limiters of its own with [`MakeLimiter`](super::MakeLimiter). A panic in a case fails only that case. The [module documentation](super) has an example.
 #[derive(Clone, Debug)]
 pub struct Contract<M> {
     make: M,
 }
 
 impl<M: Subject> Contract<M> {
-    /// Creates the contract for the stores that `make` makes. `make` can be cloned, and is a
-    /// [`MakeStore`](crate::store::MakeStore) of stores that implement [`TestedStore`](super::TestedStore), for all
+    /// Creates the contract for the limiters that `make` makes. `make` is a [`MakeLimiter`](super::MakeLimiter) for all
     /// algorithms of the cases: `TokenBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, `LeakyBucket`,
     /// `(TokenBucket, FixedWindow)`, `Tiered<FixedWindow>` and `Lockout<FixedWindow>`.
     pub fn new(make: M) -> Self {

@@ -1,17 +1,17 @@
-//! The promises of a store, as tests that run against any store (feature `test-util`).
+//! The promises of a limiter, as tests that run against any limiter (feature `test-util`).
 //!
-//! A store of your own must keep the same promises as the stores of this crate. Otherwise, limits are not enforced
+//! A limiter of your own must keep the same promises as the limiters of this crate. Otherwise, limits are not enforced
 //! exactly. [`Contract`] verifies these promises:
 //!
 //! - counts are exact, also under concurrency;
 //! - denials charge nothing, and report exact waits;
 //! - different keys have separate budgets;
 //! - refunds, cancelled calls, settled costs and replaced algorithms have the effects that the docs describe;
-//! - a layer can use the store.
+//! - a layer can use the limiter.
 //!
-//! The tests use tokio's clock. With `start_paused`, the tests of a store that uses tokio's clock take no time, and
-//! their times are exact. The tests of other stores take about two seconds. A case fails if it takes more than a
-//! minute, or if a settlement has no effect within two seconds. There is no other upper bound on the time that a store
+//! The tests use tokio's clock. With `start_paused`, the tests of a limiter that uses tokio's clock take no time, and
+//! their times are exact. The tests of other limiters take about two seconds. A case fails if it takes more than a
+//! minute, or if a settlement has no effect within two seconds. There is no other upper bound on the time that a limiter
 //! takes to reply, so a slow machine causes no other failures.
 //!
 //! ```
@@ -25,38 +25,34 @@
 //! # }
 //! ```
 //!
-//! For a store of your own, implement [`TestedStore`]. Its methods await the replies of the store:
+//! For a limiter of your own, implement [`TestedLimiter`] and [`MakeLimiter`]:
 //!
 //! ```
-//! # use std::future::Future;
-//! # use std::pin::Pin;
-//! # use tower_throttle::algorithm::Algorithm;
-//! # use tower_throttle::key::StoreKey;
+//! use tower_throttle::RateLimiter;
+//! use tower_throttle::algorithm::Algorithm;
 //! use tower_throttle::error::BoxError;
-//! use tower_throttle::store::{CheckStore, KeyedStore, ReplaceAlgorithm, SettleStore};
-//! use tower_throttle::test_util::TestedStore;
+//! use tower_throttle::test_util::{Contract, MakeLimiter};
 //!
-//! # fn implement<A, E, S>()
-//! # where
-//! #     A: Algorithm,
-//! #     E: Into<BoxError>,
-//! #     S: SettleStore<A> + ReplaceAlgorithm<A> + KeyedStore<A, str> + KeyedStore<A, StoreKey<String>>
-//! #         + CheckStore<A>,
-//! # {
-//! # struct MyStore<S>(S);
-//! # }
-//! type Reply<T> = Pin<Box<dyn Future<Output = Result<T, std::io::Error>> + Send>>;
+//! #[derive(Clone)]
+//! struct SmallTables;
 //!
-//! // as in `impl TestedStore<A> for MyStore<A>`
-//! async fn reply<T: Send + 'static>(reply: Reply<T>) -> Result<T, BoxError> {
-//!     Ok(reply.await?)
+//! impl<A: Algorithm> MakeLimiter<A> for SmallTables {
+//!     type Limiter = RateLimiter<A>;
+//!
+//!     fn make(&self, name: &str, algorithm: A) -> Result<RateLimiter<A>, BoxError> {
+//!         Ok(RateLimiter::builder(algorithm).name(name).max_keys(1_000).build())
+//!     }
 //! }
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() {
+//! Contract::new(SmallTables).run().await.assert_passed();
+//! # }
 //! ```
 
 mod cases;
 mod contract;
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -67,53 +63,66 @@ use tokio::time::{Instant, sleep_until};
 use crate::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, Lockout, SlidingCounter, SlidingWindow, Tiered, TokenBucket,
 };
-use crate::clock::AnyClock;
 use crate::decision::Decision;
+use crate::error::BoxError;
 use crate::key::StoreKey;
-use crate::limiter::RateLimiter;
-use crate::store::{
-    Acquired, Attempt, BoxError, CheckStore, KeyedStore, MakeStore, MemoryOptions, MemoryStore, OnClose,
-    OnFull, ReplaceAlgorithm, Reservation, SettleStore, StoreSettings,
-};
+use crate::limiter::{Acquired, Attempt, Decided, LimiterFor, RateLimiter, Reservation, Settles};
 use crate::sys::random::random_u64;
 
 pub use contract::{Contract, Report};
 
-/// A store whose replies can be awaited, whether the store answers immediately or later.
-pub trait TestedStore<A: Algorithm>:
-    CheckStore<A> + SettleStore<A> + ReplaceAlgorithm<A> + KeyedStore<A, str> + KeyedStore<A, StoreKey<String>>
-{
-    /// Awaits a reply.
-    fn reply<T: Send + 'static>(reply: Self::Reply<T>) -> impl Future<Output = Result<T, BoxError>> + Send;
+/// A limiter that can be tested: it settles, has the keys of the tests, and supports what a layer does not need.
+///
+/// The methods return futures, so that limiters can reply later. A limiter that decides immediately returns
+/// [`ready`] futures.
+pub trait TestedLimiter: Settles + LimiterFor<str> + LimiterFor<StoreKey<String>> {
+    /// Charges the call, in full or not at all. Never waits in a queue. The attempt has the cost of the call and, if the
+    /// call has a tier, its [algorithm](Attempt::algorithm).
+    fn check(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, Self::Algorithm>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send;
 
-    /// Converts the output of a future of the limiter, such as the future of `acquire`.
+    /// Returns a decision that tells whether [`check`](Self::check) would admit the call. Charges nothing.
+    fn peek(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, Self::Algorithm>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send;
+
+    /// Refunds up to `cost` units that were charged to the key and still count.
+    fn refund(&self, key: &str, cost: u64) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Resets the key to the state of a new key.
+    fn reset(&self, key: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
+
+    /// Replaces the algorithm for all keys.
+    fn replace(&self, algorithm: Self::Algorithm);
+}
+
+/// A maker of limiters that can be tested.
+pub trait MakeLimiter<A: Algorithm>: Clone + Send + Sync + 'static {
+    /// The limiter.
+    type Limiter: TestedLimiter<Algorithm = A>;
+
+    /// Makes a limiter. No other limiter of the tests has this name, so that limiters share no keys, even if the
+    /// limiters of different runs use one server.
     ///
     /// # Errors
     ///
-    /// Returns the error of the store.
-    fn result<T>(output: Self::Output<T>) -> Result<T, BoxError>;
-}
-
-/// A [`MakeStore`] whose stores can be tested. This trait is implemented for all types that meet its bounds.
-#[doc(hidden)]
-pub trait MakeTested<A: Algorithm>:
-    MakeStore<A, Store: TestedStore<A>> + Clone + Send + Sync + 'static
-{
-}
-
-impl<A: Algorithm, M> MakeTested<A> for M where
-    M: MakeStore<A, Store: TestedStore<A>> + Clone + Send + Sync + 'static
-{
+    /// Returns an error if the limiter cannot be made.
+    fn make(&self, name: &str, algorithm: A) -> Result<Self::Limiter, BoxError>;
 }
 
 macro_rules! subject {
     ($($algorithm:ty),+ $(,)?) => {
-        /// A [`MakeStore`] for all algorithms of the tests. This trait is implemented for all types that meet its
+        /// A [`MakeLimiter`] for all algorithms of the tests. This trait is implemented for all types that meet its
         /// bounds.
         #[doc(hidden)]
-        pub trait Subject: $(MakeTested<$algorithm> +)+ {}
+        pub trait Subject: $(MakeLimiter<$algorithm> +)+ {}
 
-        impl<M> Subject for M where M: $(MakeTested<$algorithm> +)+ {}
+        impl<M> Subject for M where M: $(MakeLimiter<$algorithm> +)+ {}
     };
 }
 
@@ -128,36 +137,51 @@ subject![
     Lockout<FixedWindow>,
 ];
 
-/// Makes a [`MemoryStore`] with default options.
+/// Makes [`RateLimiter`]s with default options.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InMemory;
 
-impl<A: Algorithm> MakeStore<A> for InMemory {
-    type Store = MemoryStore<A>;
-    type Error = Infallible;
+impl<A: Algorithm> MakeLimiter<A> for InMemory {
+    type Limiter = RateLimiter<A>;
 
-    fn make_store(self, settings: StoreSettings<A>) -> Result<MemoryStore<A>, Infallible> {
-        let options = MemoryOptions {
-            max_keys: MemoryStore::<A>::DEFAULT_MAX_KEYS,
-            max_queued: None,
-            on_close: OnClose::default(),
-            on_full: OnFull::default(),
-        };
-        Ok(MemoryStore::with(settings.algorithm, settings.clock, options))
+    fn make(&self, name: &str, algorithm: A) -> Result<RateLimiter<A>, BoxError> {
+        Ok(RateLimiter::builder(algorithm).name(name).build())
     }
 }
 
-impl<A: Algorithm> TestedStore<A> for MemoryStore<A> {
-    fn reply<T: Send + 'static>(reply: T) -> impl Future<Output = Result<T, BoxError>> + Send {
-        ready(Ok(reply))
+impl<A: Algorithm> TestedLimiter for RateLimiter<A> {
+    fn check(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        ready(Ok(self.check_attempt(key, attempt)))
     }
 
-    fn result<T>(output: T) -> Result<T, BoxError> {
-        Ok(output)
+    fn peek(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        ready(Ok(self.peek_attempt(key, attempt)))
+    }
+
+    fn refund(&self, key: &str, cost: u64) -> impl Future<Output = Result<(), BoxError>> + Send {
+        RateLimiter::refund(self, key, cost);
+        ready(Ok(()))
+    }
+
+    fn reset(&self, key: &str) -> impl Future<Output = Result<(), BoxError>> + Send {
+        RateLimiter::reset(self, key);
+        ready(Ok(()))
+    }
+
+    fn replace(&self, algorithm: A) {
+        RateLimiter::replace(self, algorithm);
     }
 }
 
-/// The future of a case. The future panics if the store breaks the promise.
+/// The future of a case. The future panics if the limiter breaks the promise.
 type CaseFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One promise, and the function that tests the promise.
@@ -166,41 +190,40 @@ struct Case<M> {
     run: fn(Env<M>) -> CaseFuture,
 }
 
-/// The argument of a case, which makes the stores and limiters of that case.
+/// The argument of a case, which makes the limiters of that case.
 #[derive(Clone)]
 struct Env<M> {
     make: M,
 }
 
 impl<M> Env<M> {
-    /// Makes a limiter with a new store.
-    fn limiter<A: Algorithm>(&self, algorithm: A) -> Tested<A, <M as MakeStore<A>>::Store>
+    /// Makes a new limiter.
+    fn limiter<A: Algorithm>(&self, algorithm: A) -> Tested<M::Limiter>
     where
-        M: MakeTested<A>,
+        M: MakeLimiter<A>,
     {
-        // Each name is used only once, so that limiters share no keys, even if the limiters of different runs use one
-        // server.
-        let name = format!("contract-{:016x}", random_u64());
-        let settings = StoreSettings { algorithm, clock: AnyClock::default(), name: Some(name) };
-        let made = <M as MakeStore<A>>::make_store(self.make.clone(), settings);
-        let store = made.unwrap_or_else(|error| panic!("the store cannot be made: {error}"));
-        Tested { limiter: RateLimiter::with_store(store.clone()), store }
+        let made = self.make.make(&format!("contract-{:016x}", random_u64()), algorithm);
+        Tested { limiter: made.unwrap_or_else(|error| panic!("the limiter cannot be made: {error}")) }
     }
 }
 
-/// A limiter that panics on an error of the store. The panic ends the test case.
-struct Tested<A: Algorithm, S> {
-    limiter: RateLimiter<A, S>,
-    store: S,
+/// A limiter that panics on an error of the limiter. The panic ends the test case.
+#[derive(Clone)]
+struct Tested<L> {
+    limiter: L,
 }
 
-impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
+impl<L: TestedLimiter> Tested<L> {
     async fn check(&self, key: &str) -> Decision {
         self.check_n(key, 1).await
     }
 
     async fn check_n(&self, key: &str, cost: u64) -> Decision {
-        decided(S::reply(self.limiter.check_n(key, cost)).await)
+        decided(self.limiter.check(key, Attempt::new(cost)).await)
+    }
+
+    async fn check_tier(&self, key: &str, tier: &L::Algorithm) -> Decision {
+        decided(self.limiter.check(key, Attempt::new(1).with_algorithm(tier)).await)
     }
 
     async fn peek(&self, key: &str) -> Decision {
@@ -208,7 +231,7 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
     }
 
     async fn peek_n(&self, key: &str, cost: u64) -> Decision {
-        decided(S::reply(self.limiter.peek_n(key, cost)).await)
+        decided(self.limiter.peek(key, Attempt::new(cost)).await)
     }
 
     async fn remaining(&self, key: &str) -> u64 {
@@ -227,32 +250,28 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
 
     /// Takes one unit of a layer's key, which must be available. Returns the number of remaining units.
     async fn take_of(&self, key: &StoreKey<String>) -> u64 {
-        admitted(&decided(S::reply(self.limiter.check(key)).await))
+        admitted(decide(&self.limiter, key, Attempt::new(1)).await.decision())
     }
 
     async fn refund(&self, key: &str, cost: u64) {
-        decided(S::reply(self.limiter.refund(key, cost)).await);
+        decided(self.limiter.refund(key, cost).await);
     }
 
     async fn reset(&self, key: &str) {
-        decided(S::reply(self.limiter.reset(key)).await);
+        decided(self.limiter.reset(key).await);
     }
 
     async fn acquire(&self, key: &str) -> Decision {
-        decided(S::result(self.limiter.acquire(key).await))
+        *decide(&self.limiter, key, Attempt::new(1).wait()).await.decision()
     }
 
     async fn acquire_n_within(&self, key: &str, cost: u64, max_wait: Duration) -> Decision {
-        decided(S::result(self.limiter.acquire_n_within(key, cost, max_wait).await))
+        *decide(&self.limiter, key, Attempt::new(cost).wait().with_max_wait(max_wait)).await.decision()
     }
 
     /// Charges a call that will be settled. Returns the decision and the reservation.
     async fn charge(&self, key: &str, cost: u64) -> (Decision, Reservation) {
-        let key = KeyedStore::<A, str>::key(&self.store, key);
-        match self.store.acquire(key, Attempt::new(cost).with_reservation()) {
-            Acquired::Ready(decision, reservation) => (decision, reservation),
-            Acquired::Pending(wait) => decided(wait.await),
-        }
+        decide(&self.limiter, key, Attempt::new(cost).with_reservation()).await.into_parts()
     }
 
     /// Calls `check` until a call is denied. Returns the number of admitted calls, and the denial with its times.
@@ -285,12 +304,6 @@ impl<A: Algorithm, S: TestedStore<A>> Tested<A, S> {
     }
 }
 
-impl<A: Algorithm, S: Clone> Clone for Tested<A, S> {
-    fn clone(&self) -> Self {
-        Self { limiter: self.limiter.clone(), store: self.store.clone() }
-    }
-}
-
 /// A decision that was made between two readings of the clock.
 struct Timed {
     before: Instant,
@@ -315,7 +328,7 @@ fn admitted(decision: &Decision) -> u64 {
 
 #[track_caller]
 fn decided<T, E: Into<BoxError>>(result: Result<T, E>) -> T {
-    result.unwrap_or_else(|error| panic!("the store failed: {}", error.into()))
+    result.unwrap_or_else(|error| panic!("the limiter failed: {}", error.into()))
 }
 
 /// Sleeps until 1 ms after `time`, because a server's clock may count in microseconds.
@@ -323,8 +336,23 @@ async fn until(time: Instant) {
     sleep_until(time + Duration::from_millis(1)).await;
 }
 
-impl<A: Algorithm, S> fmt::Debug for Tested<A, S> {
+impl<L> fmt::Debug for Tested<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tested").finish_non_exhaustive()
+    }
+}
+
+/// Returns the decision on a call, which may wait if the attempt says so.
+async fn decide<L: LimiterFor<K>, K: ?Sized>(
+    limiter: &L,
+    key: &K,
+    attempt: Attempt<'_, L::Algorithm>,
+) -> Decided {
+    // The attempt ends before the wait, because it cannot be sent to another thread.
+    let acquired = limiter.acquire(key, attempt);
+    match acquired {
+        Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
+        Acquired::Replaced(decided) => *decided,
+        Acquired::Pending(wait) => decided(wait.await),
     }
 }

@@ -2,8 +2,8 @@ use std::fmt;
 
 use super::{PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
+use crate::error::BoxError;
 use crate::key::KeyError;
-use crate::store::BoxError;
 
 /// A responder that rejects calls with an [`Error`], for services that are not HTTP.
 ///

@@ -406,19 +406,19 @@ fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+    use crate::algorithm::{Algorithm, AlgorithmInfo, FixedWindow, SlidingWindow, TokenBucket};
     use crate::clock::Nanos;
     use crate::decision::Decision;
+    use crate::limiter::Reservation;
     use crate::middleware::info::PolicyInfo;
     use crate::middleware::outcome::Outcome;
     use crate::middleware::respond::Rejection;
     use crate::quota::Quota;
     use http::header::{AGE, RETRY_AFTER};
-    use std::sync::Arc;
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
-        let info = PolicyInfo::new(algorithm, Arc::default());
-        let outcome = Outcome::new(*decision, false);
+        let info = PolicyInfo::new(AlgorithmInfo::of(algorithm));
+        let outcome = Outcome::new(*decision, false, Reservation::default(), None);
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
@@ -434,9 +434,14 @@ mod tests {
     #[test]
     fn prebuilt_fields_are_the_same_as_any_other() {
         let algorithm = TokenBucket::new(Quota::per_minute(100));
-        let info = PolicyInfo::new(&algorithm, Arc::default());
+        let info = PolicyInfo::new(AlgorithmInfo::of(&algorithm));
         for remaining in [0, 9, 10, 99] {
-            let outcome = Outcome::new(Decision::allow(100, remaining, 60_000_000_000), false);
+            let outcome = Outcome::new(
+                Decision::allow(100, remaining, 60_000_000_000),
+                false,
+                Reservation::default(),
+                None,
+            );
             let report = PolicyReport::new(&info, &outcome);
             let [mut prebuilt, mut other] = [HeaderMap::new(), HeaderMap::new()];
             other.insert(AGE, HeaderValue::from_static("0"));
@@ -451,8 +456,9 @@ mod tests {
 
     #[test]
     fn a_limit_that_an_inner_layer_has_reported_is_not_reported_again() {
-        let info = PolicyInfo::new(&TokenBucket::new(Quota::per_minute(100)), Arc::default());
-        let outcome = Outcome::new(Decision::allow(100, 9, 60_000_000_000), false);
+        let info = PolicyInfo::new(AlgorithmInfo::of(&TokenBucket::new(Quota::per_minute(100))));
+        let outcome =
+            Outcome::new(Decision::allow(100, 9, 60_000_000_000), false, Reservation::default(), None);
         let report = PolicyReport::new(&info, &outcome);
         let (policy, item) = ("\"default\";q=100;w=60", "\"default\";r=9;t=6");
         for (name, inner, expected) in [

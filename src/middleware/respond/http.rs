@@ -15,6 +15,7 @@ use super::rejection_body::{
 };
 use super::{Decisions, PolicyReport, Rejected, Rejection, Responder};
 use crate::decision::Decision;
+use crate::limiter::Permit;
 #[cfg(feature = "axum")]
 use crate::middleware::body::SameBody;
 use crate::middleware::body::{OuterBody, ResponseBody, WrapBody};
@@ -22,7 +23,6 @@ use crate::middleware::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
 use crate::middleware::field_values::{MAX_RETRY_AFTER, NO_STORE, retry_after, retry_after_millis};
 use crate::middleware::names::PolicyName;
 use crate::middleware::shadow::ShadowDenied;
-use crate::store::Permit;
 use crate::sys::random::random_u64;
 
 /// A responder that answers rejected HTTP and gRPC requests, and keeps the error type of the service.
@@ -622,23 +622,28 @@ fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::TokenBucket;
+    use crate::algorithm::{AlgorithmInfo, TokenBucket};
     use crate::decision::Decision;
+    use crate::limiter::Reservation;
     use crate::middleware::info::PolicyInfo;
     use crate::middleware::outcome::Outcome;
     use crate::quota::Quota;
     use std::convert::Infallible;
-    use std::sync::Arc;
 
     #[test]
     fn a_usual_rejection_is_the_same_as_any_other() {
-        let info = PolicyInfo::new(&TokenBucket::new(Quota::per_minute(7)), Arc::default());
+        let info = PolicyInfo::new(AlgorithmInfo::of(&TokenBucket::new(Quota::per_minute(7))));
         let usual = HttpResponder::new().max_reported_wait(Duration::from_secs(5_000));
         // With this option, the response has an extension, and is not made from the prebuilt fields.
         let other = usual.insert_details(true);
         for wait in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
             for remaining in [0, 3] {
-                let outcome = Outcome::new(Decision::deny(7, remaining, Some(wait), wait), false);
+                let outcome = Outcome::new(
+                    Decision::deny(7, remaining, Some(wait), wait),
+                    false,
+                    Reservation::default(),
+                    None,
+                );
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {
                     let rejection = Rejection::Limited(&reports);

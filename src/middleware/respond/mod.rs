@@ -23,8 +23,9 @@ use super::names::PolicyName;
 use super::outcome::{Outcome, limited};
 use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
+use crate::error::BoxError;
 use crate::key::KeyError;
-use crate::store::{BoxError, Permit};
+use crate::limiter::Permit;
 
 pub use fields::{FieldNames, HeaderFormat, ResetFormat};
 pub use grpc::GrpcMode;
@@ -225,14 +226,14 @@ impl<'a> PolicyReport<'a> {
 
     fn label(&self) -> &'a PolicyName {
         // The index may be out of range with a custom algorithm.
-        let names = self.info.names();
+        let names = self.outcome.names(self.info);
         names.all().get(self.outcome.decision().limit_index()).unwrap_or(names.first())
     }
 
-    /// Returns the name of the policy, if the policy is not hidden, has only one limit, and this limit still has the
-    /// quota for which the [`PolicyName`] was made. Otherwise, returns `None`.
+    /// Returns the name of the policy, if the policy is not hidden, has only one limit, and the request was decided by
+    /// this limit. Otherwise, returns `None`.
     fn sole_label(&self) -> Option<&'a PolicyName> {
-        match self.info.names().all() {
+        match self.outcome.names(self.info).all() {
             [label] if !self.is_hidden() && self.outcome.quotas().is_empty() => Some(label),
             _ => None,
         }
@@ -244,11 +245,15 @@ impl<'a> PolicyReport<'a> {
         self.info.names().is_hidden()
     }
 
-    /// Returns all limits of the policy, each with its current quota. `None` means that the limit still has the quota
-    /// for which the [`PolicyName`] was made.
+    /// Returns all limits of the policy, each with its quota, if a function chose other limits for the request.
     fn limits(&self) -> impl Iterator<Item = (&'a PolicyName, Option<QuotaPolicy>)> {
         let quotas = self.outcome.quotas();
-        self.info.names().all().iter().enumerate().map(|(at, label)| (label, quotas.get(at).copied()))
+        self.outcome
+            .names(self.info)
+            .all()
+            .iter()
+            .enumerate()
+            .map(|(at, label)| (label, quotas.get(at).copied()))
     }
 
     /// Returns the policy's name.

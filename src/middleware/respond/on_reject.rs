@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::{PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
+use crate::limiter::Permit;
 use crate::middleware::drain::Drain;
-use crate::store::Permit;
 
 /// A responder that calls a function before it makes the response to a rejected call. Created by
 /// [`on_reject`](crate::middleware::RateLimitLayer::on_reject).

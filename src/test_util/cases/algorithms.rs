@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::algorithm::{FixedWindow, Tiered, TokenBucket};
+use crate::limiter::Limiter;
 use crate::quota::Quota;
-use crate::store::MakeStore;
-use crate::test_util::{Env, Subject, TestedStore, until};
+use crate::test_util::{Env, Subject, TestedLimiter, until};
 
 list! {
     a_tuple_admits_what_all_its_members_admit
@@ -60,20 +60,16 @@ async fn a_tier_has_its_own_limit<M: Subject>(env: Env<M>) {
     let (free, paid) = (FixedWindow::new(Quota::per_hour(2)), FixedWindow::new(Quota::per_hour(5)));
     let limiter = env.limiter(Tiered::new(free));
     assert_eq!(limiter.exhaust("a").await.0, 2);
-    type Made<M> = <M as MakeStore<Tiered<FixedWindow>>>::Store;
-    let tier = limiter.limiter.tier(&paid);
-    let decision = Made::<M>::reply(tier.check("b")).await;
-    assert_eq!(decision.map(|decision| (decision.limit(), decision.remaining())).ok(), Some((5, 4)));
+    let decision = limiter.check_tier("b", &Tiered::new(paid)).await;
+    assert_eq!((decision.limit(), decision.remaining()), (5, 4));
 }
 
 async fn what_one_tier_uses_counts_in_the_others<M: Subject>(env: Env<M>) {
     let (free, paid) = (FixedWindow::new(Quota::per_hour(2)), FixedWindow::new(Quota::per_hour(5)));
     let limiter = env.limiter(Tiered::new(free));
     assert_eq!(limiter.exhaust("a").await.0, 2);
-    type Made<M> = <M as MakeStore<Tiered<FixedWindow>>>::Store;
     for left in [2, 1, 0] {
-        let decision = Made::<M>::reply(limiter.limiter.tier(&paid).check("a")).await;
-        assert_eq!(decision.map(|decision| decision.remaining()).ok(), Some(left));
+        assert_eq!(limiter.check_tier("a", &Tiered::new(paid.clone())).await.remaining(), left);
     }
     assert!(!limiter.check("a").await.is_allowed());
 }
@@ -96,9 +92,9 @@ async fn a_lockout_outlasts_what_caused_it<M: Subject>(env: Env<M>) {
 
 async fn a_replaced_algorithm_is_reported<M: Subject>(env: Env<M>) {
     let limiter = env.limiter(TokenBucket::new(Quota::per_hour(10)));
-    assert_eq!(limiter.limiter.algorithm().quota(), Quota::per_hour(10));
+    assert_eq!(limiter.limiter.info().quotas()[0].quota, 10);
     limiter.limiter.replace(TokenBucket::new(Quota::per_hour(20)));
-    assert_eq!(limiter.limiter.algorithm().quota(), Quota::per_hour(20));
+    assert_eq!(limiter.limiter.info().quotas()[0].quota, 20);
     assert_eq!(limiter.check("a").await.limit(), 20);
 }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
 use crate::quota::Quota;
-use crate::test_util::{Env, MakeTested, Subject, Tested, TestedStore};
+use crate::test_util::{Env, MakeLimiter, Subject, Tested, TestedLimiter};
 
 list! {
     a_token_bucket_admits_its_burst_and_no_more
@@ -41,7 +41,7 @@ list! {
 
 const SEVEN_AN_HOUR: Quota = Quota::per_hour(7);
 
-async fn admits<A: Algorithm, M: MakeTested<A>>(env: Env<M>, algorithm: A, limit: u64) {
+async fn admits<A: Algorithm, M: MakeLimiter<A>>(env: Env<M>, algorithm: A, limit: u64) {
     let limiter = env.limiter(algorithm);
     let (admitted, denied) = limiter.exhaust("a").await;
     assert_eq!(admitted, limit);
@@ -177,11 +177,10 @@ const CALLS: u64 = 20;
 const FIFTY_AN_HOUR: Quota = Quota::per_hour(50);
 
 /// Runs `call` [`CALLS`] times in each of [`TASKS`] tasks. Returns the sum of all results.
-async fn in_tasks<A, S, F, Fut>(limiter: &Tested<A, S>, call: F) -> u64
+async fn in_tasks<L, F, Fut>(limiter: &Tested<L>, call: F) -> u64
 where
-    A: Algorithm,
-    S: TestedStore<A>,
-    F: Fn(Tested<A, S>, u64) -> Fut + Clone + Send + 'static,
+    L: TestedLimiter,
+    F: Fn(Tested<L>, u64) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = u64> + Send,
 {
     let mut tasks = JoinSet::new();
@@ -199,10 +198,10 @@ where
     tasks.join_all().await.into_iter().sum()
 }
 
-async fn admits_50<A: Algorithm, M: MakeTested<A>>(env: Env<M>, algorithm: A) {
+async fn admits_50<A: Algorithm, M: MakeLimiter<A>>(env: Env<M>, algorithm: A) {
     let limiter = env.limiter(algorithm);
     let admitted =
-        in_tasks(&limiter, async |limiter: Tested<_, _>, _| u64::from(limiter.check("a").await.is_allowed()));
+        in_tasks(&limiter, async |limiter: Tested<_>, _| u64::from(limiter.check("a").await.is_allowed()));
     assert_eq!(admitted.await, 50);
 }
 

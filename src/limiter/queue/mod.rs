@@ -68,9 +68,12 @@ mod tests;
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
+use std::sync::Arc;
 use std::task::Waker;
 
-use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, QueueSlot, Semaphore, SharedPermit};
+use crate::algorithm::{
+    Algorithm, AlgorithmInfo, QueueConfig, QueueOverflow, QueueSlot, Semaphore, SharedPermit,
+};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -137,8 +140,9 @@ pub(crate) enum Enqueued {
 /// The result of polling a waiter.
 #[derive(Debug)]
 pub(crate) enum PollTurn {
-    /// The decision, and the time at which an admitted call was charged.
-    Ready(Decision, Nanos),
+    /// The decision, the time at which an admitted call was charged, and the info of the limiter's algorithm at the time
+    /// of the decision.
+    Ready(Decision, Nanos, Arc<AlgorithmInfo>),
     /// The call is not ready. Poll it again at this time, or when it is woken.
     NotBefore(Nanos),
 }
@@ -272,6 +276,8 @@ struct Released<A> {
     decision: Decision,
     /// The time at which the call was charged, if it was admitted.
     charged_at: Nanos,
+    /// The info of the limiter's algorithm at the time of the decision. `None` if it is still the current one.
+    info: Option<Arc<AlgorithmInfo>>,
     permit: SharedPermit,
 }
 
@@ -760,7 +766,15 @@ impl<A: Algorithm> Queue<A> {
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A bucket may admit a call without advancing its state to `now`.
             let charged_at = now.max(self.seen);
-            self.released.push_back(Released { ticket, cost, tier, decision, charged_at, permit });
+            self.released.push_back(Released {
+                ticket,
+                cost,
+                tier,
+                decision,
+                charged_at,
+                info: None,
+                permit,
+            });
             wake.extend(waker);
         }
         wake.extend(self.head_waker(base, state, now));
@@ -888,7 +902,7 @@ impl<A: Algorithm> Queue<A> {
     /// dropping a waker may run any code.
     pub(crate) fn ask(
         &mut self,
-        base: &A,
+        (base, info): (&A, &Arc<AlgorithmInfo>),
         state: &mut A::State,
         now: Nanos,
         ticket: u64,
@@ -899,12 +913,14 @@ impl<A: Algorithm> Queue<A> {
             if released.decision.is_allowed() {
                 released.permit.forget();
             }
-            return (PollTurn::Ready(released.decision, released.charged_at), None);
+            let info = released.info.unwrap_or_else(|| Arc::clone(info));
+            return (PollTurn::Ready(released.decision, released.charged_at, info), None);
         }
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
-            return self.time_out(base, state, now, at);
+            let (decision, spare) = self.time_out(base, state, now, at);
+            return (PollTurn::Ready(decision, now, Arc::clone(info)), spare);
         }
         // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
         // was replaced.
@@ -936,12 +952,20 @@ impl<A: Algorithm> Queue<A> {
         state: &mut A::State,
         now: Nanos,
         at: usize,
-    ) -> (PollTurn, Option<Waker>) {
+    ) -> (Decision, Option<Waker>) {
         let Some(waiter) = self.remove(base, now, at) else { unreachable!("it was found") };
         let arrival = Arrival::new(now, waiter.cost).without_wait();
         let decision = self.view(base, waiter.algorithm(base), state, now).reject(arrival);
         let decision = decision.with_delay(now.saturating_since(waiter.arrived));
-        (PollTurn::Ready(decision, now), waiter.waker)
+        (decision, waiter.waker)
+    }
+
+    /// Records that the calls that have left the queue so far were decided by the algorithm with this info, because the
+    /// algorithm is now replaced.
+    pub(crate) fn record_algorithm(&mut self, info: &Arc<AlgorithmInfo>) {
+        for released in &mut self.released {
+            released.info.get_or_insert_with(|| Arc::clone(info));
+        }
     }
 
     fn take_released(&mut self, ticket: u64) -> Option<Released<A>> {
@@ -1009,7 +1033,15 @@ impl<A: Algorithm> Queue<A> {
         let Displaced { ticket, cost, tier, arrived, waker } = displaced;
         let decision = denial.with_delay(now.saturating_since(arrived));
         let permit = SharedPermit::default();
-        self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, permit });
+        self.released.push_back(Released {
+            ticket,
+            cost,
+            tier,
+            decision,
+            charged_at: now,
+            info: None,
+            permit,
+        });
         waker
     }
 

@@ -3,21 +3,22 @@
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 use std::task::Waker;
 
+use super::attempt::Attempt;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
 use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
 use super::options::{MemoryOptions, OnFull, StoreConfig};
+use super::queue::{Arrival, PollTurn, Preview};
 use super::shard::{LockedShard, Room, Shard, Shards};
-use crate::algorithm::Algorithm;
+use crate::algorithm::info::knows_priority;
+use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::clock::{AnyClock, Nanos};
-use crate::decision::Decision;
-use crate::queue::{Arrival, PollTurn, Preview};
-use crate::stats::{CallOutcome, CallRegistry, StoreStats};
-use crate::store::Attempt;
-use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::observe;
+use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
+use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
@@ -31,17 +32,18 @@ const BUCKETS_PER_INSERT: usize = 2;
 /// of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
-    /// The algorithm with which the limiter was created. Most limiters never replace it.
-    initial: A,
-    replaced: AtomicBool,
-    replacement: RwLock<Option<A>>,
+    /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
+    current: RwLock<(A, Arc<AlgorithmInfo>)>,
+    name: Option<String>,
+    ignored_priority: std::sync::atomic::AtomicBool,
     seed: HashSeed,
     keys: Shards<A>,
     shared: SharedBuckets<A>,
     room: Room,
     clock: AnyClock,
     config: StoreConfig,
-    calls: CallRegistry,
+    /// The counts of all calls, also of those of layers.
+    calls: Arc<CallCounts>,
 }
 
 /// The buckets that are shared by keys without a place of their own: see [`OnFull::ShareBuckets`].
@@ -68,37 +70,56 @@ pub(super) enum Settled {
 
 impl<A: Algorithm> Table<A> {
     /// Creates a table with these options, in which `max_queued` calls may be queued.
-    pub(super) fn new(algorithm: A, clock: AnyClock, options: MemoryOptions, max_queued: u64) -> Self {
+    pub(super) fn new(
+        algorithm: A,
+        clock: AnyClock,
+        name: Option<String>,
+        options: MemoryOptions,
+        max_queued: u64,
+    ) -> Self {
         let MemoryOptions { max_keys, on_full, .. } = options;
+        let info = AlgorithmInfo::of(&algorithm);
         Self {
-            keys: Shards::for_keys(max_keys, &algorithm),
-            shared: SharedBuckets::new(&algorithm),
+            keys: Shards::for_keys(max_keys, &algorithm, &info),
+            shared: SharedBuckets::new(&algorithm, &info),
             room: Room::new(max_keys, on_full, &algorithm, clock.now()),
-            initial: algorithm,
-            replaced: AtomicBool::new(false),
-            replacement: RwLock::new(None),
+            current: RwLock::new((algorithm, info)),
+            name,
+            ignored_priority: false.into(),
             seed: HashSeed::random(),
             clock,
             config: StoreConfig::new(options, max_queued),
-            calls: CallRegistry::default(),
+            calls: Arc::default(),
         }
     }
 
     /// Returns the current algorithm.
     #[inline]
-    pub(super) fn algorithm(&self) -> Cow<'_, A> {
-        if !self.is_replaced() {
-            return Cow::Borrowed(&self.initial);
-        }
-        match &*self.replacement.read().unwrap_or_else(PoisonError::into_inner) {
-            Some(replacement) => Cow::Owned(replacement.clone()),
-            None => Cow::Borrowed(&self.initial),
-        }
+    pub(super) fn algorithm(&self) -> A {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    #[inline]
-    pub(super) fn is_replaced(&self) -> bool {
-        self.replaced.load(Ordering::Acquire)
+    /// Returns the info of the current algorithm.
+    pub(super) fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    /// Returns the current algorithm and its info.
+    pub(super) fn current(&self) -> (A, Arc<AlgorithmInfo>) {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns the name of the limiter, if one was set.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Logs the first call with priority whose algorithm ignores priority. `tier` is the algorithm that the call chose.
+    #[cold]
+    pub(super) fn log_ignored_priority(&self, tier: Option<&A>) {
+        if !tier.map_or_else(|| self.info().knows_priority(), knows_priority) {
+            observe::ignored_priority(&self.ignored_priority, self.name());
+        }
     }
 
     /// Returns the fingerprint of a key.
@@ -289,41 +310,31 @@ impl<A: Algorithm> Table<A> {
 
 /// What is counted.
 impl<A: Algorithm> Table<A> {
-    pub(super) fn stats(&self) -> StoreStats {
+    pub(super) fn stats(&self) -> LimiterStats {
+        LimiterStats { calls: self.calls.stats(), store: self.store_stats() }
+    }
+
+    /// Returns the counts of the key table.
+    pub(super) fn store_stats(&self) -> StoreStats {
         StoreStats { waiting: self.config.waiting().len(), shared: self.shared.calls(), ..self.room.stats() }
     }
 
     /// Returns the counts of all calls.
-    pub(super) fn calls(&self) -> &CallRegistry {
+    #[inline]
+    pub(super) fn calls(&self) -> &Arc<CallCounts> {
         &self.calls
-    }
-
-    /// Counts the decision on a call, unless a layer counts the call.
-    #[inline]
-    pub(super) fn count(&self, call: &Attempt<'_, A>, decision: &Decision) {
-        if !call.is_counted() {
-            self.calls.direct.add_decision(decision, false);
-        }
-    }
-
-    /// Counts the outcome of a call, unless a layer counts the call.
-    #[inline]
-    pub(super) fn add(&self, call: &Attempt<'_, A>, outcome: CallOutcome) {
-        if !call.is_counted() {
-            self.calls.direct.add(outcome);
-        }
     }
 }
 
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, refunds,
 /// resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. If `counts`, counts its decision with the calls that are made without a layer.
+    /// Polls a queued call. If `counts`, counts its decision.
     pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
         let asked = self.with_used(key, None, |entry, now| {
             let asked = entry.ask(now, ticket, waker);
-            if let (PollTurn::Ready(decision, _), true) = (&asked.0, counts) {
-                self.calls.direct.add_decision(decision, false);
+            if let (PollTurn::Ready(decision, ..), true) = (&asked.0, counts) {
+                self.calls.add_decision(decision, false);
             }
             asked
         });
@@ -331,11 +342,11 @@ impl<A: Algorithm> Table<A> {
         turn
     }
 
-    /// Cancels a queued call. If `counts`, counts it with the calls that are made without a layer.
+    /// Cancels a queued call. If `counts`, counts it.
     pub(super) fn abandon(&self, key: Fingerprint, ticket: u64, counts: bool) {
         drop(self.with_used(key, None, |entry, now| entry.abandon(now, ticket)));
         if counts {
-            self.calls.direct.add(CallOutcome::Cancelled);
+            self.calls.add(CallOutcome::Cancelled);
         }
     }
 
@@ -398,15 +409,15 @@ impl<A: Algorithm> Table<A> {
     /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one. Only
     /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, algorithm: A) -> Wakers {
-        let mut replacement = self.replacement.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let info = AlgorithmInfo::of(&algorithm);
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            shard.replace(&algorithm, one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace(&algorithm, &info, one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);
-        *replacement = Some(algorithm);
-        self.replaced.store(true, Ordering::Release);
+        *current = (algorithm, info);
         wake
     }
 }
@@ -500,9 +511,9 @@ impl<A: Algorithm> Table<A> {
 }
 
 impl<A: Algorithm> SharedBuckets<A> {
-    fn new(algorithm: &A) -> Self {
+    fn new(algorithm: &A, info: &Arc<AlgorithmInfo>) -> Self {
         Self {
-            shards: Shards::new(BUCKET_SHARDS, algorithm),
+            shards: Shards::new(BUCKET_SHARDS, algorithm, info),
             open: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             calls: AtomicU64::new(0),

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-use crate::algorithm::Algorithm;
+use super::queue::Arrival;
+use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::clock::Nanos;
-use crate::queue::Arrival;
 
-/// A call as it is passed to a store: the cost of the call, its algorithm and its options, such as the maximum wait.
+/// A call as it is passed to a limiter: the cost of the call, its algorithm and its options, such as the maximum wait.
 #[derive(Debug)]
 pub struct Attempt<'a, A> {
     cost: u64,
@@ -13,10 +13,10 @@ pub struct Attempt<'a, A> {
     may_wait: bool,
     max_wait: u64,
     reserves: bool,
-    /// `true` if a layer counts the call, in counters that belong to the store.
-    is_counted: bool,
     /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
     in_shadow: bool,
+    /// The generation of the algorithm that the caller knows. 0 if the caller does not ask for the algorithm.
+    known: u64,
 }
 
 impl<'a, A: Algorithm> Attempt<'a, A> {
@@ -30,8 +30,8 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
             may_wait: false,
             max_wait: u64::MAX,
             reserves: false,
-            is_counted: false,
             in_shadow: false,
+            known: 0,
         }
     }
 
@@ -39,17 +39,16 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// Sets whether a layer counts the call, in counters that belong to the store, and whether the policy of the call is
-    /// in shadow mode.
+    /// Sets whether the policy of the call is in shadow mode, and the generation of the algorithm that the policy knows.
     #[inline]
-    pub(crate) fn of_layer(self, is_counted: bool, in_shadow: bool) -> Self {
-        Self { is_counted, in_shadow, ..self }
+    pub(crate) fn of_policy(self, in_shadow: bool, known: u64) -> Self {
+        Self { in_shadow, known, ..self }
     }
 
-    /// Returns whether a layer counts the call, in counters that belong to the store.
+    /// Returns the generation of the algorithm that the caller knows, or 0 if the caller does not ask for the algorithm.
     #[inline]
-    pub(super) fn is_counted(&self) -> bool {
-        self.is_counted
+    pub(super) fn known(&self) -> u64 {
+        self.known
     }
 
     /// Returns the call as it arrives at a queue at `now`, where it may wait if `may_wait`.
@@ -96,6 +95,20 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     #[must_use]
     pub fn with_shadow(self) -> Self {
         Self { in_shadow: true, ..self }
+    }
+
+    /// Returns whether the caller knows this info of the limiter's algorithm, or does not need it. If not, the decision
+    /// must come [with the info](super::Decided::with_info): see [`Acquired::Replaced`](super::Acquired::Replaced).
+    #[inline]
+    #[must_use]
+    pub fn knows(&self, info: &AlgorithmInfo) -> bool {
+        self.knows_generation(info.generation())
+    }
+
+    /// Returns whether the caller knows the algorithm of this generation, or does not need it.
+    #[inline]
+    pub(super) fn knows_generation(&self, generation: u64) -> bool {
+        self.known == 0 || self.known == generation
     }
 
     /// Returns whether the policy of the call is in shadow mode, so that the layer forwards the call even if it is

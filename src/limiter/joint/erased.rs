@@ -8,19 +8,21 @@ use std::ptr;
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::algorithm::{Algorithm, holds_requests};
+use super::AnyAlgorithm;
+use crate::algorithm::{Algorithm, AlgorithmInfo, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued, Preview};
+use crate::limiter::attempt::Attempt;
+use crate::limiter::charge::{MemoryCharge, Reservable, permit_for};
+use crate::limiter::contract::Decided;
+use crate::limiter::entry::KeyEntry;
+use crate::limiter::fingerprint::{Fingerprint, Location};
+use crate::limiter::queue::{Arrival, Enqueued, Preview};
+use crate::limiter::reservation::Reservation;
+use crate::limiter::shard::{Existing, Shard};
+use crate::limiter::table::{Settled, Table};
+use crate::limiter::wait::QueuedAcquire;
 use crate::stats::{CallCounts, CallOutcome};
-use crate::store::joint::AnyAlgorithm;
-use crate::store::memory::charge::{MemoryCharge, Reservable, permit_for};
-use crate::store::memory::entry::KeyEntry;
-use crate::store::memory::fingerprint::{Fingerprint, Location};
-use crate::store::memory::shard::Shard;
-use crate::store::memory::table::{Settled, Table};
-use crate::store::memory::wait::QueuedAcquire;
-use crate::store::{Attempt, Reservation};
 use crate::sys::lock::SpinGuard;
 
 /// A call, as it is passed to the methods of an [`ErasedShard`].
@@ -57,15 +59,17 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
     /// Locks `key`, and decides a call of `cost` together with `others`. The argument of `others` says whether this call
-    /// is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once. The
-    /// outcome is counted in `counts`.
+    /// is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once. `known`
+    /// is the generation of the algorithm that the caller knows, or 0.
     fn decide_at_once(
         &self,
         key: Fingerprint,
         cost: u64,
-        counts: &CallCounts,
+        known: u64,
         others: &mut dyn FnMut(bool) -> Option<bool>,
-    ) -> Option<(Decision, bool)>;
+    ) -> Option<DecidedAtOnce>;
+    /// Returns the counts of the limiter's calls.
+    fn calls(&self) -> &Arc<CallCounts>;
     /// Returns the address of the lock of a location.
     fn lock(&self, location: Location) -> *const ();
     fn hold(&self, location: Location) -> Box<dyn ErasedShard + '_>;
@@ -81,9 +85,18 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     ) -> Reserve;
 }
 
-/// The future of a call in one queue. Yields the decision, the clock reading at which the call was charged, and the
-/// permit of the call.
-pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decision, Nanos, Reservation)> + Send>>;
+/// A call that was decided while the keys of all other calls were locked.
+pub(super) struct DecidedAtOnce {
+    pub(super) decision: Decision,
+    /// `true` if all calls are admitted.
+    pub(super) is_admitted: bool,
+    /// The info of the limiter's algorithm. `None` if the caller knows it.
+    pub(super) info: Option<Arc<AlgorithmInfo>>,
+}
+
+/// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
+/// the call was charged.
+pub(super) type BoxWait = Pin<Box<dyn Future<Output = (Decided, Nanos)> + Send>>;
 
 /// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
 pub(super) type Undo = Box<dyn FnOnce(Nanos) + Send>;
@@ -98,6 +111,8 @@ pub(super) trait ErasedShard {
     fn last_update(&mut self, ask: Ask<'_>) -> Nanos;
     /// Returns whether an admitted call can be settled.
     fn settles(&self) -> bool;
+    /// Returns the info of the limiter's algorithm.
+    fn info(&self) -> &Arc<AlgorithmInfo>;
     /// Returns whether an admitted call holds units until it is released.
     fn needs_release(&self, ask: Ask<'_>) -> bool;
     /// Returns the permit of an admitted call. The permit is empty if the call needs no release.
@@ -160,6 +175,10 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         !A::NEEDS_RELEASE && !self.shard.is_closed()
     }
 
+    fn info(&self) -> &Arc<AlgorithmInfo> {
+        self.shard.info()
+    }
+
     fn needs_release(&self, ask: Ask<'_>) -> bool {
         ask.cost > 0 && A::NEEDS_RELEASE && !self.shard.is_closed()
     }
@@ -180,7 +199,7 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         Box::pin(async move {
             let mut wait = pin!(wait);
             match wait.as_mut().await {
-                Ok((decision, reservation)) => (decision, wait.charged_at(), reservation),
+                Ok(decided) => (decided, wait.charged_at()),
                 Err(never) => match never {},
             }
         })
@@ -222,6 +241,10 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
         Arc::as_ptr(self).cast()
     }
 
+    fn calls(&self) -> &Arc<CallCounts> {
+        (**self).calls()
+    }
+
     fn warn_if_full(&self) {
         (**self).warn_if_full();
     }
@@ -234,31 +257,30 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
         &self,
         key: Fingerprint,
         cost: u64,
-        counts: &CallCounts,
+        known: u64,
         others: &mut dyn FnMut(bool) -> Option<bool>,
-    ) -> Option<(Decision, bool)> {
-        if A::NEEDS_RELEASE || (**self).is_replaced() {
+    ) -> Option<DecidedAtOnce> {
+        if A::NEEDS_RELEASE {
             return None;
         }
         let table = &**self;
         let mut shard = table.of(key).lock();
         let now = table.clock().now();
-        let (algorithm, state, now) = shard.existing(key, &Attempt::new(cost), now, table.clock())?;
+        let existing = shard.existing(key, &Attempt::new(cost), now, table.clock())?;
+        let Existing { algorithm, state, now, generation, info } = existing;
         if holds_requests(algorithm) {
             return None;
         }
         let preview = algorithm.peek(state, now, cost);
         let is_admitted = others(preview.is_allowed())?;
         // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
-        let (decision, outcome) = match preview.is_allowed() && !is_admitted {
-            true => (preview, CallOutcome::DeniedByOthers),
-            false => {
-                let decision = algorithm.check(state, now, cost);
-                (decision, CallOutcome::of(&decision, false))
-            }
+        let decision = match preview.is_allowed() && !is_admitted {
+            true => preview,
+            false => algorithm.check(state, now, cost),
         };
-        counts.add(outcome);
-        Some((decision, is_admitted && decision.is_allowed()))
+        table.calls().add(CallOutcome::of_joint(&decision, is_admitted));
+        let info = (known != 0 && known != generation).then(|| Arc::clone(info));
+        Some(DecidedAtOnce { decision, is_admitted: is_admitted && decision.is_allowed(), info })
     }
 
     fn lock(&self, location: Location) -> *const () {

@@ -1,14 +1,15 @@
 //! A locked key, and all operations on the key.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::task::Waker;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
 use super::options::{OnClose, StoreConfig};
-use crate::algorithm::{Algorithm, holds_requests};
+use super::queue::{Arrival, Enqueued, Fate, Judged, PollTurn, Preview, Queue, QueueView};
+use crate::algorithm::{Algorithm, AlgorithmInfo, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Arrival, Enqueued, Fate, Judged, PollTurn, Preview, Queue, QueueView};
 
 /// The queues of the keys that have waiters.
 pub(super) type Queues<A> = HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>;
@@ -17,6 +18,8 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     key: Fingerprint,
     /// The algorithm of the limiter.
     base: &'a A,
+    /// The info of `base`.
+    info: &'a Arc<AlgorithmInfo>,
     /// The algorithm that the call chose. `None` if the call uses the limiter's algorithm.
     tier: Option<&'a A>,
     closed: bool,
@@ -31,19 +34,19 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
-    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, and `tier` the one
-    /// that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
+    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, `info` its info, and
+    /// `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
     #[inline]
     pub(super) fn new(
         key: Fingerprint,
-        base: &'a A,
+        (base, info): (&'a A, &'a Arc<AlgorithmInfo>),
         tier: Option<&'a A>,
         closed: bool,
         state: &'a mut A::State,
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> Self {
-        Self { key, base, tier, closed, state, config, queues: None, wake }
+        Self { key, base, info, tier, closed, state, config, queues: None, wake }
     }
 
     /// Gives the key a place of its own, in a shard with these queues.
@@ -184,7 +187,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held.
     pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        self.with_queue(now, |queue, base, state, _| queue.ask(base, state, now, ticket, waker))
+        let info = self.info;
+        self.with_queue(now, |queue, base, state, _| queue.ask((base, info), state, now, ticket, waker))
     }
 
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
@@ -285,6 +289,21 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     /// Releases all due waiters.
     pub(super) fn release(&mut self, now: Nanos) {
         self.change_queue(|queue, base, state, wake| queue.release(base, state, now, wake));
+    }
+
+    /// Releases due waiters before the algorithm is replaced. Records that the calls that have left the queue so far
+    /// were decided by this algorithm.
+    pub(super) fn release_before_replacement(mut self, now: Nanos) {
+        let info = self.info;
+        self.change_queue(|queue, base, state, wake| {
+            queue.release(base, state, now, wake);
+            queue.record_algorithm(info);
+        });
+    }
+
+    /// Returns the info of the limiter's algorithm.
+    pub(super) fn info(&self) -> &'a Arc<AlgorithmInfo> {
+        self.info
     }
 
     /// Runs `change`, which resets the state or converts it to another algorithm. If the key has a queue, earlier

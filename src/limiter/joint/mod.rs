@@ -1,36 +1,42 @@
 //! Calls of several limiters that are decided together: all of them are admitted, or none is.
 
+mod erased;
+mod in_memory;
+
 use std::any::Any;
 use std::future::Future;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Attempt, BoxError, KeyedStore, Reservation};
-use crate::algorithm::Algorithm;
+use super::attempt::Attempt;
+use super::contract::{Decided, LimiterFor};
+use crate::algorithm::AlgorithmInfo;
 use crate::decision::Decision;
-use crate::stats::CallCounts;
+use crate::error::BoxError;
 
-/// A store whose limiters can decide a call together with the limiters of other stores of the same kind. Only the
-/// stores of this project implement the trait.
+pub(super) use in_memory::InMemory;
+pub use in_memory::{JointRequest, JointWait, decide_in_memory};
+
+/// A limiter that can decide a call together with other limiters of the same kind. Only the limiters of this project
+/// implement the trait.
 #[diagnostic::on_unimplemented(
-    message = "the calls of a limiter with the store `{Self}` cannot be decided together with those of other limiters",
+    message = "the calls of the limiter `{Self}` cannot be decided together with those of other limiters",
     note = "layers can be joined if all of them have their state in memory, or all of them in one `RedisStore`"
 )]
-pub trait JointStore<A: Algorithm, K: ?Sized>: KeyedStore<A, K> {
-    /// The kind of the store.
+pub trait JointLimiter<K: ?Sized>: LimiterFor<K> {
+    /// The kind of the limiter.
     type Kind: JointKind;
 
-    /// Creates the part of this limiter in a joint call. The part is counted in `counts`.
+    /// Creates the part of this limiter in a joint call.
     fn joint_part<'a>(
         &'a self,
         key: &K,
-        attempt: Attempt<'_, A>,
-        counts: &'a Arc<CallCounts>,
+        attempt: Attempt<'_, Self::Algorithm>,
     ) -> <Self::Kind as JointKind>::Part<'a>;
 }
 
-/// A kind of store. The limiters of stores of one kind can decide a call together.
+/// A kind of limiter. The limiters of one kind can decide a call together.
 pub trait JointKind {
     /// The part of one limiter in a joint call.
     type Part<'a>;
@@ -45,14 +51,11 @@ pub trait JointKind {
     /// decide afterwards, one after another.
     const DECIDES_SHADOWS: bool;
 
-    /// Decides all parts without waiting and without allocation. Calls `report` with the index and the decision of each
+    /// Decides all parts without waiting and without allocation. Calls `report` for each
     /// limiter, except those from which the call is exempt. Returns whether all these limiters admit the call. Returns
     /// `None`, and changes nothing, if [`decide`](Self::decide) must decide instead.
     #[inline]
-    fn decide_at_once(
-        parts: &[Option<Self::Part<'_>>],
-        _report: &mut dyn FnMut(usize, Decision),
-    ) -> Option<bool> {
+    fn decide_at_once(parts: &[Option<Self::Part<'_>>], _report: &mut Report<'_>) -> Option<bool> {
         parts.iter().all(Option::is_none).then_some(true)
     }
 
@@ -60,7 +63,11 @@ pub trait JointKind {
     fn decide(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
 }
 
-/// The outcome of a joint decision. In [`AllDecisions`], `None` stands for a call that is not limited.
+/// A function that takes the index and the decision of a limiter, and the info of its algorithm, unless the caller
+/// knows it.
+pub type Report<'r> = dyn FnMut(usize, Decision, Option<Arc<AlgorithmInfo>>) + 'r;
+
+/// The outcome of a joint decision.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -69,19 +76,18 @@ pub trait JointKind {
 pub enum JointOutcome<W> {
     /// All calls are decided.
     Ready(AllDecisions),
-    /// A call waits. This future has the decisions.
-    Pending(W),
+    /// A call waits. This future has the decisions. The list contains the index of each limiter in whose queue the call
+    /// is known to be.
+    Pending(W, Few<usize>),
 }
 
 /// The outcome of one of several calls.
 #[derive(Debug)]
-pub struct Decided {
-    /// The decision.
-    pub decision: Decision,
+pub struct JointDecided {
+    /// The decision and the reservation of the call.
+    pub decided: Decided,
     /// The algorithm that the call chose, if it chose one.
     pub algorithm: Option<AnyAlgorithm>,
-    /// The permit of the call, or the charge of a call that can be settled. Empty if there is neither.
-    pub reservation: Reservation,
     /// The units that the call has borrowed from the next window.
     pub borrowed: u64,
     /// `true` if the decision was made in shadow mode, so that it does not affect the other calls.
@@ -89,7 +95,7 @@ pub struct Decided {
 }
 
 /// The outcomes of several calls, with `None` for a call that is not limited.
-pub type AllDecisions = Few<Option<Decided>>;
+pub type AllDecisions = Few<Option<JointDecided>>;
 
 /// The algorithm that a call chose, with its type erased.
 pub type AnyAlgorithm = Box<dyn Any + Send + Sync>;

@@ -8,11 +8,11 @@ const SHARED_BITS: (u32, u32) = (8, 16);
 
 /// The options of a limiter whose state is in memory, as set in a [`Builder`](crate::limiter::Builder).
 #[derive(Clone, Copy, Debug)]
-pub struct MemoryOptions {
-    pub(crate) max_keys: usize,
-    pub(crate) max_queued: Option<usize>,
-    pub(crate) on_close: OnClose,
-    pub(crate) on_full: OnFull,
+pub(super) struct MemoryOptions {
+    pub(super) max_keys: usize,
+    pub(super) max_queued: Option<usize>,
+    pub(super) on_close: OnClose,
+    pub(super) on_full: OnFull,
 }
 
 /// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0

@@ -21,17 +21,17 @@ use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::attempt::Attempt;
 use super::entry::{KeyEntry, Queues};
 use super::eviction::{LeastUsed, Turnover, one_unit};
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
 use super::options::{OnFull, StoreConfig};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, Usage, holds_requests};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Usage, holds_requests};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::stats::StoreStats;
-use crate::store::Attempt;
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{SpinGuard, SpinLock};
 
@@ -101,7 +101,8 @@ struct ShardConfig<A: Algorithm> {
     algorithm: A,
     /// The usage up to which a key is evicted without a comparison with other keys.
     one_unit: Usage,
-    /// The number of times that the algorithm was replaced.
+    /// The info of the algorithm, and its generation, which is here to be near.
+    info: Arc<AlgorithmInfo>,
     generation: u64,
     /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
     /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
@@ -141,17 +142,30 @@ impl Drop for Place<'_> {
     }
 }
 
+/// What decides a call of a key that has a state and no queue.
+pub(super) struct Existing<'a, A: Algorithm> {
+    /// The algorithm of the call.
+    pub(super) algorithm: &'a A,
+    pub(super) state: &'a mut A::State,
+    /// The clock reading for the decision.
+    pub(super) now: Nanos,
+    /// The generation and the info of the limiter's algorithm.
+    pub(super) generation: u64,
+    pub(super) info: &'a Arc<AlgorithmInfo>,
+}
+
 impl<A: Algorithm> Shards<A> {
     /// Creates the shards of a table of at most `max_keys` keys.
-    pub(super) fn for_keys(max_keys: usize, algorithm: &A) -> Self {
-        Self::new(shard_count(max_keys), algorithm)
+    pub(super) fn for_keys(max_keys: usize, algorithm: &A, info: &Arc<AlgorithmInfo>) -> Self {
+        Self::new(shard_count(max_keys), algorithm, info)
     }
 
-    pub(super) fn new(count: usize, algorithm: &A) -> Self {
+    pub(super) fn new(count: usize, algorithm: &A, info: &Arc<AlgorithmInfo>) -> Self {
         let config = Arc::new(ShardConfig {
             algorithm: algorithm.clone(),
             one_unit: one_unit(algorithm),
-            generation: 0,
+            generation: info.generation(),
+            info: Arc::clone(info),
             first: None,
             closed: false,
         });
@@ -207,24 +221,25 @@ impl<A: Algorithm> LockedShard<A> {
             return None;
         }
         // Few calls have the key that was denied, so the denial is read before the call is examined.
-        self.denial.standing(key, now).filter(|_| is_plain(call))
+        self.denial.standing(key, now, call.known()).filter(|_| is_plain(call))
     }
 
     /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
+    /// `algorithm` is its algorithm, and `generation` the generation of that algorithm.
     #[inline]
     pub(super) fn keep_denial(
         &self,
         key: Fingerprint,
         call: &Attempt<'_, A>,
         now: Nanos,
-        algorithm: &A,
+        (algorithm, generation): (&A, u64),
         decision: &Decision,
         clock: &AnyClock,
     ) {
         // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
         let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(algorithm);
         if !decision.is_allowed() && is_kept() {
-            self.denial.keep(key, now, decision);
+            self.denial.keep(key, now, generation, decision);
         }
     }
 
@@ -236,8 +251,7 @@ impl<A: Algorithm> LockedShard<A> {
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Returns the algorithm of a call, the state of its key, and the clock reading for the decision. Returns `None` if
-    /// the key is not in the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the
+    /// Returns what decides a call. Returns `None` if the key is not in the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the
     /// common case. `now` is a clock reading from before the shard was locked.
     ///
     /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
@@ -249,14 +263,14 @@ impl<A: Algorithm> Shard<A> {
         call: &Attempt<'a, A>,
         now: Nanos,
         clock: &AnyClock,
-    ) -> Option<(&'a A, &'a mut A::State, Nanos)> {
+    ) -> Option<Existing<'a, A>> {
         let Self { config, slots, queues, .. } = self;
         let (algorithm, state) = (call.algorithm().unwrap_or(&config.algorithm), slots.get_mut(key)?);
         if config.closed || queues.contains_key(&key) {
             return None;
         }
         let now = if now < algorithm.last_update(state) { clock.now() } else { now };
-        Some((algorithm, state, now))
+        Some(Existing { algorithm, state, now, generation: config.generation, info: &config.info })
     }
 
     /// Returns the entry of a key that has a place in the shard. Returns `None` if it has none. The call uses the
@@ -314,6 +328,11 @@ impl<A: Algorithm> Shard<A> {
     /// Returns the algorithm of a call: `tier`, or the limiter's algorithm if `tier` is `None`.
     pub(super) fn algorithm<'a>(&'a self, tier: Option<&'a A>) -> &'a A {
         tier.unwrap_or(&self.config.algorithm)
+    }
+
+    /// Returns the info of the limiter's algorithm.
+    pub(super) fn info(&self) -> &Arc<AlgorithmInfo> {
+        &self.config.info
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -423,10 +442,12 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    /// Replaces the algorithm of all keys by `new`, of which a key that has used one unit has the usage `one_unit`.
+    /// Replaces the algorithm of all keys by `new` with the info `info`. A key of `new` that has used one unit has the
+    /// usage `one_unit`.
     pub(super) fn replace(
         &mut self,
         new: &A,
+        info: &Arc<AlgorithmInfo>,
         one_unit: Usage,
         room: &Room,
         config: &StoreConfig,
@@ -435,16 +456,21 @@ impl<A: Algorithm> Shard<A> {
     ) {
         let Self { config: shard, slots, queues, .. } = self;
         for (key, state) in slots.iter_mut() {
-            shard.entry(key, None, state, config, wake).with_queues(queues).release(now);
-            KeyEntry::new(key, new, None, shard.closed, state, config, wake)
+            shard.entry(key, None, state, config, wake).with_queues(queues).release_before_replacement(now);
+            KeyEntry::new(key, (new, info), None, shard.closed, state, config, wake)
                 .with_queues(queues)
                 .replace_state(now, |state| new.migrate(state, &shard.algorithm, now));
         }
         let mut first = shard.new_state(&shard.algorithm, room, now);
         new.migrate(&mut first, &shard.algorithm, now);
-        let (generation, closed) = (shard.generation + 1, shard.closed);
-        let algorithm = new.clone();
-        *shard = Arc::new(ShardConfig { algorithm, one_unit, generation, first: Some(first), closed });
+        *shard = Arc::new(ShardConfig {
+            algorithm: new.clone(),
+            one_unit,
+            generation: info.generation(),
+            info: Arc::clone(info),
+            first: Some(first),
+            closed: shard.closed,
+        });
     }
 }
 
@@ -621,7 +647,7 @@ impl<A: Algorithm> ShardConfig<A> {
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> KeyEntry<'a, A> {
-        KeyEntry::new(key, &self.algorithm, tier, self.closed, state, config, wake)
+        KeyEntry::new(key, (&self.algorithm, &self.info), tier, self.closed, state, config, wake)
     }
 
     /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at

@@ -1,4 +1,4 @@
-//! Calls on several keys, of several limiters, that are decided together: all of them are admitted, or none is.
+//! Joint calls of limiters in memory.
 //!
 //! All keys are locked while the calls are decided. First the shards of keys are locked, and then the shards of shared
 //! buckets. Within each group, the order is that of the addresses of the locks. A call on one key also locks the shared
@@ -7,8 +7,6 @@
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
 //! If the call is cancelled while it waits, the charges to the other keys are undone.
-
-mod erased;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,20 +17,21 @@ use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use self::erased::{Ask, BoxWait, ErasedLimiter, ErasedShard, Reserve, Undo};
-use super::fingerprint::{Fingerprint, Location};
-use super::table::Settled;
-use super::table::Table;
-use crate::algorithm::Algorithm;
+use super::erased::{Ask, BoxWait, DecidedAtOnce, ErasedLimiter, ErasedShard, Reserve, Undo};
+use super::{AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, Report};
+use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::clock::Nanos;
 use crate::decision::Decision;
-use crate::queue::{Enqueued, Preview};
+use crate::limiter::attempt::Attempt;
+use crate::limiter::contract::Decided;
+use crate::limiter::fingerprint::{Fingerprint, Location};
+use crate::limiter::queue::{Enqueued, Preview};
+use crate::limiter::reservation::Reservation;
+use crate::limiter::table::{Settled, Table};
 use crate::stats::{CallCounts, CallOutcome};
-use crate::store::joint::{AllDecisions, AnyAlgorithm, Decided, Few, JointKind, JointOutcome};
-use crate::store::{Attempt, Reservation};
 use crate::sys::wakers::wake_all;
 
-/// The kind of [`MemoryStore`](super::MemoryStore).
+/// The kind of [`RateLimiter`](crate::RateLimiter).
 #[derive(Debug)]
 pub struct InMemory;
 
@@ -47,7 +46,8 @@ pub struct JointRequest<'a> {
     max_wait: u64,
     /// `true` if the call asks for a reservation, so that it can be settled.
     reserves: bool,
-    counts: &'a Arc<CallCounts>,
+    /// The generation of the algorithm that the caller knows. 0 if the caller does not ask for the algorithm.
+    known: u64,
 }
 
 /// A joint call that waits in one queue, or in several queues at the same time.
@@ -65,6 +65,8 @@ pub struct JointWait {
     charged_at: Few<Nanos>,
     /// For each call, `true` if it can be settled.
     settles: Few<bool>,
+    /// For each call, the info of the algorithm at the time of the decision. `None` if the caller knows it.
+    infos: Few<Option<Arc<AlgorithmInfo>>>,
     parts: Few<Member>,
     /// The charges that must be undone in any case, with the clock readings at which they were made.
     rollbacks: Vec<(Nanos, Undo)>,
@@ -80,10 +82,7 @@ impl JointKind for InMemory {
     const DECIDES_SHADOWS: bool = false;
 
     #[inline]
-    fn decide_at_once(
-        parts: &[Option<JointRequest<'_>>],
-        report: &mut dyn FnMut(usize, Decision),
-    ) -> Option<bool> {
+    fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -> Option<bool> {
         decide_at_once(parts, report)
     }
 
@@ -94,23 +93,25 @@ impl JointKind for InMemory {
 }
 
 impl<'a> JointRequest<'a> {
-    pub(super) fn new<A: Algorithm>(
+    pub(in crate::limiter) fn new<A: Algorithm>(
         limiter: &'a Arc<Table<A>>,
         key: Fingerprint,
         call: Attempt<'_, A>,
-        counts: &'a Arc<CallCounts>,
     ) -> Self {
+        if call.has_priority() {
+            limiter.log_ignored_priority(call.algorithm());
+        }
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
         let (cost, priority, max_wait) = (call.cost(), call.has_priority(), call.max_wait_nanos());
-        let reserves = call.wants_reservation();
-        Self { limiter, key, cost, algorithm, priority, max_wait, reserves, counts }
+        let (reserves, known) = (call.wants_reservation(), call.known());
+        Self { limiter, key, cost, algorithm, priority, max_wait, reserves, known }
     }
 
     /// Locks the key, and decides the call together with `others`: see [`ErasedLimiter::decide_at_once`].
-    fn decide_at_once(&self, others: &mut dyn FnMut(bool) -> Option<bool>) -> Option<(Decision, bool)> {
+    fn decide_at_once(&self, others: &mut dyn FnMut(bool) -> Option<bool>) -> Option<DecidedAtOnce> {
         match self.reserves || self.algorithm.is_some() {
             true => None,
-            false => self.limiter.decide_at_once(self.key, self.cost, self.counts, others),
+            false => self.limiter.decide_at_once(self.key, self.cost, self.known, others),
         }
     }
 }
@@ -201,6 +202,13 @@ impl<'a> LockedShards<'a> {
         &mut *self.held[call.held].2
     }
 
+    /// Returns the info of the algorithm of a call, unless the caller knows it.
+    fn info_for(&mut self, call: &Participant<'_, '_>) -> Option<Arc<AlgorithmInfo>> {
+        let known = call.part.known;
+        let info = self.of(call).info();
+        (known != 0 && known != info.generation()).then(|| Arc::clone(info))
+    }
+
     fn preview(&mut self, call: &Participant<'_, '_>) -> Preview {
         let ask = call.ask(call.total);
         if !call.overflowed {
@@ -232,19 +240,16 @@ type ByLock<'p, 'a> = (*const (), usize, &'p JointRequest<'a>);
 /// - calls for which one of the limits queues requests, or holds units of calls in progress;
 /// - calls with a new key, with a key that has queued calls, or with two keys in one shard;
 /// - calls that ask for a reservation, or have their own algorithm;
-/// - calls of a limiter that is closed, or whose algorithm was replaced.
+/// - calls of a limiter that is closed.
 ///
 /// It is recursive: each step locks the key of one call, and runs the next step while that key is
 /// locked. The steps are in the order of the addresses of the locks. So all keys are locked when the last call is
 /// decided. When the steps return, all calls are charged, or none is. For up to four limits, nothing is allocated.
 ///
-/// Calls `report` with the index and the decision of each call that is limited. Returns whether all
-/// calls are admitted. If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts
+/// Calls `report` with the index, the decision and the info of the algorithm of each call that is limited. Returns
+/// whether all calls are admitted. If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts
 /// and reports nothing.
-fn decide_at_once(
-    parts: &[Option<JointRequest<'_>>],
-    report: &mut dyn FnMut(usize, Decision),
-) -> Option<bool> {
+fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -> Option<bool> {
     let mut calls: Few<ByLock<'_, '_>> = Few::new();
     for (at, part) in parts.iter().enumerate() {
         if let Some(part) = part {
@@ -259,15 +264,11 @@ fn decide_at_once(
 }
 
 /// Decides `calls`. `is_allowed` is `true` if all calls whose keys are locked already are allowed.
-fn decide_from(
-    calls: &[ByLock<'_, '_>],
-    is_allowed: bool,
-    report: &mut dyn FnMut(usize, Decision),
-) -> Option<bool> {
+fn decide_from(calls: &[ByLock<'_, '_>], is_allowed: bool, report: &mut Report<'_>) -> Option<bool> {
     let Some(((_, at, part), rest)) = calls.split_first() else { return Some(is_allowed) };
     let others = &mut |is_own_allowed| decide_from(rest, is_allowed && is_own_allowed, report);
-    let (decision, is_admitted) = part.decide_at_once(others)?;
-    report(*at, decision);
+    let DecidedAtOnce { decision, is_admitted, info } = part.decide_at_once(others)?;
+    report(*at, decision, info);
     Some(is_admitted)
 }
 
@@ -293,6 +294,7 @@ pub fn decide_in_memory(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Bo
         }
     }
     count(&calls, &wait, denied);
+    wait.infos = calls.iter().map(|call| shards.info_for(call)).collect();
     // For each call, the index of the call whose decision it reports, and the index of the call that is charged for it.
     let leaders: Few<(usize, usize)> = calls
         .iter()
@@ -313,18 +315,21 @@ pub fn decide_in_memory(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Bo
         let Some((part, (decides, charged))) = part.and_then(|part| Some((part, leaders.next()?))) else {
             return Member::default();
         };
-        let JointRequest { limiter, key, cost, algorithm, priority, reserves, counts, .. } = part;
+        let JointRequest { limiter, key, cost, algorithm, priority, reserves, .. } = part;
         let reserves = !denied && reserves && settles[charged];
         let reserve =
             reserves.then(|| (charged, limiter.try_reserve(key, cost, priority, algorithm.as_ref())));
-        let counts = waits.then(|| Arc::clone(counts));
+        let counts = waits.then(|| Arc::clone(limiter.calls()));
         let borrows = if priority { cost } else { 0 };
         Member { decides: Some(decides), algorithm, reserve, borrows, counts }
     };
     wait.parts = parts.into_iter().map(of_part).collect();
     match wait.may_wait.is_empty() {
         true => JointOutcome::Ready(wait.decided()),
-        false => JointOutcome::Pending(Box::new(wait)),
+        false => {
+            let queued = wait.queued();
+            JointOutcome::Pending(Box::new(wait), queued)
+        }
     }
 }
 
@@ -332,16 +337,13 @@ pub fn decide_in_memory(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Bo
 /// all calls are then counted when the wait ends.
 fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
     let outcome = |at: usize| match &wait.decisions[at] {
-        Some(decision) if denied => match CallOutcome::of(decision, false) {
-            CallOutcome::Admitted => Some(CallOutcome::DeniedByOthers),
-            outcome => Some(outcome),
-        },
+        Some(decision) if denied => Some(CallOutcome::of_joint(decision, false)),
         _ if wait.may_wait.iter().any(|(waiting, _)| *waiting == at) => Some(CallOutcome::Queued),
         _ => wait.may_wait.is_empty().then_some(CallOutcome::Admitted),
     };
     for (at, call) in calls.iter().enumerate() {
         if let Some(outcome) = outcome(at) {
-            call.part.counts.add(outcome);
+            call.part.limiter.calls().add(outcome);
         }
     }
 }
@@ -501,6 +503,13 @@ impl JointWait {
         }
     }
 
+    /// Returns the index of each limiter in whose queue the joint call is.
+    fn queued(&self) -> Few<usize> {
+        let is_queued = |call: usize| self.may_wait.iter().any(|(waiting, _)| *waiting == call);
+        let parts = self.parts.iter().enumerate();
+        parts.filter(|(_, member)| member.decides.is_some_and(is_queued)).map(|(at, _)| at).collect()
+    }
+
     /// Cancels all waits, undoes all charges, and releases all permits.
     fn roll_back(&mut self) {
         self.may_wait.clear();
@@ -514,10 +523,9 @@ impl JointWait {
         let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
         for member in &self.parts {
             let Some((counts, decides)) = member.counts.as_ref().zip(member.decides) else { continue };
-            let outcome = self.decisions[decides].map(|decision| CallOutcome::of(&decision, false));
-            counts.add(match outcome {
-                Some(CallOutcome::Admitted) | None if is_denied => CallOutcome::DeniedByOthers,
-                Some(outcome) => outcome,
+            counts.add(match &self.decisions[decides] {
+                Some(decision) => CallOutcome::of_joint(decision, !is_denied),
+                None if is_denied => CallOutcome::DeniedByOthers,
                 None => CallOutcome::Admitted,
             });
         }
@@ -526,6 +534,7 @@ impl JointWait {
     /// Returns the outcome of each call. The caller ensures that no call is waiting.
     fn decided(&mut self) -> AllDecisions {
         let (decisions, charged_at, permits) = (&self.decisions, &self.charged_at, &mut self.permits);
+        let infos = &self.infos;
         let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {
             let decision = decisions[decides?]?;
             let reserve = reserve.filter(|_| decision.is_allowed());
@@ -535,7 +544,8 @@ impl JointWait {
                 None => mem::take(&mut permits[decides?]),
             };
             let borrowed = if decision.is_delayed() { borrows } else { 0 };
-            Some(Decided { decision, algorithm, reservation, borrowed, is_shadow: false })
+            let decided = Decided { decision, reservation, info: infos[decides?].clone() };
+            Some(JointDecided { decided, algorithm, borrowed, is_shadow: false })
         };
         self.parts.drain(..).map(decided).collect()
     }
@@ -548,11 +558,12 @@ impl Future for JointWait {
         let this = &mut *self;
         let mut denied = false;
         this.may_wait.retain_mut(|(call, wait)| match wait.as_mut().poll(cx) {
-            Poll::Ready((decision, charged_at, permit)) => {
+            Poll::Ready((Decided { decision, reservation, info }, charged_at)) => {
                 this.charged_at[*call] = charged_at;
                 denied |= !decision.is_allowed();
                 this.decisions[*call] = Some(decision);
-                this.permits[*call] = permit;
+                this.permits[*call] = reservation;
+                this.infos[*call] = info;
                 false
             }
             Poll::Pending => true,

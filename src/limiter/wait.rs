@@ -10,16 +10,15 @@ use std::task::{Context as Task, Poll};
 use pin_project_lite::pin_project;
 
 use super::charge::Reservable;
+use super::contract::Decided;
 use super::fingerprint::Fingerprint;
+use super::queue::PollTurn;
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
-use crate::decision::Decision;
-use crate::queue::PollTurn;
-use crate::store::Reservation;
 
 pin_project! {
-    /// The future of a queued call of a [`MemoryStore`](super::MemoryStore).
+    /// The future of a queued call of a [`RateLimiter`](crate::RateLimiter).
     ///
     /// # Cancel safety
     ///
@@ -48,8 +47,7 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
-    /// `true` if the outcome is counted with the calls that are made without a layer. `false` if a layer or a joint
-    /// call counts it.
+    /// `true` if the outcome is counted here. `false` if a joint call counts it.
     counts: bool,
 }
 
@@ -80,7 +78,7 @@ impl<A: Algorithm> QueuedAcquire<A> {
 }
 
 impl<A: Algorithm> Future for QueuedAcquire<A> {
-    type Output = Result<(Decision, Reservation), Infallible>;
+    type Output = Result<Decided, Infallible>;
 
     /// # Panics
     ///
@@ -94,13 +92,14 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // to poll again.
         for _ in 0..2 {
             match place.table.ask(place.key, place.ticket, place.counts, cx.waker()) {
-                PollTurn::Ready(decision, charged_at) => {
+                PollTurn::Ready(decision, charged_at, info) => {
                     place.left = true;
                     *this.charged_at = charged_at;
                     this.sleep.set(None);
                     let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
                     let reservation = held.map(|held| held.reserve_at(&place.table, charged_at));
-                    return Poll::Ready(Ok((decision, reservation.unwrap_or_default())));
+                    let decided = Decided::new(decision, reservation.unwrap_or_default());
+                    return Poll::Ready(Ok(decided.with_info(info)));
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {

@@ -2,20 +2,22 @@ use std::error::Error;
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
+use crate::algorithm::AlgorithmInfo;
 use crate::decision::Decision;
 
 /// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
-/// A store creates the reservation while it decides the call, because the reservation needs the clock reading at which
+/// A limiter creates the reservation while it decides the call, because the reservation needs the clock reading at which
 /// the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is released, and
 /// a charge stays as it is.
 ///
 /// ```
-/// use tower_throttle::store::Reservation;
+/// use tower_throttle::limiter::Reservation;
 ///
 /// let reservation = Reservation::on_settle(|actual| {
 ///     println!("the call cost {actual}");
@@ -40,8 +42,9 @@ pub struct Permit(Reservation);
 
 /// The work at the end of an admitted call.
 pub trait Charge: Send + Sync {
-    /// Settles the call at its actual cost.
-    fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
+    /// Settles the call at its actual cost. Returns what [`Reservation::settle`] returns, with the info of the limiter's
+    /// algorithm at that time.
+    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement>;
 
     /// Releases the units of a call in progress.
     fn release(self: Box<Self>);
@@ -62,6 +65,10 @@ pub trait Charge: Send + Sync {
         None
     }
 }
+
+/// A decision that describes a key right after a settlement, and the info of the limiter's algorithm at that time. The
+/// info is `None` if the algorithm was never replaced.
+pub type Settlement = (Decision, Option<Arc<AlgorithmInfo>>);
 
 /// A future that is ready when a permit is lost.
 pub type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -106,9 +113,14 @@ impl Reservation {
     ///
     /// If the call was charged more than `actual`, the units of the difference that still count are refunded. If the
     /// call was charged less than `actual`, the difference is charged, but no more units than are available. Returns an
-    /// allowed decision that describes the key right after the settlement. Returns `None` if the store replies later,
-    /// if the store no longer keeps the key, or if there is nothing to settle.
-    pub fn settle(mut self, actual: u64) -> Option<Decision> {
+    /// allowed decision that describes the key right after the settlement. Returns `None` if the limiter replies later,
+    /// if the limiter no longer keeps the key, or if there is nothing to settle.
+    pub fn settle(self, actual: u64) -> Option<Decision> {
+        Some(self.settle_with_info(actual)?.0)
+    }
+
+    /// Settles the call as [`settle`](Self::settle) does. Also returns the info of the limiter's algorithm at that time.
+    pub(crate) fn settle_with_info(mut self, actual: u64) -> Option<Settlement> {
         self.0.take()?.settle(actual)
     }
 
@@ -158,7 +170,7 @@ impl fmt::Debug for Reservation {
 }
 
 impl<F: FnOnce() + Send + Sync> Charge for OnRelease<F> {
-    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
+    fn settle(self: Box<Self>, _: u64) -> Option<Settlement> {
         self.release();
         None
     }
@@ -173,8 +185,8 @@ impl<F: FnOnce() + Send + Sync> Charge for OnRelease<F> {
 }
 
 impl<F: FnOnce(u64) -> Option<Decision> + Send + Sync> Charge for OnSettle<F> {
-    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
-        (self.0)(actual)
+    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+        Some(((self.0)(actual)?, None))
     }
 
     fn release(self: Box<Self>) {}
@@ -185,8 +197,8 @@ impl<F: FnOnce(u64) -> Option<Decision> + Send + Sync> Charge for OnSettle<F> {
 }
 
 impl Charge for Merged {
-    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
-        self.0.into_iter().filter_map(|one| one.settle(actual)).last()
+    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+        self.0.into_iter().filter_map(|one| one.settle_with_info(actual)).last()
     }
 
     /// Drops all reservations. If the release of one reservation panics, the others are still released.
@@ -296,7 +308,7 @@ impl fmt::Debug for Permit {
 /// let _permit = limiter.try_acquire_permit("user:42")?;
 /// let denied = limiter.try_acquire_permit("user:42").unwrap_err();
 /// assert_eq!(denied.decision().remaining(), 0);
-/// # Ok::<(), tower_throttle::store::Denied>(())
+/// # Ok::<(), tower_throttle::limiter::Denied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied(Decision);

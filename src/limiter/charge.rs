@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location};
+use super::reservation::{Charge, Reservation, Settlement};
 use super::table::Table;
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
-use crate::decision::Decision;
-use crate::store::Reservation;
 
 /// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
@@ -34,27 +33,37 @@ impl<A: Algorithm> MemoryCharge<A> {
     ) -> Self {
         Self { table, key, algorithm, cost, priority, charged_at }
     }
+}
 
+impl<A: Algorithm> Charge for MemoryCharge<A> {
     /// Settles the call. Returns a decision that describes the key right after the settlement. The key is locked until
     /// the decision is made.
     ///
     /// If `actual` is at most the charged cost, returns `None` if the key is no longer in the table. If `actual` is
     /// higher, a key that is no longer in the table is inserted again, and the result is `None` only if there is no
     /// room for the key. With shared buckets, the result is never `None`.
-    fn settle(&self, actual: u64) -> Option<Decision> {
-        let Self { table, key, algorithm, cost, priority, charged_at } = self;
-        let settle =
-            |mut entry: KeyEntry<'_, A>, now| entry.settle(now, *cost, *charged_at, actual, *priority);
-        match actual > *cost {
-            true => table.with_entry(*key, algorithm.as_ref(), settle),
-            false => table.with_used(*key, algorithm.as_ref(), settle),
+    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+        let Self { table, key, algorithm, cost, priority, charged_at } = *self;
+        let settle = |mut entry: KeyEntry<'_, A>, now| {
+            let decision = entry.settle(now, cost, charged_at, actual, priority);
+            (decision, Some(Arc::clone(entry.info())))
+        };
+        match actual > cost {
+            true => table.with_entry(key, algorithm.as_ref(), settle),
+            false => table.with_used(key, algorithm.as_ref(), settle),
         }
+    }
+
+    fn release(self: Box<Self>) {}
+
+    fn is_permit(&self) -> bool {
+        false
     }
 }
 
 impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
     fn from(charge: MemoryCharge<A>) -> Self {
-        Self::on_settle(move |actual| charge.settle(actual))
+        Self::of(charge)
     }
 }
 

@@ -1,0 +1,68 @@
+//! What a layer knows of the algorithm of a limiter.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::definition::{Algorithm, holds_requests};
+use super::quota_policy::QuotaPolicy;
+
+/// The generation of the latest algorithm. The generation 0 stands for any algorithm.
+static LATEST: AtomicU64 = AtomicU64::new(0);
+
+/// What a layer reports of the current algorithm of a limiter, and what it needs to know of the algorithm.
+///
+/// A limiter creates this value once for each algorithm: when the limiter is built, and when its algorithm is
+/// [replaced](crate::limiter::RateLimiter::replace). A layer prepares header fields from the value. So a decision by
+/// another algorithm than the one that the layer knows comes [with its value](crate::limiter::Decided::with_info).
+#[derive(Debug)]
+pub struct AlgorithmInfo {
+    generation: u64,
+    quotas: Box<[QuotaPolicy]>,
+    holds_requests: bool,
+    knows_priority: bool,
+}
+
+impl AlgorithmInfo {
+    /// Creates the value of an algorithm.
+    pub fn of(algorithm: &impl Algorithm) -> Arc<Self> {
+        let mut quotas = Vec::new();
+        algorithm.for_each_policy(&mut |quota| quotas.push(quota));
+        Arc::new(Self {
+            generation: LATEST.fetch_add(1, Ordering::Relaxed) + 1,
+            quotas: quotas.into(),
+            holds_requests: holds_requests(algorithm),
+            knows_priority: knows_priority(algorithm),
+        })
+    }
+
+    /// Returns the quotas that the algorithm [reports](Algorithm::for_each_policy).
+    #[must_use]
+    pub fn quotas(&self) -> &[QuotaPolicy] {
+        &self.quotas
+    }
+
+    /// Returns whether the algorithm [queues the requests of a layer](super::QueueConfig::holds_requests).
+    #[inline]
+    #[must_use]
+    pub fn holds_requests(&self) -> bool {
+        self.holds_requests
+    }
+
+    /// Returns whether the algorithm treats calls with [priority](crate::algorithm#priority) differently from other
+    /// calls.
+    #[must_use]
+    pub fn knows_priority(&self) -> bool {
+        self.knows_priority
+    }
+
+    /// Returns a number that no other value in this process has, and that is not 0.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+/// Returns whether an algorithm treats calls with priority differently from other calls.
+pub(crate) fn knows_priority(algorithm: &impl Algorithm) -> bool {
+    algorithm.queue_config().is_some_and(|queue| queue.priority_units().is_some())
+}
