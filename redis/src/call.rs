@@ -15,7 +15,7 @@ use super::error::RedisError;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, Tiered};
 use tower_throttle::clock::Nanos;
-use tower_throttle::store::{Attempt, Denied, Permit, Reservation};
+use tower_throttle::limiter::{Attempt, Decided, Denied, Permit};
 use tower_throttle::store_support::holds_requests;
 
 /// A call of a limiter in Redis, with its options. The method `call` of a limiter creates it.
@@ -59,7 +59,7 @@ pub trait Callee: Clone + Send + Sync + 'static {
         self,
         key: Arc<str>,
         request: Request<Self::Algorithm>,
-    ) -> impl Future<Output = Result<(Decision, Reservation), RedisError>> + Send + 'static;
+    ) -> impl Future<Output = Result<Decided, RedisError>> + Send + 'static;
 
     /// Returns the decision on a call, without a charge.
     fn look(
@@ -164,13 +164,15 @@ impl<A: Algorithm + PartialEq, L: Callee<Algorithm = Tiered<A>>> RedisCall<'_, L
 }
 
 /// Returns the decision. A call that was admitted without a permit stays in progress until it is released.
-fn kept((decision, reservation): (Decision, Reservation)) -> Result<Decision, RedisError> {
+fn kept(decided: Decided) -> Result<Decision, RedisError> {
+    let (decision, reservation) = decided.into_parts();
     reservation.forget();
     Ok(decision)
 }
 
 /// Returns the permit of a call that was admitted, or the denial.
-fn permit((decision, reservation): (Decision, Reservation)) -> Result<Result<Permit, Denied>, RedisError> {
+fn permit(decided: Decided) -> Result<Result<Permit, Denied>, RedisError> {
+    let (decision, reservation) = decided.into_parts();
     Ok(Permit::decided(decision, reservation))
 }
 
@@ -209,12 +211,7 @@ impl<A: Algorithm> Request<A> {
         if self.max_wait < u64::MAX {
             attempt = attempt.with_max_wait(Duration::from_nanos(self.max_wait));
         }
-        match self.waits {
-            // The fallback may queue the requests of layers.
-            Waits::Never => attempt.with_max_wait(Duration::ZERO),
-            _ if self.may_wait(limiters) => attempt.wait(),
-            _ => attempt,
-        }
+        if self.may_wait(limiters) { attempt.wait() } else { attempt }
     }
 
     /// Returns the number of units that the call takes.
@@ -230,6 +227,11 @@ impl<A: Algorithm> Request<A> {
     /// Returns the algorithm of the call. `limiters` is the limiter's own algorithm.
     pub fn algorithm<'a>(&'a self, limiters: &'a A) -> &'a A {
         self.tier.as_ref().unwrap_or(limiters)
+    }
+
+    /// Returns whether the call never waits, whatever the algorithm is.
+    pub fn is_check(&self) -> bool {
+        self.waits == Waits::Never
     }
 
     /// Returns whether the call may wait. `limiters` is the limiter's own algorithm.
@@ -289,8 +291,8 @@ impl<T> fmt::Debug for RedisReply<T> {
     }
 }
 
-/// Defines the methods that all limiters in Redis have in common. The limiter has the methods `key`, which returns the
-/// text of a key, and `store_stats`.
+/// Defines the methods that all limiters in Redis have in common. The limiter has the methods `registered`, which returns
+/// its name, and `store_stats`.
 macro_rules! call_methods {
     ([$($generics:tt)*] $limiter:ty) => {
         impl<$($generics)*> $limiter {
@@ -360,11 +362,22 @@ macro_rules! call_methods {
                 RedisCall::new(self, self.key(key))
             }
 
+            /// Returns the name of the limiter.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.registered().as_str()
+            }
+
             /// Returns what the limiter has counted since it was created: the calls of this limiter and its clones, [by
             /// outcome](crate#what-is-counted), and the events of its store.
             #[must_use]
             pub fn stats(&self) -> LimiterStats {
                 self.calls().stats(self.store_stats())
+            }
+
+            /// Returns the text of a key, which is its name in Redis.
+            fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
+                self.registered().key(key)
             }
         }
     };

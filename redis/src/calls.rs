@@ -9,8 +9,9 @@ use tokio::sync::Semaphore;
 use super::error::RedisError;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
+use tower_throttle::limiter::Decided;
 use tower_throttle::stats::{LimiterStats, StoreStats};
-use tower_throttle::store_support::{CallCounts, CallOutcome, call_stats};
+use tower_throttle::store_support::{CallCounts, CallOutcome};
 
 /// The counts of a limiter's calls, and whether the limiter was closed.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl Calls {
     /// Returns the counts, and the counts of the limiter's store.
     pub fn stats(&self, store: StoreStats) -> LimiterStats {
         let mut stats = LimiterStats::default();
-        (stats.calls, stats.store) = (call_stats(&self.counts), store);
+        (stats.calls, stats.store) = (self.counts.stats(), store);
         stats
     }
 
@@ -100,9 +101,9 @@ impl CountedCall<'_> {
     }
 
     /// Counts the call by its decision. Does not count a call that failed.
-    pub fn end<T>(mut self, decided: Result<(Decision, T), RedisError>) -> Result<(Decision, T), RedisError> {
+    pub fn end(mut self, decided: Result<Decided, RedisError>) -> Result<Decided, RedisError> {
         self.has_ended = true;
-        if let Ok((decision, _)) = &decided {
+        if let Ok(decision) = decided.as_ref().map(Decided::decision) {
             if decision.is_allowed() && !decision.delay().is_zero() {
                 self.wait();
             }

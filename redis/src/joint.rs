@@ -23,13 +23,13 @@ use super::script::{Packed, Script, ScriptPart, pack};
 use super::states::Outcome;
 use super::trips::PolledFlight;
 use tower_throttle::Decision;
+use tower_throttle::algorithm::AlgorithmInfo;
 use tower_throttle::clock::Nanos;
-use tower_throttle::store::Reservation;
+use tower_throttle::limiter::{Decided, Reservation};
 use tower_throttle::store_support::{
-    AllDecisions, AnyAlgorithm, Decided, Few, JointKind, JointOutcome, JointRequest,
+    AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, JointRequest,
 };
-use tower_throttle::store_support::{CallCounts, CallOutcome};
-use tower_throttle::store_support::{JointWait, decide_in_memory};
+use tower_throttle::store_support::{CallOutcome, JointWait, decide_in_memory};
 
 /// The [`JointKind`] of the store [`RedisLimit`](super::RedisLimit).
 #[derive(Debug)]
@@ -45,13 +45,6 @@ pub(super) trait Member: Send + Sync {
     fn cost(&self) -> u64;
     fn is_in_shadow(&self) -> bool;
     fn calls(&self) -> &Arc<Calls>;
-    fn counts(&self) -> &Arc<CallCounts>;
-
-    /// Counts an outcome.
-    fn count(&self, outcome: CallOutcome) {
-        self.calls().add(outcome);
-        self.counts().add(outcome);
-    }
 
     /// Returns an error if the call may have to wait in a queue of this process.
     fn check_supported(&self) -> Result<(), RedisError>;
@@ -87,6 +80,9 @@ pub(super) trait Member: Send + Sync {
 
     /// Returns the reservation of the call, which was charged at this time of the server's clock.
     fn reservation(&self, charged_at: Nanos) -> Reservation;
+
+    /// Returns what a layer reports of the limiter's algorithm.
+    fn info(&self) -> Arc<AlgorithmInfo>;
 
     /// Returns the algorithm of the call, if it is not the limiter's own.
     fn algorithm(&self) -> Option<AnyAlgorithm>;
@@ -134,7 +130,7 @@ struct Found {
 }
 
 /// A guard that counts the parts of a joint call as cancelled if the call is dropped before it is decided.
-struct Undecided(Few<(Arc<Calls>, Arc<CallCounts>)>);
+struct Undecided(Few<Arc<Calls>>);
 
 /// A joint call that awaits the result of its trips. If the call is dropped, its charge, if any, is undone.
 struct AwaitedJointCall {
@@ -172,25 +168,29 @@ impl JointKind for InRedis {
         };
         match parts.iter().flatten().any(denies) {
             true => JointOutcome::Ready(parts.into_iter().map(|part| denied(part?)).collect()),
-            false => JointOutcome::Pending(Box::pin(decide_joint(parts))),
+            false => JointOutcome::Pending(Box::pin(decide_joint(parts)), Few::new()),
         }
     }
 }
 
 /// Counts a part of a call that is denied without a trip, or because a limiter was closed. Returns the decision of the
 /// part if it is known.
-fn denied((known, member): (Option<Decision>, Box<dyn Member>)) -> Option<Decided> {
+fn denied((known, member): (Option<Decision>, Box<dyn Member>)) -> Option<JointDecided> {
     if member.is_in_shadow() {
         return None;
     }
-    member.count(known.map_or(CallOutcome::DeniedByOthers, |denial| CallOutcome::of(&denial, false)));
+    member.calls().add(known.map_or(CallOutcome::DeniedByOthers, |denial| CallOutcome::of(&denial, false)));
     Some(of_denial(known?, &*member))
 }
 
-/// Returns a part with this denial.
-fn of_denial(decision: Decision, member: &dyn Member) -> Decided {
-    let (algorithm, is_shadow) = (member.algorithm(), member.is_in_shadow());
-    Decided { decision, algorithm, reservation: Reservation::default(), borrowed: 0, is_shadow }
+/// Returns the denial of a part.
+fn of_denial(denial: Decision, member: &dyn Member) -> JointDecided {
+    JointDecided {
+        decided: Decided::new(denial, Reservation::default()).with_info(member.info()),
+        algorithm: member.algorithm(),
+        borrowed: 0,
+        is_shadow: member.is_in_shadow(),
+    }
 }
 
 /// Decides a joint call. `None` stands for a limiter from which the call is exempt. A denial is that of a limiter in
@@ -215,19 +215,16 @@ async fn decide_joint(
         });
         all.push(denial);
     }
-    let is_denied = match members.is_empty() {
-        true => false,
-        false => {
-            let decided = decide_open(members).await?;
-            let is_denied = decided.iter().flatten().any(|one| !one.is_shadow && !one.decision.is_allowed());
-            places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
-            is_denied
-        }
-    };
+    let mut is_denied = false;
+    if !members.is_empty() {
+        let decided = decide_open(members).await?;
+        is_denied = denies(&decided);
+        places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
+    }
     // A part in shadow mode has no decision if the call is denied.
     match is_denied {
         true => all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow))),
-        false => closed.iter().for_each(|member| member.count(CallOutcome::ShadowDenied)),
+        false => closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied)),
     }
     Ok(all)
 }
@@ -236,8 +233,7 @@ async fn decide_joint(
 async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, RedisError> {
     let call = JointCall::new(members);
     call.check_supported()?;
-    let counts = |member: &Box<dyn Member>| (Arc::clone(member.calls()), Arc::clone(member.counts()));
-    let mut undecided = Undecided(call.members.iter().map(counts).collect());
+    let mut undecided = Undecided(call.members.iter().map(|member| Arc::clone(member.calls())).collect());
     let (call, decided) = match ask(call).await {
         Ok(mut charged) => match charged.sleep().await {
             true => charged.decided().ok_or_else(no_runtime)?,
@@ -245,7 +241,7 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
         },
         Err((Some(call), error)) => match fall_back(&call) {
             Some(outcome) => {
-                let decided = unless_closed(&call.members, in_memory(outcome)).await;
+                let decided = unless_closed(&call.members, in_memory(&call.members, outcome)).await;
                 (call, decided)
             }
             None => {
@@ -260,19 +256,25 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
         let parts = call.members.into_iter().map(|member| (member.closed_denial(), member));
         return Ok(parts.map(denied).collect());
     };
-    let is_denied = decided.iter().flatten().any(|one| !one.is_shadow && !one.decision.is_allowed());
-    for (member, Decided { decision, is_shadow, .. }) in
+    let is_denied = denies(&decided);
+    for (member, JointDecided { decided, is_shadow, .. }) in
         call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
     {
+        let decision = decided.decision();
         if !is_denied && !is_shadow && !decision.delay().is_zero() {
-            member.count(CallOutcome::Queued);
+            member.calls().add(CallOutcome::Queued);
         }
-        member.count(match is_denied && decision.is_allowed() {
-            true => CallOutcome::DeniedByOthers,
-            false => CallOutcome::of(decision, *is_shadow),
+        member.calls().add(match is_shadow {
+            true => CallOutcome::of(decision, true),
+            false => CallOutcome::of_joint(decision, !is_denied),
         });
     }
     Ok(decided)
+}
+
+/// Returns whether a limiter that is not in shadow mode denies the call.
+fn denies(decided: &AllDecisions) -> bool {
+    decided.iter().flatten().any(|one| !one.is_shadow && !one.decided.decision().is_allowed())
 }
 
 /// Awaits `future` until a limiter that is not in shadow mode is closed. Returns `None` if one is closed first.
@@ -346,14 +348,19 @@ fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
     Some(decide_in_memory(parts))
 }
 
-async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> Few<Option<Decided>> {
-    match outcome {
+/// Awaits the decision of the fallbacks. The layer goes on reporting the quotas of the limiters in Redis.
+async fn in_memory(members: &[Box<dyn Member>], outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
+    let decided = match outcome {
         JointOutcome::Ready(decided) => decided,
-        JointOutcome::Pending(wait) => match wait.await {
+        JointOutcome::Pending(wait, _) => match wait.await {
             Ok(decided) => decided,
             Err(never) => match never {},
         },
-    }
+    };
+    let reported = |(one, member): (Option<JointDecided>, &Box<dyn Member>)| {
+        one.map(|one| JointDecided { decided: one.decided.with_info(member.info()), ..one })
+    };
+    decided.into_iter().zip(members).map(reported).collect()
 }
 
 impl JointCall {
@@ -644,13 +651,13 @@ impl Charged {
                 return None;
             }
             let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
-            Some(Decided {
-                decision,
+            let reservation = match is_charged {
+                true => member.reservation(outcome.charged_at()),
+                false => Reservation::default(),
+            };
+            Some(JointDecided {
+                decided: Decided::new(decision, reservation).with_info(member.info()),
                 algorithm: member.algorithm(),
-                reservation: match is_charged {
-                    true => member.reservation(outcome.charged_at()),
-                    false => Reservation::default(),
-                },
                 borrowed: 0,
                 is_shadow: member.is_in_shadow(),
             })
@@ -668,10 +675,7 @@ impl Drop for Charged {
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        for (calls, counts) in &self.0 {
-            calls.add(CallOutcome::Cancelled);
-            counts.add(CallOutcome::Cancelled);
-        }
+        self.0.iter().for_each(|calls| calls.add(CallOutcome::Cancelled));
     }
 }
 

@@ -6,7 +6,6 @@
 //! window does not show which other calls wait. So calls that wait for a window are queued in their own process once
 //! they were denied, and the first call of each queue asks the server again when its units may be available.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,19 +25,18 @@ use super::trips::Trips;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::{StoredAlgorithm, TokenBucket};
+use tower_throttle::algorithm::{AlgorithmInfo, StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 #[cfg(feature = "test-util")]
 use tower_throttle::error::BoxError;
-use tower_throttle::stats::{LimiterStats, StoreStats};
-use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyedStore, Permit, ReplaceAlgorithm, Reservation, SettleStore,
-    SharedKey, Store,
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, Settles, SharedKey,
 };
-use tower_throttle::store_support::{AnyAlgorithm, JointRequest, JointStore};
-use tower_throttle::store_support::{CallCounts, CallOutcome, memory_part, warn_of_bursts};
+use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::store_support::{AnyAlgorithm, JointLimiter, JointRequest};
+use tower_throttle::store_support::{CallOutcome, memory_part, warn_of_bursts};
 #[cfg(feature = "test-util")]
-use tower_throttle::test_util::TestedStore;
+use tower_throttle::test_util::TestedLimiter;
 
 /// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
 /// same name. [`RedisStore::limiter`](super::RedisStore::limiter) creates it.
@@ -110,7 +108,6 @@ struct Part<A: StoredAlgorithm> {
     may_wait: bool,
     /// `true` if the call is charged at once for the time of its release.
     is_reserving: bool,
-    counts: Arc<CallCounts>,
     states: Option<States<A>>,
     /// The number of times that the limiter had forgotten states when the call was made.
     forgotten: u64,
@@ -140,13 +137,13 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// know.
     ///
     /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
-    /// [`KeyText`](tower_throttle::store::KeyText), with the settings of the store:
+    /// [`KeyText`](tower_throttle::limiter::KeyText), with the settings of the store:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use tower_throttle::algorithm::FixedWindow;
-    /// use tower_throttle::store::KeyText;
+    /// use tower_throttle::limiter::KeyText;
     /// use tower_throttle_redis::RedisStore;
     /// use tower_throttle::{Quota, RateLimiter};
     ///
@@ -174,7 +171,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// or quota, or if the states of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
         let Self { links, name, scripts, remember_denials, algorithm, fallback } = self;
-        warn_of_bursts(&algorithm, name.as_str());
+        warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), scripts)?;
         let name = name.register(plan.prefix())?;
         let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
@@ -208,12 +205,12 @@ call_methods!([A: StoredAlgorithm] RedisLimiter<A>);
 impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Refunds up to `cost` units that were charged to the key and still count. See [`RateLimiter::refund`].
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
-        self.change(self.key(key), Action::Refund, cost)
+        self.change(key, Action::Refund, cost)
     }
 
     /// Resets the key to the state of a new key. See [`RateLimiter::reset`].
     pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<()> {
-        self.change(self.key(key), Action::Reset, 0)
+        self.change(key, Action::Reset, 0)
     }
 
     /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. See
@@ -235,14 +232,14 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         self.shared.calls.close();
     }
 
-    /// Returns the current algorithm.
+    /// Returns a copy of the current algorithm.
     #[must_use]
-    pub fn algorithm(&self) -> Cow<'_, A> {
-        self.shared.trips.algorithm()
+    pub fn algorithm(&self) -> A {
+        self.shared.trips.plan().algorithm.clone()
     }
 
-    fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
-        self.shared.name.key(key)
+    fn registered(&self) -> &Registered {
+        &self.shared.name
     }
 
     fn store_stats(&self) -> StoreStats {
@@ -255,8 +252,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
 
     /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
     /// fails. As with all methods, a failure of Redis is no error if there is a fallback.
-    fn change(&self, key: Arc<str>, action: Action, cost: u64) -> RedisReply<()> {
-        let shared = Arc::clone(&self.shared);
+    fn change<K: SharedKey + ?Sized>(&self, key: &K, action: Action, cost: u64) -> RedisReply<()> {
+        let (shared, key) = (Arc::clone(&self.shared), self.key(key));
         RedisReply::new(async move {
             shared.trips.forget(&key);
             let changed = shared.trips.ask(&key, Operation::new(action, cost, None)).await.map(|_| ());
@@ -281,36 +278,30 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
         &self.shared.calls
     }
 
-    async fn decide(self, key: Arc<str>, request: Request<A>) -> Result<(Decision, Reservation), RedisError> {
+    async fn decide(self, key: Arc<str>, request: Request<A>) -> Result<Decided, RedisError> {
         let shared = &self.shared;
+        let plan = shared.trips.plan();
         let mut call = shared.calls.begin(request.is_in_shadow());
-        let decided = match shared.denial(&key, &request) {
-            Some(denial) => Ok((denial, Reservation::default())),
-            None => shared.decide(&key, &request, &mut call).await,
+        let decided = match shared.denial_of_closed(&plan, &request) {
+            Some(denial) => Ok(denied(&plan, denial)),
+            None => shared.decide(&plan, &key, &request, &mut call).await,
         };
         call.end(decided)
     }
 
     async fn look(self, key: Arc<str>, request: Request<A>) -> Result<Decision, RedisError> {
-        let shared = &self.shared;
-        if let Some(denial) = shared.denial_of_closed(&request) {
+        let (shared, plan) = (&self.shared, self.shared.trips.plan());
+        if let Some(denial) = shared.denial_of_closed(&plan, &request) {
             return Ok(denial);
         }
         match (shared.peek(&key, &request).await, &shared.fallback) {
-            (Err(_), Some(local)) => {
-                Ok(local.store().peek(local.store().key(&*key), request.attempt(&shared.trips.algorithm())))
-            }
-            (decided, _) => decided,
+            (Err(_), Some(local)) => Ok(local.peek_attempt(&*key, request.attempt(&plan.algorithm))),
+            (peeked, _) => Ok(*peeked?.decision()),
         }
     }
 }
 
 impl<A: StoredAlgorithm> Shared<A> {
-    /// Returns the operation of a call.
-    fn operation(request: &Request<A>, action: Action) -> Operation<A> {
-        Operation::new(action, request.cost(), request.tier().cloned())
-    }
-
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
     fn reservation(&self, key: &Arc<str>, request: &Request<A>, charged_at: Nanos) -> Reservation {
         let Ok(runtime) = Handle::try_current() else { return Reservation::default() };
@@ -318,88 +309,72 @@ impl<A: StoredAlgorithm> Shared<A> {
             return Reservation::default();
         }
         let (trips, key) = (Arc::clone(&self.trips), Arc::clone(key));
-        let operation = Self::operation(request, Action::Check);
+        let operation = operation(request, Action::Check);
         Reservation::on_settle(move |actual| {
             trips.tell(&key, operation.settled(charged_at, actual)?, &runtime);
             None
         })
     }
 
-    /// Returns whether the call may wait.
-    fn may_wait(&self, request: &Request<A>) -> bool {
-        request.may_wait(&self.trips.algorithm())
-    }
-
-    /// Returns the denial of a call that is denied without a trip: because the limiter was closed, or because this
-    /// process remembers that the units of a call that does not wait cannot be available.
-    fn denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
-        let known = || if self.may_wait(request) { None } else { self.known_denial(key, request) };
-        self.denial_of_closed(request).or_else(known)
-    }
-
-    fn denial_of_closed(&self, request: &Request<A>) -> Option<Decision> {
-        self.calls.denial(request.algorithm(&self.trips.algorithm()), request.cost())
+    /// Returns the denial of a call if the limiter was closed.
+    fn denial_of_closed(&self, plan: &Plan<A>, request: &Request<A>) -> Option<Decision> {
+        self.calls.denial(request.algorithm(&plan.algorithm), request.cost())
     }
 
     /// Returns the denial of a call that does not wait, if this process remembers a state that denies the call.
-    fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
+    fn known_denial(&self, plan: &Arc<Plan<A>>, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
         // The settlement of another call may return units at any time. So calls with settlement are always sent, even
         // if a denial is remembered.
         if request.settles() {
             return None;
         }
-        self.trips.known_denial(key, &Self::operation(request, Action::Check))
+        self.trips.known_denial(plan, key, &operation(request, Action::Check))
     }
 
     /// Decides a call, by the fallback if Redis fails.
     async fn decide(
         &self,
+        plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         request: &Request<A>,
         call: &mut CountedCall<'_>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        let decided = match self.may_wait(request) {
-            true => self.wait(key, request, call).await,
+    ) -> Result<Decided, RedisError> {
+        // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
+        let decided = match request.may_wait(&plan.algorithm) && request.cost() > 0 {
+            true => self.wait(plan, key, request, call).await,
             false => self.check(key, request).await,
         };
         match (&decided, &self.fallback) {
-            (Err(_), Some(local)) => Ok(self.fall_back(local, key, request, call).await),
+            (Err(_), Some(local)) => Ok(self.fall_back(local, plan, key, request, call).await),
             _ => decided,
         }
     }
 
     /// Decides a call that does not wait.
-    async fn check(
-        &self,
-        key: &Arc<str>,
-        request: &Request<A>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        if let Some(denial) = self.known_denial(key, request) {
-            return Ok((denial, Reservation::default()));
+    async fn check(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decided, RedisError> {
+        let plan = self.trips.plan();
+        if let Some(denial) = self.known_denial(&plan, key, request) {
+            return Ok(denied(&plan, denial));
         }
-        let outcome = self.trips.ask(key, Self::operation(request, Action::Check)).await?;
+        let (outcome, plan) = self.trips.ask(key, operation(request, Action::Check)).await?;
         let reservation = match outcome.decision().is_allowed() {
             true => self.reservation(key, request, outcome.charged_at()),
             false => Reservation::default(),
         };
-        Ok((outcome.decision(), reservation))
+        Ok(decided(&plan, outcome.decision(), reservation))
     }
 
     /// Decides a call that may wait.
     async fn wait(
         &self,
+        plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         request: &Request<A>,
         call: &mut CountedCall<'_>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
-        if request.cost() == 0 {
-            return self.check(key, request).await;
-        }
-        let operation = Self::operation(request, Action::Check);
-        match operation.reserving(&self.trips.plan(), request.max_wait()) {
+    ) -> Result<Decided, RedisError> {
+        match operation(request, Action::Check).reserving(plan, request.max_wait()) {
             Some(reserving) => self.sleep_until_given_time(key, request, reserving, call).await,
-            None => self.queue(key, request, call).await,
+            None => self.queue(plan, key, request, call).await,
         }
     }
 
@@ -409,11 +384,11 @@ impl<A: StoredAlgorithm> Shared<A> {
         request: &Request<A>,
         reserving: Operation<A>,
         call: &mut CountedCall<'_>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        let outcome = self.trips.ask(key, reserving.clone()).await?;
+    ) -> Result<Decided, RedisError> {
+        let (outcome, plan) = self.trips.ask(key, reserving.clone()).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
-            return Ok((decision, Reservation::default()));
+            return Ok(denied(&plan, decision));
         }
         let delay = Nanos::from(decision.delay()).0;
         if delay > 0 {
@@ -422,142 +397,132 @@ impl<A: StoredAlgorithm> Shared<A> {
             let link = self.links.any();
             call.wait();
             if call.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
-                return Ok(self.closed(request));
+                return Ok(denied(&plan, closed(request.algorithm(&plan.algorithm))));
             }
             sleeper.give_back = None;
         }
-        Ok((decision, self.reservation(key, request, outcome.charged_at())))
+        Ok(decided(&plan, decision, self.reservation(key, request, outcome.charged_at())))
     }
 
     async fn queue(
         &self,
+        plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         request: &Request<A>,
         call: &mut CountedCall<'_>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        let plan = self.trips.plan();
-        let Some(config) = request.algorithm(&plan.algorithm).queue_config() else {
+    ) -> Result<Decided, RedisError> {
+        let algorithm = request.algorithm(&plan.algorithm);
+        let Some(config) = algorithm.queue_config().filter(|config| config.places() > 0) else {
             return self.check(key, request).await;
         };
-        if config.places() == 0 {
-            return self.check(key, request).await;
-        }
         let waiting = self.queues.call(self.links.any(), key, &config, request.max_wait(), None);
         let decided = waiting.until_decided(call, || self.check(key, request), || self.peek(key, request));
-        Ok(decided.await?.unwrap_or_else(|| self.closed(request)))
+        Ok(decided.await?.unwrap_or_else(|| denied(plan, closed(algorithm))))
     }
 
-    async fn peek(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decision, RedisError> {
-        Ok(self.trips.ask(key, Self::operation(request, Action::Peek)).await?.decision())
+    async fn peek(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decided, RedisError> {
+        let (outcome, plan) = self.trips.ask(key, operation(request, Action::Peek)).await?;
+        Ok(denied(&plan, outcome.decision()))
     }
 
-    /// Returns the denial of a call that waited when the limiter was closed.
-    fn closed(&self, request: &Request<A>) -> (Decision, Reservation) {
-        (closed(request.algorithm(&self.trips.algorithm())), Reservation::default())
-    }
-
-    /// Returns the decision of the fallback.
+    /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
     async fn fall_back(
         &self,
         local: &RateLimiter<A>,
+        plan: &Plan<A>,
         key: &Arc<str>,
         request: &Request<A>,
         call: &mut CountedCall<'_>,
-    ) -> (Decision, Reservation) {
-        match local.store().acquire(local.store().key(&**key), request.attempt(&self.trips.algorithm())) {
+    ) -> Decided {
+        let acquired = {
+            let attempt = request.attempt(&plan.algorithm);
+            match request.is_check() {
+                true => Acquired::Ready(local.check_attempt(&**key, attempt), Reservation::default()),
+                false => LimiterFor::acquire(local, &**key, attempt),
+            }
+        };
+        let (decision, reservation) = match acquired {
             Acquired::Ready(decision, reservation) => (decision, reservation),
+            Acquired::Replaced(decided) => decided.into_parts(),
             Acquired::Pending(wait) => {
                 call.wait();
                 match call.unless_closed(wait).await {
-                    None => self.closed(request),
-                    Some(Ok(waited)) => waited,
+                    None => (closed(request.algorithm(&plan.algorithm)), Reservation::default()),
+                    Some(Ok(waited)) => waited.into_parts(),
                     Some(Err(never)) => match never {},
                 }
             }
-        }
+        };
+        decided(plan, decision, reservation)
     }
 }
 
-impl<A: StoredAlgorithm> Store<A> for RedisLimiter<A> {
-    type Key = Arc<str>;
+/// Returns the operation of a call.
+fn operation<A: StoredAlgorithm>(request: &Request<A>, action: Action) -> Operation<A> {
+    Operation::new(action, request.cost(), request.tier().cloned())
+}
+
+/// Returns a decision that was made by `plan`.
+fn decided<A: StoredAlgorithm>(plan: &Plan<A>, decision: Decision, reservation: Reservation) -> Decided {
+    Decided::new(decision, reservation).with_info(plan.info())
+}
+
+/// Returns a decision that was made by `plan`, and that has no reservation.
+fn denied<A: StoredAlgorithm>(plan: &Plan<A>, decision: Decision) -> Decided {
+    decided(plan, decision, Reservation::default())
+}
+
+impl<A: StoredAlgorithm> Limiter for RedisLimiter<A> {
+    type Algorithm = A;
     type Error = RedisError;
-    type Wait = RedisReply<(Decision, Reservation)>;
+    type Wait = RedisReply<Decided>;
 
-    fn algorithm(&self) -> Cow<'_, A> {
-        self.shared.trips.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.shared.trips.plan().info()
     }
 
-    fn stats(&self) -> StoreStats {
-        self.store_stats()
+    fn stats(&self) -> LimiterStats {
+        self.stats()
     }
 
-    fn acquire(&self, key: Arc<str>, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let request = Request::of(&attempt);
-        if let Some(denial) = self.shared.denial(&key, &request) {
-            self.shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
-            return Acquired::Ready(denial, Reservation::default());
-        }
-        Acquired::Pending(RedisReply::new(self.clone().decide(key, request)))
+    fn close(&self) {
+        self.close();
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some(self.name())
     }
 }
 
-impl<A: StoredAlgorithm, K: SharedKey + ?Sized> KeyedStore<A, K> for RedisLimiter<A> {
-    fn key(&self, key: &K) -> Arc<str> {
-        self.key(key)
+impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A> {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<RedisReply<Decided>> {
+        let (shared, plan) = (&self.shared, self.shared.trips.plan());
+        let (key, request) = (self.key(key), Request::of(&attempt));
+        let known = || match request.may_wait(&plan.algorithm) {
+            true => None,
+            false => shared.known_denial(&plan, &key, &request),
+        };
+        let Some(denial) = shared.denial_of_closed(&plan, &request).or_else(known) else {
+            return Acquired::Pending(RedisReply::new(self.clone().decide(key, request)));
+        };
+        shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
+        match attempt.knows(&plan.info()) {
+            true => Acquired::Ready(denial, Reservation::default()),
+            false => Acquired::Replaced(Box::new(denied(&plan, denial))),
+        }
     }
 }
 
 /// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline.
-impl<A: StoredAlgorithm> SettleStore<A> for RedisLimiter<A> {}
+impl<A: StoredAlgorithm> Settles for RedisLimiter<A> {}
 
-impl<A: StoredAlgorithm> CheckStore<A> for RedisLimiter<A> {
-    type Reply<T: Send + 'static> = RedisReply<T>;
-    type Output<T> = Result<T, RedisError>;
-
-    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
-        result
-    }
-
-    fn check(&self, key: Arc<str>, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
-        let reply = self.clone().decide(key, Request::of(&attempt).never_waiting());
-        RedisReply::new(async move { Ok(reply.await?.0) })
-    }
-
-    fn try_acquire_permit(
-        &self,
-        key: Arc<str>,
-        attempt: Attempt<'_, A>,
-    ) -> RedisReply<Result<Permit, Denied>> {
-        let decision = CheckStore::check(self, key, attempt);
-        RedisReply::new(async move { Ok(Permit::decided(decision.await?, Reservation::default())) })
-    }
-
-    fn peek(&self, key: Arc<str>, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
-        RedisReply::new(self.clone().look(key, Request::of(&attempt)))
-    }
-
-    fn refund(&self, key: Arc<str>, cost: u64) -> RedisReply<()> {
-        self.change(key, Action::Refund, cost)
-    }
-
-    fn reset(&self, key: Arc<str>) -> RedisReply<()> {
-        self.change(key, Action::Reset, 0)
-    }
-}
-
-impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimiter<A> {
-    fn replace(&self, algorithm: A) {
-        self.replace(algorithm);
-    }
-}
-
-impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointStore<A, K> for RedisLimiter<A> {
+impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter<A> {
     type Kind = InRedis;
 
-    fn joint_part<'a>(&'a self, key: &K, attempt: Attempt<'_, A>, counts: &'a Arc<CallCounts>) -> RedisPart {
+    fn joint_part<'a>(&'a self, key: &K, attempt: Attempt<'_, A>) -> RedisPart {
         let (key, request) = (self.key(key), Request::of(&attempt));
         let (shared, plan) = (Arc::clone(&self.shared), self.shared.trips.plan());
-        let mut operation = Shared::operation(&request, Action::Check);
+        let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
         let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
         let reserving = match may_wait {
@@ -568,7 +533,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointStore<A, K> for RedisLimite
         if let Some(reserving) = reserving {
             operation = reserving;
         }
-        let (forgotten, counts) = (shared.trips.forgotten(), Arc::clone(counts));
+        let forgotten = shared.trips.forgotten();
         RedisPart::new(Box::new(Part {
             shared,
             plan,
@@ -577,7 +542,6 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointStore<A, K> for RedisLimite
             operation,
             may_wait,
             is_reserving,
-            counts,
             states: None,
             forgotten,
         }))
@@ -605,10 +569,6 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         &self.shared.calls
     }
 
-    fn counts(&self) -> &Arc<CallCounts> {
-        &self.counts
-    }
-
     fn check_supported(&self) -> Result<(), RedisError> {
         let algorithm = self.request.algorithm(&self.plan.algorithm);
         let queues = || algorithm.queue_config().is_some_and(|config| config.places() > 0);
@@ -623,12 +583,13 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn known_denial(&self) -> Option<Decision> {
         let is_asked = self.request.is_in_shadow() || self.may_wait;
-        let known = || if is_asked { None } else { self.shared.known_denial(&self.key, &self.request) };
+        let known =
+            || if is_asked { None } else { self.shared.known_denial(&self.plan, &self.key, &self.request) };
         self.closed_denial().or_else(known)
     }
 
     fn closed_denial(&self) -> Option<Decision> {
-        self.shared.denial_of_closed(&self.request)
+        self.shared.denial_of_closed(&self.plan, &self.request)
     }
 
     fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)> {
@@ -673,6 +634,10 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         self.shared.reservation(&self.key, &self.request, charged_at)
     }
 
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.plan.info()
+    }
+
     fn algorithm(&self) -> Option<AnyAlgorithm> {
         self.request.tier().cloned().map(|tier| Box::new(tier) as AnyAlgorithm)
     }
@@ -704,12 +669,34 @@ impl<A: StoredAlgorithm> fmt::Debug for RedisLimiter<A> {
 }
 
 #[cfg(feature = "test-util")]
-impl<A: StoredAlgorithm> TestedStore<A> for RedisLimiter<A> {
-    async fn reply<T: Send + 'static>(reply: Self::Reply<T>) -> Result<T, BoxError> {
-        Ok(reply.await?)
+impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
+    fn check(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let decided = self.clone().decide(self.key(key), Request::of(&attempt).never_waiting());
+        async { Ok(*decided.await?.decision()) }
     }
 
-    fn result<T>(output: Self::Output<T>) -> Result<T, BoxError> {
-        Ok(output?)
+    fn peek(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let decided = self.clone().look(self.key(key), Request::of(&attempt));
+        async { Ok(decided.await?) }
+    }
+
+    async fn refund(&self, key: &str, cost: u64) -> Result<(), BoxError> {
+        Ok(self.refund(key, cost).await?)
+    }
+
+    async fn reset(&self, key: &str) -> Result<(), BoxError> {
+        Ok(self.reset(key).await?)
+    }
+
+    fn replace(&self, algorithm: A) {
+        self.replace(algorithm);
     }
 }

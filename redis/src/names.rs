@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
-use tower_throttle::store::{KeyText, SharedKey};
+use tower_throttle::limiter::{KeyText, SharedKey};
 
 /// The names of the limiters of a store. Two limiters with one name share their keys, so both must have the same
 /// algorithm and quota.

@@ -20,8 +20,8 @@ use super::script::TimeSource;
 use super::sentinel::Sentinels;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::clock::AnyClock;
+use tower_throttle::limiter::{KeySecret, KeyText};
 use tower_throttle::stats::StoreStats;
-use tower_throttle::store::{KeySecret, KeyText};
 
 /// The time limit of an attempt to connect, unless another limit is set or the deadline of calls is longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
@@ -305,8 +305,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the secret for long keys. A key whose [text](tower_throttle::store::SharedKey) has more than [100
-    /// bytes](tower_throttle::store::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the
+    /// Sets the secret for long keys. A key whose [text](tower_throttle::limiter::SharedKey) has more than [100
+    /// bytes](tower_throttle::limiter::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the
     /// same secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);

@@ -13,7 +13,8 @@ use super::link::Link;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::QueueConfig;
 use tower_throttle::clock::Nanos;
-use tower_throttle::store_support::{is_barred, with_queue_full};
+use tower_throttle::limiter::Decided;
+use tower_throttle::store_support::{is_barred, map_decision, with_queue_full};
 
 /// The queues of the keys for which calls of this process wait.
 #[derive(Debug, Default)]
@@ -57,40 +58,42 @@ impl QueuedCall<'_> {
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
     /// is queued at once, so that it does not overtake them. Returns `None` if the limiter is closed while the call is
     /// queued.
-    pub(super) async fn until_decided<T, C, P>(
+    pub(super) async fn until_decided<C, P>(
         &self,
         call: &mut CountedCall<'_>,
         check: impl Fn() -> C,
         peek: impl Fn() -> P,
-    ) -> Result<Option<(Decision, T)>, RedisError>
+    ) -> Result<Option<Decided>, RedisError>
     where
-        T: Default,
-        C: Future<Output = Result<(Decision, T), RedisError>>,
-        P: Future<Output = Result<Decision, RedisError>>,
+        C: Future<Output = Result<Decided, RedisError>>,
+        P: Future<Output = Result<Decided, RedisError>>,
     {
         let Self { queues, link, key, places, .. } = *self;
         let arrived = link.now();
         let latest = arrived.saturating_add(self.max_wait);
         let mut retry = None;
         if !queues.0.contains_key(key) {
-            let (decision, charged) = check().await?;
-            retry = self.retry(&decision, latest);
+            let decided = check().await?;
+            retry = self.retry(decided.decision(), latest);
             if retry.is_none() {
-                return Ok(Some((decision, charged)));
+                return Ok(Some(decided));
             }
         }
         let place = queues.join(key);
         if place.ahead >= places {
             let peeked = peek().await?;
-            let is_in_time = peeked.is_allowed() || self.retry(&peeked, latest).is_some();
-            let denial = denied_behind(peeked);
-            return Ok(Some((if is_in_time { with_queue_full(denial) } else { denial }, T::default())));
+            let is_in_time =
+                peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
+            return Ok(Some(map_decision(peeked, |peeked| match is_in_time {
+                true => with_queue_full(denied_behind(peeked)),
+                false => denied_behind(peeked),
+            })));
         }
         call.wait();
         let first = call.unless_closed(link.until(latest, place.queue.first.lock())).await;
         let Some(first) = first else { return Ok(None) };
         let Some(_first) = first else {
-            return Ok(Some((denied_behind(peek().await?), T::default())));
+            return Ok(Some(map_decision(peek().await?, denied_behind)));
         };
         loop {
             if let Some(retry) = retry
@@ -98,12 +101,14 @@ impl QueuedCall<'_> {
             {
                 return Ok(None);
             }
-            let (decision, charged) = check().await?;
-            retry = self.retry(&decision, latest);
+            let decided = check().await?;
+            retry = self.retry(decided.decision(), latest);
             if retry.is_none() {
                 let waited = link.now().saturating_since(arrived);
-                let decision = if decision.is_allowed() { decision.with_delay(waited) } else { decision };
-                return Ok(Some((decision, charged)));
+                return Ok(Some(map_decision(decided, |decision| match decision.is_allowed() {
+                    true => decision.with_delay(waited),
+                    false => decision,
+                })));
             }
         }
     }

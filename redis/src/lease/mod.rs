@@ -7,7 +7,6 @@ mod bucket;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fmt;
 use std::mem;
@@ -30,10 +29,12 @@ use super::names::{Name, Registered};
 use super::states::Plan;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, TokenBucket};
 use tower_throttle::clock::Nanos;
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
+};
 use tower_throttle::stats::{LimiterStats, StoreStats};
-use tower_throttle::store::{Acquired, Attempt, Denied, KeyedStore, Permit, Reservation, SharedKey, Store};
 use tower_throttle::store_support::{CallOutcome, random_u64, warn_of_bursts, with_retry_after};
 
 #[cfg(any(test, feature = "test-util"))]
@@ -141,6 +142,7 @@ struct SharedLeases {
     name: Registered,
     calls: Calls,
     algorithm: TokenBucket,
+    info: Arc<AlgorithmInfo>,
     rules: Rules,
     script: LeaseScript,
     held: DashMap<Arc<str>, Arc<HeldUnits>>,
@@ -294,7 +296,7 @@ impl RedisLeasesBuilder {
                 "a limiter that leases units has no fallback: call `fallback` or `lease`, but not both",
             );
         }
-        warn_of_bursts(&algorithm, name.as_str());
+        warn_of_bursts(&algorithm, Some(name.as_str()));
         let source = links.any().source();
         let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
         let bucket = Bucket::new(&algorithm).ok_or_else(|| {
@@ -306,6 +308,7 @@ impl RedisLeasesBuilder {
             links,
             name: name.register(&format!("{prefix}, with leases"))?,
             calls: Calls::default(),
+            info: AlgorithmInfo::of(&algorithm),
             algorithm,
             rules: Rules { bucket, units, remember: Nanos::from(remember_denials).0 },
             script: LeaseScript::new(source, bucket, prefix),
@@ -344,18 +347,18 @@ impl RedisLeases {
         self.owner.0.wake();
     }
 
-    /// Returns the algorithm.
+    /// Returns a copy of the algorithm.
     #[must_use]
-    pub fn algorithm(&self) -> Cow<'_, TokenBucket> {
-        Cow::Borrowed(&self.owner.0.algorithm)
+    pub fn algorithm(&self) -> TokenBucket {
+        self.owner.0.algorithm.clone()
     }
 
     fn shared(&self) -> Arc<SharedLeases> {
         Arc::clone(&self.owner.0)
     }
 
-    fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
-        self.owner.0.name.key(key)
+    fn registered(&self) -> &Registered {
+        &self.owner.0.name
     }
 
     fn store_stats(&self) -> StoreStats {
@@ -371,17 +374,13 @@ impl Callee for RedisLeases {
         &self.owner.0.calls
     }
 
-    async fn decide(
-        self,
-        key: Arc<str>,
-        request: Request<TokenBucket>,
-    ) -> Result<(Decision, Reservation), RedisError> {
+    async fn decide(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decided, RedisError> {
         let shared = self.shared();
         // A call that waits does not keep the limiter, so that the limiter's tasks end when the limiter is dropped.
         drop(self);
         let mut call = shared.calls.begin(request.is_in_shadow());
         let decided = shared.decide(&key, &request, &mut call).await;
-        call.end(decided.map(|decision| (decision, Reservation::default())))
+        call.end(decided)
     }
 
     async fn look(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decision, RedisError> {
@@ -393,32 +392,38 @@ impl Callee for RedisLeases {
     }
 }
 
-impl Store<TokenBucket> for RedisLeases {
-    type Key = Arc<str>;
+impl Limiter for RedisLeases {
+    type Algorithm = TokenBucket;
     type Error = RedisError;
-    type Wait = RedisReply<(Decision, Reservation)>;
+    type Wait = RedisReply<Decided>;
 
-    fn algorithm(&self) -> Cow<'_, TokenBucket> {
-        self.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.owner.0.info)
     }
 
-    fn stats(&self) -> StoreStats {
-        self.store_stats()
+    fn stats(&self) -> LimiterStats {
+        self.stats()
     }
 
-    fn acquire(&self, key: Arc<str>, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
-        let (shared, request) = (&self.owner.0, Request::of(&attempt));
-        if let Some(decision) = shared.decide_at_once(&key, &request) {
-            shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
-            return Acquired::Ready(decision, Reservation::default());
-        }
-        Acquired::Pending(RedisReply::new(self.clone().decide(key, request)))
+    fn close(&self) {
+        self.close();
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some(self.name())
     }
 }
 
-impl<K: SharedKey + ?Sized> KeyedStore<TokenBucket, K> for RedisLeases {
-    fn key(&self, key: &K) -> Arc<str> {
-        self.key(key)
+impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<RedisReply<Decided>> {
+        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
+        match shared.decide_at_once(&key, &request) {
+            Some(decision) => {
+                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
+                Acquired::Ready(decision, Reservation::default())
+            }
+            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request))),
+        }
     }
 }
 
@@ -437,13 +442,11 @@ impl SharedLeases {
         key: &Arc<str>,
         request: &Request<TokenBucket>,
         call: &mut CountedCall<'_>,
-    ) -> Result<Decision, RedisError> {
-        if let Some(decision) = self.decide_at_once(key, request) {
-            return Ok(decision);
-        }
-        match request.may_wait(&self.algorithm) {
-            true => self.wait(key, request.cost(), request.max_wait(), call).await,
-            false => self.check(key, request.cost()).await,
+    ) -> Result<Decided, RedisError> {
+        match self.decide_at_once(key, request) {
+            Some(decision) => Ok(Decided::new(decision, Reservation::default())),
+            None if request.may_wait(&self.algorithm) => self.wait(key, request, call).await,
+            None => self.check(key, request.cost()).await,
         }
     }
 
@@ -498,30 +501,33 @@ impl SharedLeases {
     }
 
     /// Decides a call that does not wait.
-    async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
-        match self.decide_held(key, cost) {
-            Some(decision) => Ok(decision),
+    async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decided, RedisError> {
+        let decision = match self.decide_held(key, cost) {
+            Some(decision) => decision,
             // The script accepts no cost above the burst. A call with such a cost is always denied.
-            None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await,
-            None => self.ask(key, Action::Check, cost).await,
-        }
+            None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await?,
+            None => self.ask(key, Action::Check, cost).await?,
+        };
+        Ok(Decided::new(decision, Reservation::default()))
     }
 
-    /// Decides a call that may wait for up to `max_wait` nanoseconds.
+    async fn peek(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decided, RedisError> {
+        Ok(Decided::new(self.ask(key, Action::Peek, cost).await?, Reservation::default()))
+    }
+
+    /// Decides a call that may wait.
     async fn wait(
         self: &Arc<Self>,
         key: &Arc<str>,
-        cost: u64,
-        max_wait: u64,
+        request: &Request<TokenBucket>,
         call: &mut CountedCall<'_>,
-    ) -> Result<Decision, RedisError> {
+    ) -> Result<Decided, RedisError> {
+        let cost = request.cost();
         let config = self.algorithm.queue_config().filter(|config| cost > 0 && config.places() > 0);
         let Some(config) = config else { return self.check(key, cost).await };
-        let link = self.links.any();
-        let queued = self.queues.call(link, key, &config, max_wait, Some(UNKNOWN_WAIT));
-        let check = || async { Ok((self.check(key, cost).await?, ())) };
-        let decided = queued.until_decided(call, check, || self.ask(key, Action::Peek, cost)).await?;
-        Ok(decided.map_or_else(|| closed(&self.algorithm), |(decision, ())| decision))
+        let queued = self.queues.call(self.links.any(), key, &config, request.max_wait(), Some(UNKNOWN_WAIT));
+        let decided = queued.until_decided(call, || self.check(key, cost), || self.peek(key, cost)).await?;
+        Ok(decided.unwrap_or_else(|| Decided::new(closed(&self.algorithm), Reservation::default())))
     }
 }
 

@@ -8,7 +8,6 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -30,11 +29,13 @@ use super::link::Route;
 use super::links::{Attempted, Links};
 use super::names::{Name, Registered};
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, Concurrency};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, Concurrency};
 use tower_throttle::clock::Nanos;
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
+};
 use tower_throttle::stats::{LimiterStats, StoreStats};
-use tower_throttle::store::{Acquired, Attempt, Denied, KeyedStore, Permit, Reservation, SharedKey, Store};
-use tower_throttle::store_support::{CallOutcome, Charge, random_u64, reservation_of};
+use tower_throttle::store_support::{CallOutcome, Charge, Settlement, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a connection lasts for [`IDLE`].
@@ -161,6 +162,7 @@ struct SharedPermits {
     name: Registered,
     calls: Calls,
     algorithm: Concurrency,
+    info: Arc<AlgorithmInfo>,
     limit: u64,
     /// The time for which the server keeps a record after a renewal, in nanoseconds.
     lease: u64,
@@ -272,6 +274,7 @@ impl RedisPermitsBuilder {
         let shared = SharedPermits {
             name: name.register(&format!("{PREFIX} {limit}"))?,
             calls: Calls::default(),
+            info: AlgorithmInfo::of(&algorithm),
             script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
             links,
             algorithm,
@@ -308,18 +311,18 @@ impl RedisPermits {
         self.owner.0.calls.close();
     }
 
-    /// Returns the algorithm: a limit of the calls in progress for each key.
+    /// Returns a copy of the algorithm: a limit of the calls in progress for each key.
     #[must_use]
-    pub fn algorithm(&self) -> Cow<'_, Concurrency> {
-        Cow::Borrowed(&self.owner.0.algorithm)
+    pub fn algorithm(&self) -> Concurrency {
+        self.owner.0.algorithm.clone()
     }
 
     fn shared(&self) -> Arc<SharedPermits> {
         Arc::clone(&self.owner.0)
     }
 
-    fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
-        self.owner.0.name.key(key)
+    fn registered(&self) -> &Registered {
+        &self.owner.0.name
     }
 
     fn store_stats(&self) -> StoreStats {
@@ -338,11 +341,7 @@ impl Callee for RedisPermits {
         &self.owner.0.calls
     }
 
-    async fn decide(
-        self,
-        key: Arc<str>,
-        request: Request<Concurrency>,
-    ) -> Result<(Decision, Reservation), RedisError> {
+    async fn decide(self, key: Arc<str>, request: Request<Concurrency>) -> Result<Decided, RedisError> {
         let shared = self.shared();
         // A call that waits does not keep the limiter, so that forgotten permits are returned when it is dropped.
         drop(self);
@@ -360,32 +359,38 @@ impl Callee for RedisPermits {
     }
 }
 
-impl Store<Concurrency> for RedisPermits {
-    type Key = Arc<str>;
+impl Limiter for RedisPermits {
+    type Algorithm = Concurrency;
     type Error = RedisError;
-    type Wait = RedisReply<(Decision, Reservation)>;
+    type Wait = RedisReply<Decided>;
 
-    fn algorithm(&self) -> Cow<'_, Concurrency> {
-        self.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.owner.0.info)
     }
 
-    fn stats(&self) -> StoreStats {
-        self.store_stats()
+    fn stats(&self) -> LimiterStats {
+        self.stats()
     }
 
-    fn acquire(&self, key: Arc<str>, attempt: Attempt<'_, Concurrency>) -> Acquired<Self::Wait> {
-        let (shared, request) = (&self.owner.0, Request::of(&attempt));
-        if let Some(denial) = shared.calls.denial(&shared.algorithm, request.cost()) {
-            shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
-            return Acquired::Ready(denial, Reservation::default());
-        }
-        Acquired::Pending(RedisReply::new(self.clone().decide(key, request)))
+    fn close(&self) {
+        self.close();
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some(self.name())
     }
 }
 
-impl<K: SharedKey + ?Sized> KeyedStore<Concurrency, K> for RedisPermits {
-    fn key(&self, key: &K) -> Arc<str> {
-        self.key(key)
+impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, Concurrency>) -> Acquired<RedisReply<Decided>> {
+        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
+        match shared.calls.denial(&shared.algorithm, request.cost()) {
+            Some(decision) => {
+                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
+                Acquired::Ready(decision, Reservation::default())
+            }
+            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request))),
+        }
     }
 }
 
@@ -396,15 +401,15 @@ impl SharedPermits {
         key: &Arc<str>,
         request: &Request<Concurrency>,
         call: &mut CountedCall<'_>,
-    ) -> Result<(Decision, Reservation), RedisError> {
+    ) -> Result<Decided, RedisError> {
         if let Some(denial) = self.calls.denial(&self.algorithm, request.cost()) {
-            return Ok((denial, Reservation::default()));
+            return Ok(Decided::new(denial, Reservation::default()));
         }
         let longest = self.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
         let can_wait = request.may_wait(&self.algorithm) && self.places > 0;
         let max_wait = can_wait.then_some(request.max_wait().min(longest)).filter(|wait| *wait > 0);
         let (decision, permit) = self.acquire(key, request.cost(), max_wait, call).await?;
-        Ok((decision, permit.map(reservation_of).unwrap_or_default()))
+        Ok(Decided::new(decision, permit.map(reservation_of).unwrap_or_default()))
     }
 
     /// Decides a call. If `max_wait` is given, the call waits for up to `max_wait` nanoseconds. Returns the permit of
@@ -555,7 +560,7 @@ impl Place {
 }
 
 impl Charge for HeldPermit {
-    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
+    fn settle(self: Box<Self>, _: u64) -> Option<Settlement> {
         None
     }
 

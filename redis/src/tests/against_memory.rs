@@ -25,7 +25,7 @@ use tower_throttle::algorithm::{
     TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::{Acquired, Attempt, CheckStore, KeyedStore, Reservation, Store};
+use tower_throttle::limiter::{Acquired, Attempt, CheckStore, KeyedStore, Reservation, Store};
 
 const START: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;

@@ -8,7 +8,7 @@ use crate::limiter::RedisLimit;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
-use tower_throttle::store::{MakeStore, StoreSettings};
+use tower_throttle::limiter::{MakeStore, StoreSettings};
 
 fn with_fallback<A: StoredAlgorithm>(
     server: &Staged,

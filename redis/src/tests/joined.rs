@@ -11,7 +11,7 @@ use crate::joint::InRedis;
 use crate::limiter::RedisLimit;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm};
-use tower_throttle::store::Attempt;
+use tower_throttle::limiter::Attempt;
 use tower_throttle::store_support::CallCounts;
 use tower_throttle::store_support::{AllDecisions, JointKind, JointOutcome, JointStore};
 

@@ -23,7 +23,7 @@ use super::script::TimeSource;
 use super::store::{MakeKept, RedisStore, RedisStoreBuilder};
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::StoredAlgorithm;
-use tower_throttle::store::StoreSettings;
+use tower_throttle::limiter::StoreSettings;
 
 fn settings(scripts: bool, remember_denials: Duration) -> impl Fn(RedisStoreBuilder) -> RedisStoreBuilder {
     move |store| {

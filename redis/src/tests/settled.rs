@@ -13,7 +13,7 @@ use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm, Tiered, TokenBucket};
-use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation};
+use tower_throttle::limiter::{Acquired, Attempt, KeyedStore, Reservation};
 
 const MS: Duration = Duration::from_millis(1);
 

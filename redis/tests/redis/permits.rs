@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Concurrency, QueueOverflow};
 use tower_throttle::key::Global;
-use tower_throttle::store::Permit;
+use tower_throttle::limiter::Permit;
 use tower_throttle::{RateLimitLayer, RateLimiter};
 use tower_throttle_redis::{RedisErrorKind, RedisPermits, RedisStore, RedisStoreBuilder};
 

@@ -13,7 +13,7 @@ use crate::lease::LeasedLimit;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::store::Attempt;
+use tower_throttle::limiter::Attempt;
 use tower_throttle::store_support::CallCounts;
 use tower_throttle::store_support::{JointKind, JointOutcome, JointStore};
 
