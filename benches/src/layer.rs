@@ -123,11 +123,10 @@ pub fn timed(contestants: Vec<(String, Run)>) -> Vec<Contestant<'static>> {
 
 fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     let ours = RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
-    let limiter =
-        RateLimiter::builder(ours.limiter().algorithm().into_owned()).clock(TscClock::new()).build();
+    let limiter = RateLimiter::builder(ours.limiter().algorithm()).clock(TscClock::new()).build();
     let by_tsc = RateLimitLayer::with_limiter(PeerIp::new(), limiter);
     let no_key = from_fn(|_: &Request<Body>| None::<u64>);
-    let unlimited = RateLimitLayer::new(no_key, ours.limiter().algorithm().into_owned());
+    let unlimited = RateLimitLayer::new(no_key, ours.limiter().algorithm());
     let unlimited = unlimited.responder(ErrorResponder);
     let peer = governor_builder(limit).finish().expect("a quota");
     let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");

@@ -7,7 +7,7 @@ use allocation_counter::measure;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{ClientIp, KeyExtractor, TrustedProxies};
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 fn allocates_nothing<A: Algorithm>(algorithm: A) {

@@ -3,7 +3,7 @@
 use allocation_counter::measure;
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 const MAX_KEYS: usize = 10_000;

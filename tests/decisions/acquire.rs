@@ -178,19 +178,23 @@ fn is_kept<A: Algorithm>(name: &str, algorithm: A) {
     use_up(&limiter, "key");
     let wait = limiter.peek("key").retry_after().expect(name);
     let short = wait / 4;
-    let decision = denied(limiter.acquire_within("key", short));
+    let decision = denied(limiter.call("key").max_wait(short).acquire());
     assert_eq!((decision.retry_after(), decision.remaining()), (Some(wait - short), 0), "{name}");
-    assert_eq!(denied(limiter.acquire_within("key", Duration::ZERO)).retry_after(), Some(wait), "{name}");
-    drop(queued(limiter.acquire_within("key", wait)));
-    drop(queued(limiter.acquire_n_within("key", 2, Duration::MAX)));
+    assert_eq!(
+        denied(limiter.call("key").max_wait(Duration::ZERO).acquire()).retry_after(),
+        Some(wait),
+        "{name}"
+    );
+    drop(queued(limiter.call("key").max_wait(wait).acquire()));
+    drop(queued(limiter.call("key").cost(2).max_wait(Duration::MAX).acquire()));
     clock.set(wait - short - Duration::from_nanos(1));
     assert_eq!(
-        denied(limiter.acquire_within("key", short)).retry_after(),
+        denied(limiter.call("key").max_wait(short).acquire()).retry_after(),
         Some(Duration::from_nanos(1)),
         "{name}"
     );
     clock.set(wait - short);
-    let mut call = queued(limiter.acquire_within("key", short));
+    let mut call = queued(limiter.call("key").max_wait(short).acquire());
     assert_eq!(limiter.queued(), 1);
     clock.set(wait);
     assert!(call.run(), "{name}");
@@ -221,17 +225,17 @@ fn acquire_within_rejects_at_once_what_would_wait_longer() {
 fn an_algorithm_with_a_shorter_max_wait_keeps_it() {
     let (limiter, _clock) = limiter(TokenBucket::new(two_a_second()).max_wait(MS * 100));
     use_up(&limiter, "key");
-    assert_eq!(denied(limiter.acquire_within("key", SECOND)).retry_after(), Some(MS * 400));
+    assert_eq!(denied(limiter.call("key").max_wait(SECOND).acquire()).retry_after(), Some(MS * 400));
 }
 
 #[test]
 fn the_report_of_acquire_within_counts_calls_with_the_same_max_wait() {
     let (limiter, _clock) = limiter(LeakyBucket::new(Quota::per_second(10)).queue(9));
     // One call is admitted at once, and the others are released at 100, 200 and 300 ms.
-    let decision = start(limiter.acquire_within("key", MS * 300)).output.unwrap();
+    let decision = start(limiter.call("key").max_wait(MS * 300).acquire()).output.unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining()), (true, 3));
-    let _calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire_within("key", MS * 300))).collect();
-    let decision = denied(limiter.acquire_within("key", MS * 300));
+    let _calls: Vec<_> = (0..3).map(|_| queued(limiter.call("key").max_wait(MS * 300).acquire())).collect();
+    let decision = denied(limiter.call("key").max_wait(MS * 300).acquire());
     assert_eq!((decision.remaining(), decision.retry_after()), (0, Some(MS * 100)));
     let _another = queued(limiter.acquire("key"));
 }
@@ -240,10 +244,10 @@ fn the_report_of_acquire_within_counts_calls_with_the_same_max_wait() {
 fn a_call_for_a_permit_is_denied_after_its_duration() {
     let (limiter, clock) = limiter(Concurrency::per_key(1));
     let permit = limiter.try_acquire_permit("key").unwrap();
-    assert!(start(limiter.acquire_permit_within("key", Duration::ZERO)).output.unwrap().is_err());
-    let mut short = queued(limiter.acquire_permit_within("key", MS * 30));
-    let mut long = queued(limiter.acquire_permit_within("key", MS * 60));
-    let mut counted = queued(limiter.acquire_n_within("key", 1, MS * 30));
+    assert!(start(limiter.call("key").max_wait(Duration::ZERO).acquire_permit()).output.unwrap().is_err());
+    let mut short = queued(limiter.call("key").max_wait(MS * 30).acquire_permit());
+    let mut long = queued(limiter.call("key").max_wait(MS * 60).acquire_permit());
+    let mut counted = queued(limiter.call("key").max_wait(MS * 30).acquire());
     clock.set(MS * 30 - Duration::from_nanos(1));
     assert!(!short.run() && !long.run() && !counted.run());
     clock.set(MS * 30);
@@ -265,10 +269,10 @@ fn a_call_for_a_permit_is_denied_after_its_duration() {
 fn a_permit_of_a_timed_algorithm_is_rejected_at_once() {
     let (limiter, clock) = limiter(TokenBucket::new(two_a_second()));
     use_up(&limiter, "key");
-    let denied = start(limiter.acquire_permit_within("key", MS * 499)).output.unwrap().unwrap_err();
+    let denied = start(limiter.call("key").max_wait(MS * 499).acquire_permit()).output.unwrap().unwrap_err();
     assert_eq!(denied.to_string(), "the rate limit is reached: retry after 1ms");
     assert_eq!(denied.decision().retry_after(), Some(MS));
-    let mut call = queued(limiter.acquire_permit_within("key", MS * 500));
+    let mut call = queued(limiter.call("key").max_wait(MS * 500).acquire_permit());
     clock.set(MS * 500);
     assert!(call.run() && call.output.unwrap().is_ok());
 }

@@ -10,8 +10,8 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::middleware::Rejection;
-use tower_throttle::store::OnFull;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::PolledByHand;
@@ -197,7 +197,7 @@ async fn the_decisions_of_joined_layers_say_why_they_deny() {
     };
     let denied = |name: &str, reasons: &[&'static str]| (name.to_owned(), reasons.to_vec());
     assert_eq!(call().await, (true, vec![]));
-    let mut waiting = PolledByHand::new(queued.acquire(&tower_throttle::key::StoreKey::Key(())));
+    let mut waiting = PolledByHand::new(queued.acquire(&()));
     assert!(!waiting.run(), "it is queued");
     let (log_in, queue) = (|reasons| denied("log-in", reasons), denied("queued", &["queue full"]));
     assert_eq!(call().await, (false, vec![log_in(&[]), queue.clone()]));

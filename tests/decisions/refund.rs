@@ -6,7 +6,7 @@ use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, TokenBucket,
 };
 use tower_throttle::clock::{ManualClock, Nanos};
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use crate::support::{Random, TickingClock};

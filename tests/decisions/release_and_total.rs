@@ -64,13 +64,13 @@ fn a_call_that_may_not_wait_evicts_no_waiter() {
 fn a_call_with_a_tier_of_its_own_leaves_the_total_of_that_tier() {
     let paid = Concurrency::per_key(5).total(1);
     let limiter = RateLimiter::new(Tiered::new(Concurrency::per_key(5)));
-    assert!(limiter.tier(&paid).check("a").is_allowed());
-    assert!(limiter.tier(&paid).try_acquire_permit("b").is_err(), "one is in progress");
-    limiter.tier(&paid).release("a", 1);
-    let permit = limiter.tier(&paid).try_acquire_permit("b").expect("nothing is in progress");
-    assert!(limiter.tier(&paid).try_acquire_permit("a").is_err());
+    assert!(limiter.call("a").tier(&paid).check().is_allowed());
+    assert!(limiter.call("b").tier(&paid).permit().is_err(), "one is in progress");
+    limiter.call("a").tier(&paid).release();
+    let permit = limiter.call("b").tier(&paid).permit().expect("nothing is in progress");
+    assert!(limiter.call("a").tier(&paid).permit().is_err());
     drop(permit);
-    assert!(limiter.tier(&paid).try_acquire_permit("a").is_ok());
+    assert!(limiter.call("a").tier(&paid).permit().is_ok());
 }
 
 #[test]

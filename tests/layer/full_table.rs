@@ -11,7 +11,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Header, from_fn};
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 fn full_limiter() -> RateLimiter<FixedWindow> {

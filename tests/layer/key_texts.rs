@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
-use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
+use tower_throttle::limiter::{KeyText, KeyWriter, SharedKey};
 
 fn text<K: SharedKey + ?Sized>(key: &K) -> String {
     KeyText::new("login")

@@ -16,6 +16,7 @@ mod mistakes;
 mod observed;
 mod permit_release;
 mod readiness;
+mod replaced;
 mod service;
 mod shared_keys;
 mod shutdown;

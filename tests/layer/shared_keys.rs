@@ -7,7 +7,7 @@ use tower_throttle::key::{
     Bearer, ClientIp, Cookie, Extension, Global, GrpcMethod, GrpcService, Header, Host, KeyExtractor, Method,
     PeerIp, StoreKey, TrustedProxies, first_of, from_fn,
 };
-use tower_throttle::store::{KeySecret, KeyText, KeyWriter, SharedKey};
+use tower_throttle::limiter::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 /// A user type, as an app has it.
 #[derive(Clone, Debug, Hash)]

@@ -11,7 +11,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 use tower_throttle::limiter::OnClose;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::support::Random;

@@ -27,7 +27,7 @@ fn limiter<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimiter<A> {
 }
 
 fn first<A: Algorithm>(limiter: &RateLimiter<A>, cost: u64) -> PolledByHand<Acquire<A>> {
-    PolledByHand::new(limiter.acquire_with_priority("key", cost))
+    PolledByHand::new(limiter.call("key").cost(cost).priority().acquire())
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn borrowing_calls_wait_no_longer_than_the_max_wait_of_the_window() {
     let rule = FixedWindow::new(Quota::per_hour(4)).max_wait(SECOND).priority(50);
     let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
     assert!(limiter.check_n("a", 4).is_allowed());
-    let mut payment = PolledByHand::new(limiter.acquire_with_priority("a", 1));
+    let mut payment = PolledByHand::new(limiter.call("a").priority().acquire());
     assert!(payment.poll(), "an hour is too long");
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::{AnyClock, Clock, ManualClock, Nanos};
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 const THREADS: usize = 8;

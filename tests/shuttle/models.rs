@@ -12,7 +12,7 @@ use shuttle::thread;
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::key::from_fn;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::clock::{Strict, Time};

@@ -1,6 +1,5 @@
 //! Decisions are events, and are recorded in the span of the request. The changes of a store that fails are logged.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -9,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{AlgorithmInfo, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::{Global, Header};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
 use tower_throttle::middleware::OnStoreError;
-use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
-use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::{Http, Log, get, hello, support};
@@ -25,25 +24,31 @@ async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
         local: RateLimiter<TokenBucket>,
         fails: Arc<AtomicBool>,
     }
-    impl Store<TokenBucket> for Switched {
-        type Key = ();
+    impl Limiter for Switched {
+        type Algorithm = TokenBucket;
         type Error = io::Error;
-        type Wait = Pin<Box<dyn Future<Output = io::Result<(Decision, Reservation)>> + Send>>;
+        type Wait = Pin<Box<dyn Future<Output = io::Result<Decided>> + Send>>;
 
-        fn algorithm(&self) -> Cow<'_, TokenBucket> {
-            self.local.algorithm()
+        fn info(&self) -> Arc<AlgorithmInfo> {
+            self.local.info()
         }
 
-        fn acquire(&self, (): (), attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+        fn stats(&self) -> LimiterStats {
+            self.local.stats()
+        }
+
+        fn close(&self) {
+            self.local.close();
+        }
+    }
+    impl<K: ?Sized> LimiterFor<K> for Switched {
+        fn acquire(&self, _: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
             let result = match self.fails.load(Ordering::SeqCst) {
                 true => Err(io::Error::other("no route to the store")),
-                false => Ok((self.local.check_n("a", attempt.cost()), Reservation::default())),
+                false => Ok(Decided::new(self.local.check_n("a", attempt.cost()), Reservation::default())),
             };
             Acquired::Pending(Box::pin(async { result }))
         }
-    }
-    impl<K: ?Sized> KeyedStore<TokenBucket, K> for Switched {
-        fn key(&self, _: &K) {}
     }
     for (treatment, status, what) in
         [(OnStoreError::Reject, 503, "are refused"), (OnStoreError::Allow, 200, "are not limited")]
@@ -51,7 +56,7 @@ async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
         let (log, _guard) = Log::start();
         let fails = Arc::new(AtomicBool::new(false));
         let local = RateLimiter::new(TokenBucket::new(Quota::per_second(1_000_000)));
-        let limiter = RateLimiter::with_store(Switched { local, fails: Arc::clone(&fails) });
+        let limiter = Switched { local, fails: Arc::clone(&fails) };
         let layer = RateLimitLayer::with_limiter(Global, limiter).on_store_error(treatment);
         let service = layer.layer(service_fn(hello));
         for is_failing in [false, true, false, true] {

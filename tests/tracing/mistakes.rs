@@ -248,7 +248,7 @@ async fn a_call_with_priority_on_a_limit_without_priority_is_a_warning_once() {
     let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).priority(|_: &Http| true);
     assert_eq!(log.lines(), [""; 0], "no call has priority yet");
     for _ in 0..3 {
-        assert!(limiter.clone().acquire_with_priority("key", 1).await.is_allowed());
+        assert!(limiter.clone().call("key").priority().acquire().await.is_allowed());
         assert_eq!(layer.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 200);
     }
     let line =
@@ -263,9 +263,9 @@ async fn a_call_with_priority_on_a_limit_without_priority_is_a_warning_once() {
         assert_eq!(joined.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 200);
     }
     let tiers = RateLimiter::new(Tiered::new(window.clone().priority(20)));
-    assert!(tiers.acquire_with_priority("key", 1).await.is_allowed());
-    assert!(tiers.tier(&window.clone().priority(50)).acquire_with_priority("key", 1).await.is_allowed());
+    assert!(tiers.call("key").priority().acquire().await.is_allowed());
+    assert!(tiers.call("key").tier(&window.clone().priority(50)).priority().acquire().await.is_allowed());
     assert_eq!(log.lines().len(), 2, "these tiers have priority");
-    assert!(tiers.tier(&window).acquire_with_priority("key", 1).await.is_allowed());
+    assert!(tiers.call("key").tier(&window).priority().acquire().await.is_allowed());
     assert_eq!(log.lines(), [of(" limiter=\"login\""), of(""), of("")]);
 }

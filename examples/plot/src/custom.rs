@@ -73,13 +73,15 @@ pub(crate) fn tiers() -> Scene {
     };
     let clock = ManualClock::new();
     let first = limiter(1, &clock);
-    let check = |now| first.tier(&bucket(now, 1)).check(KEY).is_allowed();
+    let check = |now| first.call(KEY).tier(&bucket(now, 1)).check().is_allowed();
     let workload = Workload::checked(&clock, &arrivals(), check);
 
     let (clock, unit) = (ManualClock::new(), FINE.limit() / QUOTA.limit());
     let second = limiter(unit, &clock);
-    let call = |now| assert!(second.tier(&bucket(now, unit)).check_n(KEY, unit).is_allowed(), "at {now:?}");
-    let tokens = |now| second.tier(&bucket(now, unit)).peek(KEY).remaining();
+    let call = |now| {
+        assert!(second.call(KEY).cost(unit).tier(&bucket(now, unit)).check().is_allowed(), "at {now:?}")
+    };
+    let tokens = |now| second.call(KEY).tier(&bucket(now, unit)).peek().remaining();
     let curve = Curve::replay(&clock, &workload.passes(), call, tokens);
     Scene {
         name: "tiers",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 const HOUR: Duration = Duration::from_secs(3_600);

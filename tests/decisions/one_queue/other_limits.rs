@@ -52,11 +52,11 @@ fn a_queued_call_leaves_by_its_own_tier() {
     let free = TokenBucket::new(per(1, 100 * MS));
     let paid = TokenBucket::new(per(1, 10 * MS));
     let (clock, limiter) = on(Tiered::new(free.clone()));
-    assert!(limiter.tier(&free).check("key").is_allowed());
-    assert!(!limiter.tier(&paid).check("key").is_allowed(), "what is used counts for all tiers");
-    let mut of_paid = waits(limiter.tier(&paid).acquire("key"));
-    let mut of_free = waits(limiter.tier(&free).acquire("key"));
-    let mut last = waits(limiter.tier(&paid).acquire("key"));
+    assert!(limiter.call("key").tier(&free).check().is_allowed());
+    assert!(!limiter.call("key").tier(&paid).check().is_allowed(), "what is used counts for all tiers");
+    let mut of_paid = waits(limiter.call("key").tier(&paid).acquire());
+    let mut of_free = waits(limiter.call("key").tier(&free).acquire());
+    let mut last = waits(limiter.call("key").tier(&paid).acquire());
     clock.advance(10 * MS);
     assert!(poll(&mut of_paid).is_some());
     assert!(poll(&mut of_free).is_none());
@@ -74,7 +74,7 @@ fn a_call_that_waits_in_a_new_tier_waits_by_its_rate() {
     let (free, paid) = (TokenBucket::new(per(1, 100 * MS)), TokenBucket::new(per(1, 10 * MS)));
     let (clock, limiter) = on(Tiered::new(free));
     assert!(limiter.check("key").is_allowed());
-    let mut of_paid = waits(limiter.tier(&paid).acquire("key"));
+    let mut of_paid = waits(limiter.call("key").tier(&paid).acquire());
     clock.advance(5 * MS);
     assert!(poll(&mut of_paid).is_none());
     clock.advance(5 * MS);

@@ -23,7 +23,7 @@ fn tiered<A: Algorithm + PartialEq>(algorithm: A) -> (RateLimiter<Tiered<A>>, Ma
 
 /// Returns how many calls of cost 1 are admitted at one instant.
 fn takes<A: Algorithm + PartialEq>(limiter: &RateLimiter<Tiered<A>>, rule: &A, key: &str) -> u64 {
-    (0..).take_while(|_| limiter.tier(rule).check(key).is_allowed()).count() as u64
+    (0..).take_while(|_| limiter.call(key).tier(rule).check().is_allowed()).count() as u64
 }
 
 fn slow() -> LeakyBucket {

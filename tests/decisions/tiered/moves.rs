@@ -31,17 +31,17 @@ fn moves<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
         let (old, new) = (rule(Quota::per_hour(from)), rule(Quota::per_hour(to)));
         let (limiter, _clock) = tiered(old.clone());
         let used = random.below(from + 1);
-        assert!(limiter.tier(&old).check_n("key", used).is_allowed());
+        assert!(limiter.call("key").cost(used).tier(&old).check().is_allowed());
         let left = to - used.min(to);
         let case = format!("seed {seed}: {used} of {from}, then {to}: {new:?}");
-        assert_eq!(limiter.tier(&new).peek("key").remaining(), left, "{case}");
+        assert_eq!(limiter.call("key").tier(&new).peek().remaining(), left, "{case}");
         // A peek does not move the key to another tier.
-        assert_eq!(limiter.tier(&old).peek("key").remaining(), from - used, "{case}");
+        assert_eq!(limiter.call("key").tier(&old).peek().remaining(), from - used, "{case}");
         // The key is neither reset nor locked out.
         assert_eq!(takes(&limiter, &new, "key"), left, "{case}");
-        let wait = limiter.tier(&new).peek("key").retry_after().unwrap();
+        let wait = limiter.call("key").tier(&new).peek().retry_after().unwrap();
         assert!(wait <= 3_600 * 2 * SECOND, "{case}: {wait:?}");
-        assert_eq!(limiter.tier(&new).peek("other").remaining(), to, "{case}");
+        assert_eq!(limiter.call("other").tier(&new).peek().remaining(), to, "{case}");
     }
 }
 
@@ -61,9 +61,9 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
         for _ in 0..40 {
             clock.advance(MS * random.below(700) as u32);
             let tier = &tiers[random.below(3) as usize];
-            let looked = limiter.tier(tier).peek("key");
-            let again = limiter.tier(tier).peek("key");
-            let called = limiter.tier(tier).check("key");
+            let looked = limiter.call("key").tier(tier).peek();
+            let again = limiter.call("key").tier(tier).peek();
+            let called = limiter.call("key").tier(tier).check();
             let case = format!("seed {seed}: {tier:?}");
             assert_eq!(looked, again, "{case}");
             assert_eq!(
@@ -78,9 +78,9 @@ fn looks<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
             if let Some(wait) = called.retry_after() {
                 // As long as no call is made, the reported wait is exact to the nanosecond.
                 clock.advance(wait - Duration::from_nanos(1));
-                assert!(!limiter.tier(tier).peek("key").is_allowed(), "{case}");
+                assert!(!limiter.call("key").tier(tier).peek().is_allowed(), "{case}");
                 clock.advance(Duration::from_nanos(1));
-                assert!(limiter.tier(tier).peek("key").is_allowed(), "{case}");
+                assert!(limiter.call("key").tier(tier).peek().is_allowed(), "{case}");
             }
         }
     }
@@ -96,10 +96,10 @@ fn a_peek_with_a_tier_reports_what_a_call_with_it_would() {
 fn to_and_fro_below<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
-    assert!(limiter.tier(&large).check_n("key", 4).is_allowed());
+    assert!(limiter.call("key").cost(4).tier(&large).check().is_allowed());
     for _ in 0..1_000 {
-        assert_eq!(limiter.tier(&small).check_n("key", 0).remaining(), 6);
-        assert_eq!(limiter.tier(&large).check_n("key", 0).remaining(), 996);
+        assert_eq!(limiter.call("key").cost(0).tier(&small).check().remaining(), 6);
+        assert_eq!(limiter.call("key").cost(0).tier(&large).check().remaining(), 996);
     }
     assert_eq!((takes(&limiter, &small, "key"), takes(&limiter, &large, "key")), (6, 990), "{small:?}");
 }
@@ -135,7 +135,7 @@ fn many_tiers<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     for _ in 0..20 {
         admitted += takes(&limiter, &large, "key");
         for limit in 1..=20 {
-            let _ = limiter.tier(&rule(Quota::per_hour(limit))).check("key");
+            let _ = limiter.call("key").tier(&rule(Quota::per_hour(limit))).check();
         }
     }
     assert!(admitted <= 1_000, "{admitted} by {large:?}");
@@ -174,11 +174,11 @@ fn a_cancelled_call_of_one_tier_refunds_nothing_to_another() {
 fn denied_by_another<A: Algorithm + PartialEq>(rule: impl Fn(Quota) -> A) {
     let (small, large) = (rule(Quota::per_hour(10)), rule(Quota::per_hour(1_000)));
     let (limiter, _clock) = tiered(small.clone());
-    assert!(limiter.tier(&large).check_n("key", 900).is_allowed());
-    assert!(!limiter.tier(&small).check("key").is_allowed());
-    assert_eq!(limiter.tier(&large).peek("key").remaining(), 100, "by a denial, of {large:?}");
-    assert!(limiter.tier(&small).check_n("key", 0).is_allowed());
-    assert_eq!(limiter.tier(&large).peek("key").remaining(), 100, "by a call of cost 0, of {large:?}");
+    assert!(limiter.call("key").cost(900).tier(&large).check().is_allowed());
+    assert!(!limiter.call("key").tier(&small).check().is_allowed());
+    assert_eq!(limiter.call("key").tier(&large).peek().remaining(), 100, "by a denial, of {large:?}");
+    assert!(limiter.call("key").cost(0).tier(&small).check().is_allowed());
+    assert_eq!(limiter.call("key").tier(&large).peek().remaining(), 100, "by a call of cost 0, of {large:?}");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn moves_over_time_bring_no_more_than_the_faster_tier_would() {
             nanos += step;
             let rule = if random.one_in(2) { &slow } else { &fast };
             let cost = random.below(4);
-            if limiter.tier(rule).check_n("key", cost).is_allowed() {
+            if limiter.call("key").cost(cost).tier(rule).check().is_allowed() {
                 admitted += cost;
             }
             let due = burst + (u128::from(nanos) * 1_013 / 11_000_000_000) as u64;
@@ -230,13 +230,16 @@ fn calling_the_other_tier_whenever_one_is_spent_gets_no_more_than_the_faster_all
 fn a_charge_of_a_tier_comes_back_in_that_tier_and_a_reset_clears_it() {
     let (small, large) = (TokenBucket::new(Quota::per_hour(10)), TokenBucket::new(Quota::per_hour(100)));
     let (limiter, _clock) = tiered(small.clone());
-    assert!(limiter.tier(&large).check_n("key", 50).is_allowed());
+    assert!(limiter.call("key").cost(50).tier(&large).check().is_allowed());
     limiter.refund("key", 20);
-    assert_eq!(limiter.tier(&large).peek("key").remaining(), 70);
+    assert_eq!(limiter.call("key").tier(&large).peek().remaining(), 70);
     limiter.refund("key", 1_000);
-    assert_eq!(limiter.tier(&large).peek("key").remaining(), 100);
-    assert!(limiter.tier(&large).check_n("key", 50).is_allowed());
+    assert_eq!(limiter.call("key").tier(&large).peek().remaining(), 100);
+    assert!(limiter.call("key").cost(50).tier(&large).check().is_allowed());
     limiter.reset("key");
-    assert_eq!((limiter.peek("key").remaining(), limiter.tier(&large).peek("key").remaining()), (10, 100));
+    assert_eq!(
+        (limiter.peek("key").remaining(), limiter.call("key").tier(&large).peek().remaining()),
+        (10, 100)
+    );
     assert!(limiter.is_empty());
 }

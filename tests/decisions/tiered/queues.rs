@@ -16,25 +16,25 @@ async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
     let (start, mut calls) = (Instant::now(), JoinSet::new());
     for n in 0..30_u32 {
-        let call = limiter.tier(&fast()).acquire("key");
+        let call = limiter.call("key").tier(&fast()).acquire();
         calls.spawn(async move { (n, patient(call).await.is_allowed(), start.elapsed()) });
         tokio::task::yield_now().await;
     }
     // The queue of the slower tier has three places, and all of them are taken.
-    assert!(!limiter.tier(&slow()).acquire("key").await.is_allowed());
+    assert!(!limiter.call("key").tier(&slow()).acquire().await.is_allowed());
     let mut left = calls.join_all().await;
     left.sort_unstable();
     assert!(left.iter().all(|(_, passed, _)| *passed));
     assert!(left.is_sorted_by_key(|(.., at)| *at), "{left:?}");
-    assert!(limiter.tier(&fast()).peek("key").retry_after().is_some_and(|wait| wait <= 500 * MS));
+    assert!(limiter.call("key").tier(&fast()).peek().retry_after().is_some_and(|wait| wait <= 500 * MS));
 }
 
 /// A queued call and a call that is admitted at once both report the limit of their own tier.
 #[tokio::test(start_paused = true)]
 async fn a_queued_call_reports_the_limit_of_its_tier() {
     let limiter = RateLimiter::new(Tiered::new(slow()));
-    let first = limiter.tier(&fast()).acquire("key").await;
-    let second = limiter.tier(&fast()).acquire("key").await;
+    let first = limiter.call("key").tier(&fast()).acquire().await;
+    let second = limiter.call("key").tier(&fast()).acquire().await;
     assert_eq!((first.limit(), first.remaining(), first.delay()), (51, 50, Duration::ZERO));
     assert_eq!((second.limit(), second.remaining(), second.delay()), (51, 50, MS * 50));
 }
@@ -44,11 +44,11 @@ fn a_peek_with_a_tier_is_true_while_others_wait() {
     let reported = |decision: Decision| (decision.is_allowed(), decision.retry_after());
     for (mine, other) in [(slow(), fast()), (fast(), slow())] {
         let (limiter, clock) = tiered(slow());
-        assert!(limiter.tier(&mine).check("key").is_allowed());
-        let _waits = waits(limiter.tier(&mine).acquire("key"));
+        assert!(limiter.call("key").tier(&mine).check().is_allowed());
+        let _waits = waits(limiter.call("key").tier(&mine).acquire());
         clock.advance(MS * 7);
-        let looked = reported(limiter.tier(&other).peek("key"));
-        assert_eq!(looked, reported(limiter.tier(&other).check("key")), "{other:?} after {mine:?}");
+        let looked = reported(limiter.call("key").tier(&other).peek());
+        assert_eq!(looked, reported(limiter.call("key").tier(&other).check()), "{other:?} after {mine:?}");
     }
 }
 
@@ -57,9 +57,9 @@ fn a_peek_with_a_tier_is_true_while_others_wait() {
 #[test]
 fn waiters_sleep_on_when_a_slower_tier_is_called() {
     let (limiter, clock) = tiered(fast());
-    assert!(limiter.tier(&fast()).check("key").is_allowed());
-    let mut line: Vec<_> = (0..3).map(|_| waits(limiter.tier(&fast()).acquire("key"))).collect();
-    assert!(!limiter.tier(&slow()).check("key").is_allowed());
+    assert!(limiter.call("key").tier(&fast()).check().is_allowed());
+    let mut line: Vec<_> = (0..3).map(|_| waits(limiter.call("key").tier(&fast()).acquire())).collect();
+    assert!(!limiter.call("key").tier(&slow()).check().is_allowed());
     let mut left = Vec::new();
     for ms in 1..=3_000 {
         clock.advance(MS);
@@ -85,11 +85,11 @@ fn one_kind_of_smooth_follows_another_in_order() {
     );
     let (limiter, clock) = tiered(cold.clone());
     for rule in [&cold, &warm, &cold, &warm] {
-        let decision = limiter.tier(rule).check("key");
+        let decision = limiter.call("key").tier(rule).check();
         let wait = decision.retry_after().unwrap_or_default();
         assert!(wait <= SECOND, "{decision:?}");
         clock.advance(wait);
-        assert!(decision.is_allowed() || limiter.tier(rule).check("key").is_allowed());
+        assert!(decision.is_allowed() || limiter.call("key").tier(rule).check().is_allowed());
     }
 }
 
@@ -97,9 +97,9 @@ fn one_kind_of_smooth_follows_another_in_order() {
 fn a_call_of_cost_0_leaves_the_stored_permits_of_other_tiers() {
     let (stored, other) = (Smooth::bursty(Quota::per_second(8)), Smooth::bursty(Quota::per_second(2)));
     let (limiter, clock) = tiered(other.clone());
-    assert!(limiter.tier(&stored).check("key").is_allowed());
+    assert!(limiter.call("key").tier(&stored).check().is_allowed());
     clock.advance(10 * SECOND);
-    assert!(limiter.tier(&other).check_n("key", 0).is_allowed());
+    assert!(limiter.call("key").cost(0).tier(&other).check().is_allowed());
     clock.advance(MS);
     assert_eq!(takes(&limiter, &stored, "key"), 9);
 }
@@ -124,8 +124,8 @@ fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
             .collect();
         // Some waiters might have been released, but not polled since.
         clock.advance(Duration::from_nanos(random.below(30)));
-        let seen = limiter.tier(&other).peek("key");
-        let reported = limiter.tier(&other).check("key");
+        let seen = limiter.call("key").tier(&other).peek();
+        let reported = limiter.call("key").tier(&other).check();
         beside_a_line += u64::from(limiter.queued() > 0);
         let of = |decision: Decision| (decision.is_allowed(), decision.retry_after());
         assert_eq!(of(seen), of(reported), "seed {seed}");

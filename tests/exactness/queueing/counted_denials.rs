@@ -41,7 +41,7 @@ fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &m
                 let call = limiter.acquire_n("key", cost);
                 let max_wait = random.one_of(&[None, None, Some(0), Some(SECOND), Some(3 * SECOND)]);
                 let mut call = PolledByHand::new(match max_wait {
-                    Some(max_wait) => limiter.acquire_n_within("key", cost, ns(max_wait)),
+                    Some(max_wait) => limiter.call("key").cost(cost).max_wait(ns(max_wait)).acquire(),
                     None => call,
                 });
                 log.push(format!("acquire {cost} within {max_wait:?}"));

@@ -1,9 +1,9 @@
 //! Closed limiters, failed stores and missing keys have a status of their own.
 
-use std::borrow::Cow;
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +11,11 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 use http_body_util::Empty;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::RateLimitLayer;
+use tower_throttle::algorithm::{AlgorithmInfo, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp};
-use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
-use tower_throttle::{Decision, RateLimitLayer, RateLimiter};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats};
 
 use super::{per, refusal, request, second, through};
 use crate::details::reported;
@@ -54,27 +54,31 @@ async fn a_limiter_that_was_closed_is_unavailable() {
 #[derive(Clone, Debug)]
 struct Broken(TokenBucket);
 
-impl Store<TokenBucket> for Broken {
-    type Key = ();
+impl Limiter for Broken {
+    type Algorithm = TokenBucket;
     type Error = std::io::Error;
-    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), std::io::Error>> + Send>>;
+    type Wait = Pin<Box<dyn Future<Output = Result<Decided, std::io::Error>> + Send>>;
 
-    fn algorithm(&self) -> Cow<'_, TokenBucket> {
-        Cow::Borrowed(&self.0)
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        AlgorithmInfo::of(&self.0)
     }
 
-    fn acquire(&self, (): (), _: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+    fn stats(&self) -> LimiterStats {
+        LimiterStats::default()
+    }
+
+    fn close(&self) {}
+}
+
+impl<K: ?Sized> LimiterFor<K> for Broken {
+    fn acquire(&self, _: &K, _: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
         Acquired::Pending(Box::pin(async { Err(std::io::Error::other("50% of the store is gone")) }))
     }
 }
 
-impl<K: ?Sized> KeyedStore<TokenBucket, K> for Broken {
-    fn key(&self, _: &K) {}
-}
-
 #[tokio::test]
 async fn a_store_that_fails_is_unavailable() {
-    let limiter = RateLimiter::with_store(Broken(per(1, Duration::from_secs(1))));
+    let limiter = Broken(per(1, Duration::from_secs(1)));
     let response = through(&RateLimitLayer::with_limiter(Global, limiter)).await;
     assert!(response.body().is_end_stream());
     // Nothing of the store's error is reported.

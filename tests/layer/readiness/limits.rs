@@ -11,7 +11,7 @@ use tower::{BoxError, Service, ServiceExt};
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
 use tower_throttle::error::BoxError as StoreError;
 use tower_throttle::key::StoreKey;
-use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
+use tower_throttle::limiter::{Acquired, Attempt, KeyedStore, Reservation, Store};
 use tower_throttle::{Decision, Error, Quota, RateLimiter};
 
 /// A store that replies after a delay.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::OnClose;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::stats::CallStats;
-use tower_throttle::store::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{counted, frozen, hourly};
@@ -71,7 +71,7 @@ fn a_full_total_counts_as_a_full_queue_and_a_wait_too_long_as_a_denial() {
     let limiter = RateLimiter::builder(bucket).clock(ManualClock::new()).max_queued(1).build();
     let mut calls = [(); 3].map(|()| PolledByHand::new(limiter.acquire("a")));
     assert_eq!(calls.each_mut().map(PolledByHand::poll), [true, false, true]);
-    let mut late = PolledByHand::new(limiter.acquire_within("a", Duration::from_millis(1)));
+    let mut late = PolledByHand::new(limiter.call("a").max_wait(Duration::from_millis(1)).acquire());
     assert!(late.poll());
     assert_eq!(counted(&limiter), "1 admitted, 1 denied, 1 queue full, 1 queued");
 }

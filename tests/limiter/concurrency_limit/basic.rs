@@ -49,7 +49,7 @@ fn a_reset_keeps_calls_in_progress_and_nothing_else() {
         let left = || limiter.peek("a").remaining();
         for replaced in [false, true] {
             if replaced {
-                limiter.replace(limiter.algorithm().into_owned());
+                limiter.replace(limiter.algorithm());
             }
             let held = [(); 2].map(|()| limiter.try_acquire_permit("a").unwrap());
             drop(limiter.try_acquire_permit("a").unwrap());
@@ -81,9 +81,9 @@ fn a_reset_keeps_calls_in_progress_and_nothing_else() {
     let large = (TokenBucket::new(Quota::per_hour(30)), Concurrency::per_key(6));
     let limiter = limiter(Tiered::new(small.clone()), &ManualClock::new());
     let mut held = vec![limiter.try_acquire_permit("a").unwrap()];
-    held.push(limiter.tier(&large).try_acquire_permit("a").unwrap());
+    held.push(limiter.call("a").tier(&large).permit().unwrap());
     limiter.reset("a");
-    let left = || [&small, &large].map(|tier| limiter.tier(tier).peek("a").remaining());
+    let left = || [&small, &large].map(|tier| limiter.call("a").tier(tier).peek().remaining());
     assert_eq!(left(), [3, 4]);
     held.pop();
     assert_eq!(left(), [4, 5]);

@@ -110,7 +110,7 @@ fn kinds() -> Vec<Kind> {
         Concurrency
     )>| {
         // No call is in progress when this function is called.
-        let rule = counted.algorithm().into_owned();
+        let rule = counted.algorithm();
         counted.replace((tokens(), Concurrency::per_key(1_000)));
         let left = counted.peek(&0_u64).remaining();
         counted.replace(rule);

@@ -31,7 +31,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{PolledByHand, Random, limiter, scaled};

@@ -1,7 +1,7 @@
 //! The limits are exact on many threads.
 
 use super::*;
-use tower_throttle::store::Denied;
+use tower_throttle::limiter::Denied;
 
 const THREADS: u64 = 8;
 

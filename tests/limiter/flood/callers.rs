@@ -6,7 +6,7 @@ use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow,
 };
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 
 use super::{Count, DAY, INVENTED, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, Scene, bucket, daily};
 use crate::support::{Random, scaled};

@@ -2,7 +2,7 @@
 
 use tower_throttle::algorithm::{Concurrency, FixedWindow};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{DAY, INVENTED, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, assert_full, bucket, daily};

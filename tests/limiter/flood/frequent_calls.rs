@@ -6,7 +6,7 @@ use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{Count, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, bucket};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::{OnFull, Permit};
+use tower_throttle::limiter::{OnFull, Permit};
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 const MAX_KEYS: usize = 10_000;

@@ -6,7 +6,7 @@ use tower::{Layer, service_fn};
 use tower_throttle::algorithm::{Algorithm, FixedWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::from_fn;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{ErrorResponder, RateLimitLayer, RateLimiter};
 
 use super::{Key, Keys, Ledger, at_once, both, frozen, hourly, key, passes, watched};

@@ -11,7 +11,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use super::{MS, SECOND, limiter, with_each_kind};

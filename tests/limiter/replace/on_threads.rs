@@ -8,7 +8,7 @@ use tower_throttle::algorithm::{
     Algorithm, FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{limiter, with_each_kind};

@@ -10,7 +10,7 @@ fn a_denied_call_of_another_tier_releases_only_one_waiter_per_slot() {
     assert!(now(limiter.acquire("k")).is_allowed());
     let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire("k"))).collect();
     clock.advance(ms(100));
-    assert!(!now(limiter.tier(&slow).acquire("k")).is_allowed());
+    assert!(!now(limiter.call("k").tier(&slow).acquire()).is_allowed());
     let left = line.iter_mut().filter_map(poll).count();
     assert_eq!(left, 1, "one slot has passed");
 }
@@ -22,7 +22,7 @@ fn a_denied_check_of_another_tier_delays_no_waiter() {
     let (clock, limiter) = on(Tiered::new(fast.clone()));
     assert!(now(limiter.acquire("k")).is_allowed());
     let mut line: Vec<_> = (0..3).map(|_| waits(limiter.acquire("k"))).collect();
-    assert!(!limiter.tier(&slow).check("k").is_allowed());
+    assert!(!limiter.call("k").tier(&slow).check().is_allowed());
     clock.advance(ms(100));
     let left = line.iter_mut().filter_map(poll).count();
     assert_eq!(left, 1, "one slot has passed");
@@ -32,7 +32,7 @@ fn a_denied_check_of_another_tier_delays_no_waiter() {
 fn retry_after_is_exact_if_a_call_needs_the_window_after_the_borrowed_one() {
     let (clock, limiter) = on(FixedWindow::new(Quota::per_second(4)).priority(50));
     assert!(limiter.check_n("k", 4).is_allowed());
-    let mut held = waits(limiter.acquire_with_priority("k", 2));
+    let mut held = waits(limiter.call("k").cost(2).priority().acquire());
     let denied = limiter.check_n("k", 3);
     let peeked = limiter.peek_n("k", 3);
     println!("{denied:?} {peeked:?}");
@@ -49,7 +49,7 @@ fn retry_after_is_exact_if_a_call_needs_the_window_after_the_borrowed_one() {
 fn an_ordinary_call_waits_for_the_window_after_one_that_is_borrowed_as_a_whole() {
     let (_clock, limiter) = on(FixedWindow::new(Quota::per_second(1)).priority(100));
     assert!(limiter.check("k").is_allowed());
-    let _held = waits(limiter.acquire_with_priority("k", 1));
+    let _held = waits(limiter.call("k").priority().acquire());
     assert_eq!(limiter.check("k").retry_after(), Some(secs(2)));
     assert_eq!(now(limiter.acquire("k")).retry_after(), Some(secs(2)));
 }
@@ -58,7 +58,7 @@ fn an_ordinary_call_waits_for_the_window_after_one_that_is_borrowed_as_a_whole()
 fn a_waiter_that_costs_more_than_the_new_limit_does_not_block_the_key() {
     let (clock, limiter) = on(FixedWindow::new(Quota::per_second(10)).priority(50));
     assert!(limiter.check_n("k", 10).is_allowed());
-    let mut held = waits(limiter.acquire_with_priority("k", 5));
+    let mut held = waits(limiter.call("k").cost(5).priority().acquire());
     limiter.replace(FixedWindow::new(Quota::per_second(4)).priority(50));
     clock.advance(secs(100));
     println!("{:?}", poll(&mut held));
@@ -106,13 +106,13 @@ fn a_peek_that_would_begin_a_lockout_reports_the_present_state() {
 /// Asserts that a cost of `one` tier counts in the `other`. Both admit a call each 100 ms.
 fn a_cost_counts_in_another_tier<A: Algorithm + PartialEq>(one: A, other: A) {
     let (clock, limiter) = on(Tiered::new(one.clone()));
-    assert!(limiter.tier(&one).check("k").is_allowed());
+    assert!(limiter.call("k").tier(&one).check().is_allowed());
     clock.advance(ms(50));
-    assert!(!limiter.tier(&other).check("k").is_allowed());
+    assert!(!limiter.call("k").tier(&other).check().is_allowed());
     clock.advance(ms(50));
-    assert!(limiter.tier(&other).check_n("k", 5).is_allowed());
+    assert!(limiter.call("k").cost(5).tier(&other).check().is_allowed());
     clock.advance(ms(100));
-    assert_eq!(limiter.tier(&one).check("k").retry_after(), Some(ms(400)), "five intervals were used");
+    assert_eq!(limiter.call("k").tier(&one).check().retry_after(), Some(ms(400)), "five intervals were used");
 }
 
 #[test]
@@ -133,11 +133,11 @@ fn units_of_a_tier_that_is_a_tuple_count_in_each_member() {
         |second, day| (TokenBucket::new(Quota::per_second(second)), FixedWindow::new(Quota::per_day(day)));
     let (free, paid) = (rule(10, 100), rule(100, 1_000));
     let (_clock, limiter) = on(Tiered::new(free.clone()));
-    assert!(limiter.tier(&free).check("k").is_allowed());
-    assert!(limiter.tier(&paid).check_n("k", 90).is_allowed());
+    assert!(limiter.call("k").tier(&free).check().is_allowed());
+    assert!(limiter.call("k").cost(90).tier(&paid).check().is_allowed());
     _clock.advance(secs(1));
     // 91 units were used today since the first call with `free`.
-    assert_eq!(limiter.tier(&free).check("k").remaining(), 8);
+    assert_eq!(limiter.call("k").tier(&free).check().remaining(), 8);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn replacing_the_default_tier_keeps_its_used_units() {
     let small = TokenBucket::new(Quota::per_hour(10));
     let (_clock, limiter) = on(Tiered::new(TokenBucket::new(Quota::per_hour(1_000))));
     assert!(limiter.check_n("k", 900).is_allowed());
-    let _ = limiter.tier(&small).check("k");
+    let _ = limiter.call("k").tier(&small).check();
     limiter.replace(Tiered::new(TokenBucket::new(Quota::per_hour(1_001))));
     assert_eq!(limiter.peek("k").remaining(), 101);
 }
@@ -156,13 +156,13 @@ fn a_call_of_cost_0_in_another_tier_leaves_a_fresh_tier_fresh() {
     let hour = FixedWindow::new(Quota::per_hour(100));
     let other = FixedWindow::new(Quota::per_hour(101));
     let (clock, limiter) = on(Tiered::new(minute.clone()));
-    assert!(limiter.tier(&minute).check_n("k", 10).is_allowed());
+    assert!(limiter.call("k").cost(10).tier(&minute).check().is_allowed());
     clock.advance(secs(59));
-    assert!(limiter.tier(&hour).check_n("k", 50).is_allowed());
+    assert!(limiter.call("k").cost(50).tier(&hour).check().is_allowed());
     clock.advance(secs(1));
-    assert!(limiter.tier(&minute).peek("k").is_allowed());
-    let _ = limiter.tier(&other).check_n("k", 0);
-    let peek = limiter.tier(&minute).peek("k");
+    assert!(limiter.call("k").tier(&minute).peek().is_allowed());
+    let _ = limiter.call("k").cost(0).tier(&other).check();
+    let peek = limiter.call("k").tier(&minute).peek();
     assert!(peek.is_allowed(), "a call of another tier that cost nothing changed it: {peek:?}");
 }
 
@@ -172,12 +172,12 @@ fn a_call_of_cost_0_in_another_tier_leaves_a_full_bucket_full() {
     let day = TokenBucket::new(Quota::per_day(1_000));
     let other = TokenBucket::new(Quota::per_day(1_001));
     let (clock, limiter) = on(Tiered::new(free.clone()));
-    assert!(limiter.tier(&free).check("k").is_allowed());
-    assert!(limiter.tier(&day).check_n("k", 500).is_allowed());
+    assert!(limiter.call("k").tier(&free).check().is_allowed());
+    assert!(limiter.call("k").cost(500).tier(&day).check().is_allowed());
     clock.advance(secs(60));
-    assert_eq!(limiter.tier(&free).peek("k").remaining(), 10);
-    let _ = limiter.tier(&other).check_n("k", 0);
-    assert_eq!(limiter.tier(&free).peek("k").remaining(), 10);
+    assert_eq!(limiter.call("k").tier(&free).peek().remaining(), 10);
+    let _ = limiter.call("k").cost(0).tier(&other).check();
+    assert_eq!(limiter.call("k").tier(&free).peek().remaining(), 10);
 }
 
 #[test]
@@ -198,11 +198,11 @@ fn an_undo_after_the_clock_was_set_back_takes_no_units_from_the_present_window()
 #[test]
 fn remaining_counts_calls_with_priority_that_can_be_queued() {
     let (_clock, limiter) = on(FixedWindow::new(Quota::per_second(4)).priority(50));
-    let first = now(limiter.acquire_with_priority("k", 1));
+    let first = now(limiter.call("k").priority().acquire());
     let mut more = 0;
     let mut line = Vec::new();
     for _ in 0..10 {
-        let mut call = Box::pin(limiter.acquire_with_priority("k", 1));
+        let mut call = Box::pin(limiter.call("k").priority().acquire());
         match poll(&mut call) {
             Some(decision) => more += u64::from(decision.is_allowed()),
             None => {
@@ -221,10 +221,10 @@ fn nine_more_tiers_do_not_make_the_first_forget_its_units() {
     let (_clock, limiter) = on(Tiered::new(big.clone()));
     assert!(limiter.check_n("k", 100).is_allowed());
     for rule in &small {
-        let _ = limiter.tier(rule).check("k");
+        let _ = limiter.call("k").tier(rule).check();
     }
-    println!("after nine refused calls: {:?}", limiter.tier(&big).peek("k"));
-    assert!(!limiter.tier(&big).peek("k").is_allowed());
+    println!("after nine refused calls: {:?}", limiter.call("k").tier(&big).peek());
+    assert!(!limiter.call("k").tier(&big).peek().is_allowed());
 }
 
 #[test]
@@ -233,8 +233,8 @@ fn a_denied_call_of_a_smaller_tier_does_not_block_a_waiter_with_priority() {
     let small = FixedWindow::new(Quota::per_second(2)).priority(50);
     let (clock, limiter) = on(Tiered::new(big.clone()));
     assert!(limiter.check_n("k", 10).is_allowed());
-    let mut held = waits(limiter.acquire_with_priority("k", 5));
-    assert!(!limiter.tier(&small).check("k").is_allowed());
+    let mut held = waits(limiter.call("k").cost(5).priority().acquire());
+    assert!(!limiter.call("k").tier(&small).check().is_allowed());
     clock.advance(secs(1));
     assert!(poll(&mut held).is_some(), "a refused call of another tier has locked the queue");
 }
@@ -248,9 +248,9 @@ fn a_lockout_in_tiers_counts_denials_while_calls_are_queued() {
     assert!(now(limiter.acquire("k")).is_allowed());
     let _held = waits(limiter.acquire("k"));
     for _ in 0..5 {
-        assert!(!now(limiter.tier(&slow).acquire("k")).is_allowed());
+        assert!(!now(limiter.call("k").tier(&slow).acquire()).is_allowed());
     }
-    let last = now(limiter.tier(&slow).acquire("k"));
+    let last = now(limiter.call("k").tier(&slow).acquire());
     assert_eq!(last.retry_after(), Some(secs(5)), "refused six times");
 }
 

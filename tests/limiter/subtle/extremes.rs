@@ -62,7 +62,7 @@ fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Rando
 
 #[test]
 fn extreme_quotas_never_panic() {
-    wildly(RateLimiter::acquire_with_priority, |r| {
+    wildly(acquire_with_priority, |r| {
         (0..2)
             .map(|_| {
                 let a = FixedWindow::new(wild(r));
@@ -70,15 +70,9 @@ fn extreme_quotas_never_panic() {
             })
             .collect()
     });
-    wildly(RateLimiter::acquire_with_priority, |r| {
-        (0..2).map(|_| SlidingWindow::new(wild(r)).priority(100)).collect()
-    });
-    wildly(RateLimiter::acquire_with_priority, |r| {
-        (0..2).map(|_| SlidingCounter::new(wild(r)).priority(100)).collect()
-    });
-    wildly(RateLimiter::acquire_with_priority, |r| {
-        (0..2).map(|_| SlidingLog::new(wild(r)).priority(30)).collect()
-    });
+    wildly(acquire_with_priority, |r| (0..2).map(|_| SlidingWindow::new(wild(r)).priority(100)).collect());
+    wildly(acquire_with_priority, |r| (0..2).map(|_| SlidingCounter::new(wild(r)).priority(100)).collect());
+    wildly(acquire_with_priority, |r| (0..2).map(|_| SlidingLog::new(wild(r)).priority(30)).collect());
     wildly(RateLimiter::acquire_n, |r| {
         (0..2)
             .map(|_| {
@@ -103,7 +97,7 @@ fn extreme_quotas_never_panic() {
             })
             .collect()
     });
-    wildly(RateLimiter::acquire_with_priority, |r| {
+    wildly(acquire_with_priority, |r| {
         (0..2)
             .map(|_| {
                 let a = SlidingWindow::new(wild(r)).priority(70);

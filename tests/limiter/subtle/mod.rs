@@ -22,7 +22,7 @@ use tower_throttle::algorithm::*;
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{FromFn, from_fn};
 use tower_throttle::limiter::Acquire;
-use tower_throttle::store::OnFull;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{PolledByHand, Random, effective_window, scaled};

@@ -165,7 +165,7 @@ fn reports_of_the_queue_of_a_counter_with_priority_are_true() {
             prio(|q| SlidingCounter::new(q).priority(p), r)
         },
         Acts { max_cost: 1, ..Acts::default() },
-        RateLimiter::acquire_with_priority,
+        acquire_with_priority,
     );
 }
 
@@ -180,7 +180,7 @@ fn windows_with_priority_are_strict() {
             let rule =
                 make(Quota::per(limit, Duration::from_nanos(period)).unwrap(), r.one_of(&[10, 34, 50, 100]));
             let rules = [rule];
-            let mut world = World::new(&rules[0], RateLimiter::acquire_with_priority);
+            let mut world = World::new(&rules[0], acquire_with_priority);
             let mut left: Vec<(u64, u64)> = Vec::new();
             let late = r.one_in(2);
             for _ in 0..40 {

@@ -52,7 +52,7 @@ fn four_threads_with_full_tables_end_without_a_deadlock() {
                             let _ = c.check(key);
                         }
                         5 => {
-                            let _ = b.tier(&tier).peek(key);
+                            let _ = b.call(key).tier(&tier).peek();
                         }
                         6..13 => {
                             if poll(&mut answer(&mut one, Req(key, true))).unwrap().is_ok() {
@@ -122,13 +122,13 @@ fn queues_lose_no_wakeup_while_algorithms_are_replaced_and_keys_are_reset() {
                         .await;
                     }
                     7 => {
-                        let _ = lends.acquire_with_priority("k", r.within(1..=5)).await;
+                        let _ = lends.call("k").cost(r.within(1..=5)).priority().acquire().await;
                     }
                     8 => {
                         let _ = service.call(Req("k", true)).await;
                     }
                     9 => {
-                        let _ = queue.tier(&leaky(r.within(8_000..=9_000))).acquire("k").await;
+                        let _ = queue.call("k").tier(&leaky(r.within(8_000..=9_000))).acquire().await;
                     }
                     _ => {
                         let _ = queue.acquire("k").await;

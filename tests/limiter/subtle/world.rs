@@ -18,6 +18,14 @@ pub(super) enum Op {
 /// The method that makes a call with priority. It is [`RateLimiter::acquire_n`] if the algorithm has no priority.
 pub(super) type WithPriority<A> = fn(&RateLimiter<A>, &str, u64) -> Acquire<A>;
 
+pub(super) fn acquire_with_priority<A: Algorithm>(
+    limiter: &RateLimiter<A>,
+    key: &str,
+    cost: u64,
+) -> Acquire<A> {
+    limiter.call(key).cost(cost).priority().acquire()
+}
+
 pub(super) struct World<A: Algorithm> {
     pub(super) with_priority: WithPriority<A>,
     pub(super) clock: ManualClock,

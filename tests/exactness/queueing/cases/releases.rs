@@ -168,10 +168,10 @@ fn tiers_share_one_queue_in_order() {
     let (limiter, clock) = on(Tiered::new(free.clone()));
     use_up(&limiter, "key");
     let mut first = waits(&limiter, "key", 1);
-    let mut second = PolledByHand::new(limiter.tier(&paid).acquire("key"));
+    let mut second = PolledByHand::new(limiter.call("key").tier(&paid).acquire());
     second.poll();
     let mut third = waits(&limiter, "key", 1);
-    assert!(!limiter.tier(&paid).check("key").is_allowed(), "no call overtakes");
+    assert!(!limiter.call("key").tier(&paid).check().is_allowed(), "no call overtakes");
     let mut left = [None; 3];
     for now in 1..=400 {
         clock.set(ns(now));

@@ -69,7 +69,7 @@ impl Bench {
     fn replace(&mut self) {
         let limit = self.random.within(1..=3);
         let most = self.random.within(1..=6);
-        let old = self.limiter.algorithm().into_owned();
+        let old = self.limiter.algorithm();
         let new = match (self.model.total, self.renewed) {
             // A call counts in the total that it was counted in when it arrived.
             (Some((total_index, _)), false) => {
