@@ -645,7 +645,11 @@ impl Charged {
         let is_denied = call.is_denied(&outcomes);
         let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
             let outcome = outcomes[*group]?;
-            let decision = outcome.decision();
+            // A call that is denied does not wait.
+            let decision = match is_denied {
+                true => outcome.decision().with_delay(0),
+                false => outcome.decision(),
+            };
             // A part in shadow mode has no decision if the call is denied.
             if is_denied && member.is_in_shadow() {
                 return None;
