@@ -28,7 +28,7 @@ fn key_of(request: &Http) -> Option<String> {
 
 macro_rules! limiter {
     ($store:expr, $name:expr, $algorithm:expr) => {
-        RateLimiter::builder($algorithm).name($name).store($store).build().unwrap()
+        $store.limiter($name, $algorithm).build().unwrap()
     };
 }
 pub(crate) use limiter;
