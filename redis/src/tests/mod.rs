@@ -1,4 +1,6 @@
 mod against_memory;
+mod closed;
+mod counted;
 mod differential;
 mod fallback;
 mod faults;

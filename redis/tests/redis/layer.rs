@@ -72,6 +72,48 @@ async fn a_call_is_settled_by_its_response() {
 }
 
 #[tokio::test]
+async fn a_layer_reports_the_quota_of_the_algorithm_that_decided() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let limiter = store.limiter("api", FixedWindow::new(Quota::per_day(2))).build().unwrap();
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone());
+    let service = layer.layer(service_fn(hello));
+    let reported = async || {
+        let response = service.clone().oneshot(get("a")).await.unwrap();
+        let field = |name| response.headers()[name].to_str().unwrap().to_owned();
+        (response.status().as_u16(), field("ratelimit-policy"), field("ratelimit"))
+    };
+    let (status, policy, limit) = reported().await;
+    assert!(status == 200 && policy.contains("q=2;") && limit.contains("r=1;"), "{policy}, {limit}");
+    limiter.replace(FixedWindow::new(Quota::per_day(9)));
+    let (status, policy, limit) = reported().await;
+    assert!(status == 200 && policy.contains("q=9;") && limit.contains("r=7;"), "{policy}, {limit}");
+    limiter.replace(FixedWindow::new(Quota::per_day(1)));
+    // The second denial is remembered, and made without a trip.
+    for _ in 0..2 {
+        let (status, policy, limit) = reported().await;
+        assert!(status == 429 && policy.contains("q=1;") && limit.contains("r=0;"), "{policy}, {limit}");
+    }
+    let calls = limiter.stats().calls;
+    assert_eq!((calls.admitted, calls.denied, calls.ended()), (2, 2, 4));
+    assert_eq!(layer.stats().calls, calls);
+}
+
+#[tokio::test]
+async fn a_closed_limiter_is_503_and_only_in_its_process() {
+    let server = RedisServer::start();
+    let [one, other] = [connect(&server).await, connect(&server).await]
+        .map(|store| store.limiter("api", FixedWindow::new(Quota::per_day(2))).build().unwrap());
+    let [closed, open] = [&one, &other].map(|limiter| {
+        RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone()).layer(service_fn(hello))
+    });
+    one.close();
+    assert_eq!(closed.oneshot(get("a")).await.unwrap().status(), 503);
+    assert_eq!(open.oneshot(get("a")).await.unwrap().status(), 200);
+    assert_eq!((one.stats().calls.closed, other.stats().calls.admitted), (1, 1));
+}
+
+#[tokio::test]
 async fn a_server_that_is_gone_is_503_or_no_limit() {
     let mut server = RedisServer::start();
     let store = patient(&server).deadline(Duration::from_millis(50)).connect().await.unwrap();

@@ -160,6 +160,34 @@ async fn checks_hold_units_until_they_are_released() {
 }
 
 #[tokio::test]
+async fn a_closed_limiter_denies_its_waiters_and_keeps_its_permits() {
+    let server = RedisServer::start();
+    let [one, other] = two(&server, Duration::from_secs(20), |store| store.permits("exports", 1)).await;
+    let permit = acquire(&one).await;
+    let waiting = tokio::spawn(one.acquire_permit("a"));
+    let mut side = server.connect();
+    while self::waiting(&mut side) == 0 {
+        sleep(MS).await;
+    }
+    let start = Instant::now();
+    one.close();
+    assert!(waiting.await.unwrap().unwrap().unwrap_err().decision().is_closed());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let trips = one.stats().store.trips;
+    assert!(one.try_acquire_permit("b").await.unwrap().unwrap_err().decision().is_closed());
+    assert!(one.peek("b").await.unwrap().is_closed());
+    let calls = one.stats().calls;
+    assert_eq!((calls.admitted, calls.queued, calls.closed, calls.ended()), (1, 1, 2, 3));
+    assert!(one.stats().store.trips <= trips + 1, "only the waiter leaves the queue");
+    // The permit is held, and another process is not affected.
+    assert!(other.try_acquire_permit("a").await.unwrap().is_err());
+    let next = begin_to_wait(&other, &server).await;
+    drop(permit);
+    drop(next.await.unwrap());
+    assert_eq!(other.stats().calls.ended(), 2);
+}
+
+#[tokio::test]
 async fn a_layer_holds_its_permit_until_the_end_of_the_body() {
     let server = RedisServer::start();
     let [one, other] = two(&server, Duration::from_secs(20), |store| store.permits("exports", 1)).await;

@@ -10,6 +10,7 @@ use crate::in_process::RedisInProcess;
 use crate::joint::InRedis;
 use crate::lease::RedisLeases;
 use tower_throttle::Quota;
+use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::limiter::Attempt;
 use tower_throttle::store_support::{JointKind, JointLimiter, JointOutcome};
@@ -226,6 +227,11 @@ async fn settings_that_cannot_work_are_errors_with_advice() {
     assert_eq!(error.kind(), RedisErrorKind::Algorithm);
     assert!(error.to_string().contains("2^53"), "{error}");
     assert_eq!(build(per_minute(10), 10, "").unwrap_err().kind(), RedisErrorKind::Name);
+    let local = RateLimiter::new(per_minute(10));
+    let both = server.connect().limiter("api", per_minute(10)).fallback(local).lease(10).build();
+    let error = both.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Config);
+    assert!(error.to_string().contains("`fallback`"), "{error}");
 
     let store = server.connect();
     let _plain = store.limiter("api", per_minute(10)).build().unwrap();

@@ -1,6 +1,7 @@
 //! Joined layers with limits on different keys, which are decided together.
 
 mod charges;
+mod closed;
 mod queued_and_settled;
 mod servers;
 
