@@ -238,7 +238,7 @@ impl Decision {
         grains.div_ceil(self.grains)
     }
 
-    /// Creates the decision on a call that is admitted. This function is for authors of algorithms and stores.
+    /// Creates the decision on a call that is admitted. This function is for authors of algorithms and limiters.
     ///
     /// `reset_after` is in nanoseconds.
     #[inline]
@@ -246,7 +246,7 @@ impl Decision {
         Self::new(ALLOWED, limit, remaining, 0, reset_after)
     }
 
-    /// Creates the decision on a call that is denied. This function is for authors of algorithms and stores.
+    /// Creates the decision on a call that is denied. This function is for authors of algorithms and limiters.
     ///
     /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help
     /// or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that the wait is unknown.
@@ -271,20 +271,20 @@ impl Decision {
         self
     }
 
-    /// Creates the denial by a limiter that is closed. This function is for authors of stores.
+    /// Creates the denial by a limiter that is closed. This function is for authors of limiters.
     pub const fn closed(limit: u64) -> Self {
         Self::deny(limit, 0, None, 0).with(CLOSED, true)
     }
 
-    /// Creates a denial for a key that has used nothing, but for which the store has no room. This function is for
-    /// authors of stores.
+    /// Creates a denial for a key that has used nothing, but for which the limiter has no room. This function is for
+    /// authors of limiters.
     pub const fn table_full(limit: u64) -> Self {
         Self::deny(limit, limit, None, 0).with(TABLE_FULL, true)
     }
 
     /// Returns this denial with the reason for which it has no `retry_after`. `unknown` is `true` if a wait helps but
     /// its length is not known, and `false` if no wait helps. Has no effect on a denial with a `retry_after`. This
-    /// method is for authors of algorithms and stores.
+    /// method is for authors of algorithms and limiters.
     pub const fn with_unknown_wait(self, unknown: bool) -> Self {
         self.with(UNKNOWN, unknown)
     }

@@ -85,7 +85,7 @@
 //! - [`RateLimiter`]: the engine, without any middleware.
 //! - [`Decision`]: the result of one call.
 //! - [`clock`]: the clocks, and how to test with one.
-//! - [`store`]: where the state of the keys is kept, and how the memory for it is bounded.
+//! - [`limiter`]: the contract of a limiter, and how to write one.
 //! - [`error`]: errors of a configuration.
 //!
 //! # What it is not
@@ -107,7 +107,7 @@
 //!   service still implements tonic's `NamedService`.
 //! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
-//! - `test-util`: the module `test_util`, with tests that a store of your own must pass.
+//! - `test-util`: the module `test_util`, with tests that a limiter of your own must pass.
 //! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests once, as an
 //!   error. The layer also logs an error when its store fails. Some probable mistakes are logged as warnings, such as a
 //!   window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow

@@ -12,7 +12,7 @@ use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, g
 use crate::stats::PolicyStats;
 
 /// Passes the counts of a policy to the recorder, with a description of each metric. If `can_fail` is `false`, the
-/// store cannot fail, and the metrics of calls to a server are left out.
+/// limiter cannot fail, and the metrics of calls to a server are left out.
 pub(crate) fn record(stats: &PolicyStats, can_fail: bool) {
     let PolicyStats { name, calls, keys, store_errors, store } = stats;
     let of_policy = |metric: &'static str, description: &'static str, total: u64| {

@@ -1,5 +1,5 @@
-//! What the crate `tower-throttle-redis` needs beyond the public items. The two crates are released together, so nothing
-//! in this module follows semantic versioning. A store of your own needs nothing of it.
+//! What the crate `tower-throttle-redis` needs beyond the public items. The two crates are released together, so
+//! nothing in this module follows semantic versioning. A limiter of your own needs nothing of it.
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
@@ -17,7 +17,7 @@ pub use crate::limiter::joint::{
 pub use crate::limiter::joint::{JointRequest, JointWait, decide_in_memory};
 /// Logs a warning for each burst that an algorithm does not use.
 pub use crate::limiter::rate_limiter::warn_of_bursts;
-/// A charge of a store, as a trait instead of a function.
+/// A charge of a limiter, as a trait instead of a function.
 pub use crate::limiter::reservation::{Charge, Lost, Settlement};
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::CallCounts;

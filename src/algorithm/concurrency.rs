@@ -29,11 +29,11 @@ use crate::decision::Decision;
 ///
 /// [several processes share permits]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html
 ///
-/// In a layer, an upgraded connection, such as a [WebSocket](crate::guide::concurrency#websockets), holds no permit: the
-/// body of its response ended with the upgrade.
+/// In a layer, an upgraded connection, such as a [WebSocket](crate::guide::concurrency#websockets), holds no permit:
+/// the body of its response ended with the upgrade.
 ///
-/// If keys [share buckets](crate::limiter::OnFull::ShareBuckets) because the key table is full, a key goes on sharing its
-/// bucket while any permit of that bucket is held, even if the table has room again. In code, prefer permits to
+/// If keys [share buckets](crate::limiter::OnFull::ShareBuckets) because the key table is full, a key goes on sharing
+/// its bucket while any permit of that bucket is held, even if the table has room again. In code, prefer permits to
 /// `release`: a permit records from which bucket its units were taken.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
@@ -67,9 +67,9 @@ use crate::decision::Decision;
 /// minutes after that. And a call can end without a count down: the handler panics, the client disconnects, or the
 /// stream is reset. After enough such calls, the count is at the limit and stays there.
 ///
-/// **The idea.** A call holds a [`Permit`](crate::limiter::Permit), which releases the units of the call when the permit
-/// is dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state is the
-/// number of units that permits hold.
+/// **The idea.** A call holds a [`Permit`](crate::limiter::Permit), which releases the units of the call when the
+/// permit is dropped: after the last byte of the response's body, or earlier if the call ends in another way. The state
+/// is the number of units that permits hold.
 ///
 /// ```text
 ///   2 per key

@@ -25,8 +25,8 @@ use crate::decision::Decision;
 /// | that has several limits | also [`for_each_policy`](Algorithm::for_each_policy) |
 ///
 /// [`DENIALS_STAND`](Algorithm::DENIALS_STAND), [`ADDS_UP`](Algorithm::ADDS_UP) and [`usage`](Algorithm::usage) let a
-/// store do less work. Without them, nothing is decided differently, except that a full store may choose other keys to
-/// evict.
+/// limiter do less work. Without them, nothing is decided differently, except that a full key table may choose other
+/// keys to evict.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
@@ -35,10 +35,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.
     type State: Clone + Debug + Send + Sync + 'static;
 
-    /// The way in which a store undoes the latest admission of a queued call. With `true`, the store copies the state
-    /// before each such admission, and undoes the admission by [restoring](Algorithm::restore) the copy. With `false`,
-    /// the store calls [`refund`](Algorithm::refund) with the time of the charge. Choose `false` if this is as exact as a
-    /// copy, or if a copy is expensive.
+    /// The way in which a limiter undoes the latest admission of a queued call. With `true`, the limiter copies the
+    /// state before each such admission, and undoes the admission by [restoring](Algorithm::restore) the copy. With
+    /// `false`, the limiter calls [`refund`](Algorithm::refund) with the time of the charge. Choose `false` if this is
+    /// as exact as a copy, or if a copy is expensive.
     ///
     /// A tuple whose members all have `true` here, and [need no release](Algorithm::NEEDS_RELEASE), copies their states
     /// before each call, and calls `check` of all members. If a member denies the call, the members that allowed it get
@@ -50,14 +50,14 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// projected.
     const ADDS_UP: bool = false;
 
-    /// `true` if an admitted call holds units until the call ends. If `true`, the store calls
+    /// `true` if an admitted call holds units until the call ends. If `true`, the limiter calls
     /// [`release`](Algorithm::release) once when the call ends.
     const NEEDS_RELEASE: bool = false;
 
     /// `true` if a denial of a call of cost 1 stands until its `retry_after` has passed, whatever calls are made until
     /// then. At each instant until then, [`check`](Algorithm::check) must return the same denial, except that the times
     /// in the denial are shorter by the time that has passed. `check` must then do nothing to the state except advance
-    /// it to `now`. If `true`, a store may deny such calls without calling `check`.
+    /// it to `now`. If `true`, a limiter may deny such calls without calling `check`.
     const DENIALS_STAND: bool = false;
 
     /// Returns the state of a new key at `now`.
@@ -80,11 +80,11 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Gives back up to `cost` units that were charged and still count. Units that no longer count are not given back:
     /// a key never has more units available than a fresh key.
     ///
-    /// `charged_at` is the time of the charge. If it is `None`, it is not known which charge the refund is for. If it is
-    /// known, the refund undoes that charge, as far as its units still count, and other charges of the key are not
-    /// affected. An algorithm that cannot tell which charges still count may treat a charge as expired if `now` is after
-    /// `charged_at`. The algorithms of this crate undo nothing if the clock was set back by more than one period, to
-    /// before `charged_at`.
+    /// `charged_at` is the time of the charge. If it is `None`, it is not known which charge the refund is for. If it
+    /// is known, the refund undoes that charge, as far as its units still count, and other charges of the key are not
+    /// affected. An algorithm that cannot tell which charges still count may treat a charge as expired if `now` is
+    /// after `charged_at`. The algorithms of this crate undo nothing if the clock was set back by more than one period,
+    /// to before `charged_at`.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>);
 
     /// Converts `state` at `now` from the configuration `old` to this configuration.
@@ -93,17 +93,17 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges a call that another tier has admitted, or that was admitted before a reset, even if `self` would deny the
-    /// call. By default, charges only as many units as are available. [`Concurrency`](super::Concurrency) charges all
-    /// units of the call. [`Tiered`](super::Tiered) and resets call this method.
+    /// Charges a call that another tier has admitted, or that was admitted before a reset, even if `self` would deny
+    /// the call. By default, charges only as many units as are available. [`Concurrency`](super::Concurrency) charges
+    /// all units of the call. [`Tiered`](super::Tiered) and resets call this method.
     fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         let room = self.peek(state, now, 0).remaining();
         let _ = self.check(state, now, cost.min(room));
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
-    /// store may remove a fresh state. While the [time](crate::algorithm#time) of a key stands still, its state is not
-    /// fresh.
+    /// limiter may remove a fresh state. While the [time](crate::algorithm#time) of a key stands still, its state is
+    /// not fresh.
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool;
 
     /// Returns the policy that is reported to clients: the quota and the window of the `RateLimit-Policy` field.
@@ -157,7 +157,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
-    /// Returns how near the key is to its limit at `now`. A store that has no room for a new key may compare several
+    /// Returns how near the key is to its limit at `now`. A limiter that has no room for a new key may compare several
     /// keys, and evict the key with the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
@@ -175,9 +175,9 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// then denied.
     ///
     /// This method and the methods below it are for queues, except that a reset calls [`restore`](Algorithm::restore)
-    /// as well. Of these methods, an algorithm that queues calls needs to implement only this one. By default, the first
-    /// queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports has passed, and is admitted if
-    /// [`check`](Algorithm::check) allows it.
+    /// as well. Of these methods, an algorithm that queues calls needs to implement only this one. By default, the
+    /// first queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports has passed, and is
+    /// admitted if [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         None
@@ -262,7 +262,7 @@ pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
     algorithm.queue_config().is_some_and(|queue| queue.holds_requests())
 }
 
-/// The used fraction of a key's limit. A store that has no room for a new key compares usages to choose the key to
+/// The used fraction of a key's limit. A limiter that has no room for a new key compares usages to choose the key to
 /// evict.
 ///
 /// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
@@ -302,9 +302,9 @@ impl Usage {
         }
     }
 
-    /// Returns the usage of a key that has used `used` units of `quota`, the quota of
-    /// [`policy`](Algorithm::policy), if nothing else in the state of the key makes decisions stricter than those on a
-    /// new key. A store may evict a key that has used one unit of a large quota without comparing the key with others.
+    /// Returns the usage of a key that has used `used` units of `quota`, the quota of [`policy`](Algorithm::policy), if
+    /// nothing else in the state of the key makes decisions stricter than those on a new key. A limiter may evict a key
+    /// that has used one unit of a large quota without comparing the key with others.
     #[inline]
     #[must_use]
     pub const fn of_quota(used: u64, quota: u64) -> Self {
@@ -371,8 +371,8 @@ impl Hash for Usage {
     }
 }
 
-/// A builder of a [`Lockout`](super::Lockout) with a given duration. `after` sets the number of denials, and returns the
-/// `Lockout`.
+/// A builder of a [`Lockout`](super::Lockout) with a given duration. `after` sets the number of denials, and returns
+/// the `Lockout`.
 #[derive(Clone, Debug)]
 #[must_use = "say after how many denials: `.after(n)`"]
 pub struct LockoutBuilder<A> {

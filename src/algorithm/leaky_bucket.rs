@@ -66,7 +66,7 @@ const MAX_ADDED: u128 = 1 << 52;
 /// calls a second and with a timer that ticks in milliseconds, four fifths of the rate are lost. And nothing limits how
 /// many calls wait.
 ///
-/// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The store keeps the
+/// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The limiter keeps the
 /// queue of waiters. A call is admitted at its *slot*, and the next slot is computed from that slot, not from the time
 /// at which a timer fired. Calls whose slots are overdue by up to five milliseconds are released at once, so a late
 /// timer does not lower the rate. After a longer stall the schedule moves to later times, so that no burst is released.
@@ -227,8 +227,8 @@ impl LeakyBucket {
         MicroRate::of(self.rate)
     }
 
-    /// Advances the state to `now`, and makes an overdue slot due now. Returns how far the clock is behind the key's time,
-    /// in nanoseconds.
+    /// Advances the state to `now`, and makes an overdue slot due now. Returns how far the clock is behind the key's
+    /// time, in nanoseconds.
     fn advance(&self, state: &mut LeakyBucketState, now: Nanos) -> u64 {
         let step = step(state.last, now, self.quota.period_nanos());
         state.next = state.next.sooner(self.rate.grains(step.elapsed)).max(Slot::NOW);
@@ -279,8 +279,8 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot earlier by one interval per unit, but not before the key's time. If the time of the charge is
-    /// known, undoes the part of the charge whose intervals cannot have passed since then.
+    /// Moves the next slot earlier by one interval per unit, but not before the key's time. If the time of the charge
+    /// is known, undoes the part of the charge whose intervals cannot have passed since then.
     fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.observe(state, now);
         let passed = match charged_at {

@@ -471,9 +471,9 @@ macro_rules! block_for {
         $(
             impl super::$algorithm {
                 /// Locks a key out for `duration` when a number of its calls were denied within one window. The method
-                /// `after(n)` of the result sets the number, and returns the [`Lockout`], whose docs have an example. The
-                /// window is as long as the longest window of the algorithm's policies. If the policies have no window,
-                /// it is as long as the lockout.
+                /// `after(n)` of the result sets the number, and returns the [`Lockout`], whose docs have an example.
+                /// The window is as long as the longest window of the algorithm's policies. If the policies have no
+                /// window, it is as long as the lockout.
                 ///
                 /// # Panics
                 ///

@@ -1,9 +1,9 @@
 //! The algorithms: pure arithmetic over plain state.
 //!
 //! An algorithm decides a call with a function `(&self, &mut state, now, cost) -> Decision`. This function reads no
-//! clock, takes no lock and does no I/O. The owner of the state (a [`Store`](crate::limiter::Limiter)) guarantees that only
-//! one call at a time uses the state of a key. So an algorithm never decides on a state that another thread is
-//! changing, and can be tested with a table of calls and expected decisions.
+//! clock, takes no lock and does no I/O. The owner of the state (a [`Limiter`](crate::limiter::Limiter)) guarantees
+//! that only one call at a time uses the state of a key. So an algorithm never decides on a state that another thread
+//! is changing, and can be tested with a table of calls and expected decisions.
 //!
 //! # Which one do I want?
 //!
@@ -89,22 +89,21 @@
 //!
 //! ## Priority
 //!
-//! The method `priority(percent)` of [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`] lets calls
-//! with priority borrow units of the next window. A call without priority is decided as if the method had not been called,
-//! except that the call never waits, and is denied while calls with priority are queued. A call [with
-//! priority](crate::limiter::RateLimiter::acquire_with_priority) that cannot pass now is queued until the window has room
-//! for the call. If the total cost of the queue would then exceed the given percentage of the limit, the call is denied.
-//! The wait is at most one period. With a [`SlidingWindow`], it is at most one period plus one slice. With a
-//! [`SlidingCounter`], whose units count in two windows, it is at most two periods. The `retry_after` of a denied call
-//! assumes that the queued calls are released on time. A call that is released late is charged late, so the real wait can
-//! be longer.
+//! The method `priority(percent)` of [`FixedWindow`], [`SlidingWindow`], [`SlidingCounter`] and [`SlidingLog`] lets
+//! calls with priority borrow units of the next window. A call without priority is decided as if the method had not
+//! been called, except that the call never waits, and is denied while calls with priority are queued. A call [with
+//! priority](crate::limiter::Call::priority) that cannot pass now is queued until the window has room for the call. If
+//! the total cost of the queue would then exceed the given percentage of the limit, the call is denied. The wait is at
+//! most one period. With a [`SlidingWindow`], it is at most one period plus one slice. With a [`SlidingCounter`], whose
+//! units count in two windows, it is at most two periods. The `retry_after` of a denied call assumes that the queued
+//! calls are released on time. A call that is released late is charged late, so the real wait can be longer.
 //!
 //! The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
 //! [`Tiered`] and [`Lockout`] have the calls with priority of the windows that they contain. Tuples have none. In an
-//! algorithm of your own, [`QueueConfig::priority_only`] lets only calls with priority wait. With any other algorithm, a
-//! call with priority is decided as any other call, and the first such call of a limiter is logged as a warning (feature
-//! `tracing`). A tier with priority has no effect in Redis, and is not logged there. While an algorithm is replaced, a
-//! call may be decided without its priority.
+//! algorithm of your own, [`QueueConfig::priority_only`] lets only calls with priority wait. With any other algorithm,
+//! a call with priority is decided as any other call, and the first such call of a limiter is logged as a warning
+//! (feature `tracing`). A tier with priority has no effect in Redis, and is not logged there. While an algorithm is
+//! replaced, a call may be decided without its priority.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -116,7 +115,7 @@
 //! let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(4)).priority(50));
 //! assert!(limiter.check_n("upstream", 4).is_allowed());
 //! assert!(!limiter.acquire("upstream").await.is_allowed());
-//! let payment = limiter.acquire_with_priority("upstream", 1).await;
+//! let payment = limiter.call("upstream").priority().acquire().await;
 //! assert!(payment.is_allowed());
 //! assert_eq!(payment.delay(), Duration::from_secs(1));
 //! # }
@@ -202,8 +201,8 @@ mod smooth;
 pub(crate) mod stored;
 mod token_bucket;
 
-// These modules come last, because rustdoc lists the methods of a type in the order of the modules. So constructors come
-// before `block_for`.
+// These modules come last, because rustdoc lists the methods of a type in the order of the modules. So constructors
+// come before `block_for`.
 mod lockout;
 mod tiered;
 mod tuple;

@@ -14,7 +14,7 @@ use crate::error::ConfigError;
 ///
 /// The algorithm given to [`new`](Tiered::new) is for calls that choose no tier.
 /// [`RateLimitLayer::tier`](crate::middleware::RateLimitLayer::tier) chooses the tier of a request, and
-/// [`RateLimiter::tier`](crate::limiter::RateLimiter::tier) the tier of a call in code.
+/// [`Call::tier`](crate::limiter::Call::tier) the tier of a call in code.
 ///
 /// A key has one state for each tier that its calls have chosen. When a call chooses a tier that is new to the key, the
 /// state of that tier is converted from the state of another tier, as the table of
@@ -28,8 +28,8 @@ use crate::error::ConfigError;
 /// call adds a tier to a key with 32 tiers, one of these 32 tiers is removed: the tier that becomes fresh first. A
 /// denied call adds its tier, too, so that its `retry_after` stays true. A call of cost 0 adds no tier. Once all tiers
 /// of a key are fresh, the key counts as a new key, and has only the tier of its next call. It is not promised with how
-/// many units a tier begins then if it [starts empty](crate::algorithm::TokenBucket::start_empty): in memory, it is full
-/// while the store knows the key, and empty once the store has removed the key.
+/// many units a tier begins then if it [starts empty](crate::algorithm::TokenBucket::start_empty): in memory, it is
+/// full while the limiter knows the key, and empty once the limiter has removed the key.
 ///
 /// A refund goes to the tier of the last admitted call whose cost was above 0. If a call is
 /// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
@@ -46,9 +46,9 @@ use crate::error::ConfigError;
 /// let paid = TokenBucket::new(Quota::per_minute(1_000));
 /// let limiter = RateLimiter::new(Tiered::new(free.clone()));
 ///
-/// assert_eq!(limiter.tier(&free).check_n("user:42", 4).remaining(), 6);
+/// assert_eq!(limiter.call("user:42").cost(4).tier(&free).check().remaining(), 6);
 /// // The user pays. The four units that were charged stay charged.
-/// assert_eq!(limiter.tier(&paid).check("user:42").remaining(), 995);
+/// assert_eq!(limiter.call("user:42").tier(&paid).check().remaining(), 995);
 /// ```
 ///
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures), by a user who pays for a larger
@@ -64,8 +64,8 @@ use crate::error::ConfigError;
 /// - Algorithms that differ only in settings without which their states can be read are one tier. These settings are
 ///   the queue, [`start_empty`](crate::algorithm::TokenBucket::start_empty) and
 ///   [`extend_on_retry`](crate::algorithm::Lockout::extend_on_retry). In memory, they are two tiers.
-/// - A default algorithm with [priority](crate::algorithm#priority) is refused when the limiter is built, and the priority
-///   of another tier has no effect.
+/// - A default algorithm with [priority](crate::algorithm#priority) is refused when the limiter is built, and the
+///   priority of another tier has no effect.
 /// - Calls that wait are queued in their process, and the processes are served in no particular order.
 /// - What is [not promised] for any limit in Redis.
 ///
@@ -188,7 +188,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         ask: impl FnOnce(&mut A::State) -> (R, Keep),
     ) -> R {
         if self.is_fresh(state, now) {
-            // A store may remove the key now. So its former tiers must have no effect even if it is not removed.
+            // A limiter may remove the key now. So its former tiers must have no effect even if it is not removed.
             let mut own = self.new_tier(state, now);
             if !self.algorithm.is_fresh(&own, now) {
                 // A `Smooth` of the other kind would begin without stored permits.
@@ -270,7 +270,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         let decision = self.ask(state, now, |own| {
             let decision = self.algorithm.check(own, now, cost);
             let keep = match decision.is_allowed() {
-                // A call of cost 0 charges nothing, so a store need not write it.
+                // A call of cost 0 charges nothing, so a limiter need not write it.
                 true if cost == 0 => Keep::Nothing,
                 true => Keep::Tier,
                 false => Keep::State,

@@ -1,7 +1,7 @@
 //! Clocks, which tell limiters the time.
 //!
-//! Algorithms do not read the time: each method that needs the time takes `now` as an argument. Only the store of a
-//! limiter calls the limiter's clock.
+//! Algorithms do not read the time: each method that needs the time takes `now` as an argument. Only a limiter reads
+//! its clock.
 //!
 //! The default is tokio's monotonic clock, so a limiter follows tokio's time in tests that pause it. A [`ManualClock`]
 //! moves only when it is set or advanced:
@@ -92,8 +92,8 @@ impl From<Duration> for Nanos {
 /// A clock, which tells the time, and lets queued calls sleep until a time.
 ///
 /// Readings need not be monotonic: [Time](crate::algorithm#time) describes how a limiter uses a clock that steps back.
-/// A store in memory calls [`sleep_until`](Clock::sleep_until) only for queued calls. A store in Redis also calls it
-/// for other waits, such as for the replies of the server.
+/// A limiter in memory calls [`sleep_until`](Clock::sleep_until) only for queued calls. A limiter in Redis also calls
+/// it for other waits, such as for the replies of the server.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Returns the time now.
     fn now(&self) -> Nanos;

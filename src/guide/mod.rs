@@ -12,7 +12,7 @@
 //!   exact, and what is not.
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
-//! - [Without HTTP](engine): the engine, other services, tonic, and clocks for tests.
+//! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.

@@ -86,7 +86,7 @@ impl Header {
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
 
-/// Writes the header's value itself, not a hash of the value. So anyone who can read the store on the other machine can
+/// Writes the header's value itself, not a hash of the value. So anyone who can read the keys on another machine can
 /// read the value.
 impl SharedKey for HeaderKey {
     fn write_to(&self, text: &mut KeyWriter) {
@@ -97,7 +97,7 @@ impl SharedKey for HeaderKey {
     }
 }
 
-/// The same text as that of the bytes. The impl is here because the store knows nothing of HTTP.
+/// The same text as that of the bytes. The impl is here because the limiter knows nothing of HTTP.
 impl SharedKey for HeaderValue {
     fn write_to(&self, text: &mut KeyWriter) {
         text.bytes(self.as_bytes());

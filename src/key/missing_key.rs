@@ -36,7 +36,7 @@ pub enum MissingKey {
     Pass,
 }
 
-/// A key as a store receives it: the key of a caller, or the key that all requests without a key
+/// A key as a layer passes it to a limiter: the key of a caller, or the key that all requests without a key
 /// [share](MissingKey::Shared).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKey<K> {

@@ -22,10 +22,10 @@
 //! # Requests that are exempt, forbidden, or without a key
 //!
 //! An extractor returns `Ok(None)` for a request that is not limited. [`allow`](PeerIp::allow) exempts callers in some
-//! networks, and [`unless`](crate::RateLimitLayer::unless) exempts requests that match a predicate: a closure, or one of
-//! [`Paths`], [`Preflight`], [`GrpcHealth`] and [`GrpcReflection`]. Callers in the networks of a [`deny`](PeerIp::deny) list are rejected
-//! with 403, and neither the layer nor a layer that is [joined](crate::RateLimitLayer::and) with it charges their
-//! requests.
+//! networks, and [`unless`](crate::RateLimitLayer::unless) exempts requests that match a predicate: a closure, or one
+//! of [`Paths`], [`Preflight`], [`GrpcHealth`] and [`GrpcReflection`]. Callers in the networks of a
+//! [`deny`](PeerIp::deny) list are rejected with 403, and neither the layer nor a layer that is
+//! [joined](crate::RateLimitLayer::and) with it charges their requests.
 //!
 //! By default, a request whose key cannot be extracted is rejected, since callers could otherwise bypass the limit. A
 //! mistake of the client (a duplicate header, a token that is too long, an invalid list of addresses) is answered with
@@ -58,11 +58,11 @@
 //!
 //! # Keys for several machines
 //!
-//! A store on another machine, such as Redis, requires keys that implement [`SharedKey`](crate::limiter::SharedKey). Such
-//! a key can be written as a string that is the same on all machines. A key with several parts implements the trait if
-//! all its parts do. The keys of [`Bearer`] and [`Cookie`] implement the trait only with
-//! [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, each process hashes tokens and sessions with a random
-//! number of its own, so each process would have a limit of its own.
+//! A limiter that keeps its state on another machine, such as in Redis, requires keys that implement
+//! [`SharedKey`](crate::limiter::SharedKey). Such a key can be written as a string that is the same on all machines. A
+//! key with several parts implements the trait if all its parts do. The keys of [`Bearer`] and [`Cookie`] implement the
+//! trait only with [`keyed_by(secret)`](Bearer::keyed_by). Without a secret, each process hashes tokens and sessions
+//! with a random number of its own, so each process would have a limit of its own.
 
 mod any_request;
 mod error;
@@ -123,7 +123,7 @@ pub use self::{exempt::RequestPredicate, secret::ProcessSeed};
     note = "for HTTP requests take one of `tower_throttle::key`; for others `key::from_fn(|request: &{Req}| Some(..))`"
 )]
 pub trait KeyExtractor<Req> {
-    /// The key, which identifies a budget. A store in memory keeps only the hash of the key.
+    /// The key, which identifies a budget. A limiter in memory keeps only the hash of the key.
     ///
     /// The `Hash` of the key must be prefix-free: the bytes that one key writes to the hasher must neither equal nor
     /// begin with the bytes that a different key writes. The implementations of the standard library and derived

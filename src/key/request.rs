@@ -88,7 +88,7 @@ impl SharedKey for MethodKey {
     }
 }
 
-/// The same text as that of the method's name. The impl is here because the store knows nothing of HTTP.
+/// The same text as that of the method's name. The impl is here because the limiter knows nothing of HTTP.
 impl SharedKey for http::Method {
     fn write_to(&self, text: &mut KeyWriter) {
         text.text(self.as_str());

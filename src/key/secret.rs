@@ -46,15 +46,15 @@ impl Bearer {
         Self { max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed }
     }
 
-    /// Hashes tokens with a secret that all processes know, so that the processes can share limits in a store on
-    /// another machine.
+    /// Hashes tokens with a secret that all processes know, so that the processes can share limits whose state is on
+    /// another machine, such as in Redis.
     ///
-    /// Without a secret, each process hashes tokens with a random number of its own. Code that uses such keys with a
-    /// store on another machine does not compile.
+    /// Without a secret, each process hashes tokens with a random number of its own. Code that passes such keys to a
+    /// limiter that keeps its state on another machine does not compile.
     ///
     /// ```
     /// use tower_throttle::key::Bearer;
-    /// use tower_throttle::store::{KeySecret, KeyText};
+    /// use tower_throttle::limiter::{KeySecret, KeyText};
     ///
     /// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
     /// let by_token = Bearer::new().keyed_by(KeySecret::new(from_environment)?);
@@ -182,15 +182,15 @@ impl Cookie {
         Ok(Self { name: name.into(), max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed })
     }
 
-    /// Hashes sessions with a secret that all processes know, so that the processes can share limits in a store on
-    /// another machine.
+    /// Hashes sessions with a secret that all processes know, so that the processes can share limits whose state is on
+    /// another machine, such as in Redis.
     ///
-    /// Without a secret, each process hashes sessions with a random number of its own. Code that uses such keys with a
-    /// store on another machine does not compile.
+    /// Without a secret, each process hashes sessions with a random number of its own. Code that passes such keys to a
+    /// limiter that keeps its state on another machine does not compile.
     ///
     /// ```
     /// use tower_throttle::key::Cookie;
-    /// use tower_throttle::store::{KeySecret, KeyText};
+    /// use tower_throttle::limiter::{KeySecret, KeyText};
     ///
     /// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
     /// let by_session = Cookie::new("session")?.keyed_by(KeySecret::new(from_environment)?);
@@ -286,8 +286,8 @@ impl<B, S: HashSecret> KeyExtractor<Request<B>> for Cookie<S> {
 /// A 128-bit hash of a token or a session, keyed with a random number that stays the same until the process ends. The
 /// token or session cannot be recovered from the hash.
 ///
-/// This type does not implement [`SharedKey`](crate::limiter::SharedKey), because a store on another machine needs tokens
-/// and sessions that are hashed with a [configured secret](crate::limiter::KeySecret).
+/// This type does not implement [`SharedKey`](crate::limiter::SharedKey), because a limiter that keeps its state on
+/// another machine needs tokens and sessions that are hashed with a [configured secret](crate::limiter::KeySecret).
 ///
 /// The `Debug` form shows nothing of the token or session.
 #[doc(hidden)]

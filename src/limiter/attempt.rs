@@ -39,13 +39,15 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         Self { algorithm, priority, ..Self::new(cost) }
     }
 
-    /// Sets whether the policy of the call is in shadow mode, and the generation of the algorithm that the policy knows.
+    /// Sets whether the policy of the call is in shadow mode, and the generation of the algorithm that the policy
+    /// knows.
     #[inline]
     pub(crate) fn of_policy(self, in_shadow: bool, known: u64) -> Self {
         Self { in_shadow, known, ..self }
     }
 
-    /// Returns the generation of the algorithm that the caller knows, or 0 if the caller does not ask for the algorithm.
+    /// Returns the generation of the algorithm that the caller knows, or 0 if the caller does not ask for the
+    /// algorithm.
     #[inline]
     pub(super) fn known(&self) -> u64 {
         self.known

@@ -84,8 +84,8 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Takes one unit, and waits for it in the key's queue if it is not available now.
     ///
-    /// The queued calls of one key are admitted in the order in which they arrived. The algorithm
-    /// determines what a queued call waits for:
+    /// The queued calls of one key are admitted in the order in which they arrived. The algorithm determines what a
+    /// queued call waits for:
     ///
     /// - its scheduled time, with a [`LeakyBucket`](crate::algorithm::LeakyBucket) or
     ///   [`Smooth`](crate::algorithm::Smooth),
@@ -110,10 +110,10 @@ impl<A: Algorithm> RateLimiter<A> {
     ///   bucket or `Smooth`, the burst.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)
     ///   without `queue(n)`.
-    /// - otherwise only by the [total of the limiter](Builder::max_queued), and there is no maximum wait. **One
+    /// - otherwise only by the [total of the limiter](super::Builder::max_queued), and there is no maximum wait. **One
     ///   key may then use up that total**, and calls for other keys are denied if they cannot be admitted at once. If
-    ///   callers choose the keys, call `queue(n)` or `max_wait(d)` on the algorithm, or
-    ///   [`max_wait`](Call::max_wait) for the call.
+    ///   callers choose the keys, call `queue(n)` or `max_wait(d)` on the algorithm, or [`max_wait`](Call::max_wait)
+    ///   for the call.
     ///
     /// In a tokio runtime, each call that is decided at once consumes budget of [cooperative
     /// scheduling](https://docs.rs/tokio/latest/tokio/task/coop/index.html), so a task that loops over such calls lets
@@ -200,9 +200,9 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Gives the call priority: it may wait for the next window instead of being denied.
     ///
     /// Only [`acquire`](Self::acquire) and [`acquire_permit`](Self::acquire_permit) use the priority, and only with
-    /// windows with [priority](crate::algorithm#priority), and with [`Tiered`] or
-    /// [lockouts](crate::algorithm::Lockout) of such windows. With any other algorithm, the call is the same as one
-    /// without priority, and the first such call of a limiter is logged as a warning (feature `tracing`).
+    /// windows with [priority](crate::algorithm#priority), and with [`Tiered`] or [lockouts](crate::algorithm::Lockout)
+    /// of such windows. With any other algorithm, the call is the same as one without priority, and the first such call
+    /// of a limiter is logged as a warning (feature `tracing`).
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;

@@ -103,8 +103,7 @@ pub struct Decided {
     pub(crate) decision: Decision,
     /// Empty if the call was denied, or if there is nothing to release and nothing to settle.
     pub(crate) reservation: Reservation,
-    /// The info of the limiter's algorithm at the time of the decision. `None` if it is the only algorithm that the
-    /// limiter has had.
+    /// The info of the limiter's algorithm at the time of the decision. `None` if the caller [knows](Attempt::knows) it.
     pub(crate) info: Option<Arc<AlgorithmInfo>>,
 }
 
@@ -128,13 +127,13 @@ impl<W> Acquired<W> {
 }
 
 impl Decided {
-    /// Creates a decision by the algorithm that the limiter has had from the beginning.
+    /// Creates a decision by the algorithm that the caller [knows](Attempt::knows).
     pub fn new(decision: Decision, reservation: Reservation) -> Self {
         Self { decision, reservation, info: None }
     }
 
     /// Sets the info of the limiter's algorithm at the time of the decision. A limiter whose algorithm can be replaced
-    /// must set it.
+    /// must set it if the caller does not [know](Attempt::knows) it.
     pub fn with_info(self, info: Arc<AlgorithmInfo>) -> Self {
         Self { info: Some(info), ..self }
     }

@@ -34,8 +34,9 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
-    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, `info` its info, and
-    /// `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
+    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, `info` its info,
+    /// and `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock
+    /// is held.
     #[inline]
     pub(super) fn new(
         key: Fingerprint,
@@ -185,10 +186,28 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held.
-    pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        let info = self.info;
-        self.with_queue(now, |queue, base, state, _| queue.ask((base, info), state, now, ticket, waker))
+    /// Polls a waiter. If it is ready, the result has the info of the algorithm that decided it, unless this is the
+    /// algorithm of the generation `known`, or `known` is 0. Also returns a waker that is no longer needed, which must be
+    /// dropped while no lock is held.
+    pub(super) fn ask(
+        mut self,
+        now: Nanos,
+        ticket: u64,
+        known: u64,
+        waker: &Waker,
+    ) -> (PollTurn, Option<Waker>) {
+        let current = self.info;
+        let (mut turn, spare) =
+            self.with_queue(now, |queue, base, state, _| queue.ask(base, state, now, ticket, waker));
+        if let PollTurn::Ready(_, _, info) = &mut turn {
+            let generation = info.as_ref().unwrap_or(current).generation();
+            if known == 0 || known == generation {
+                *info = None;
+            } else {
+                info.get_or_insert_with(|| Arc::clone(current));
+            }
+        }
+        (turn, spare)
     }
 
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
@@ -345,8 +364,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Releases due waiters. If the key then still has a queue, runs `ask` on it, and releases due waiters again. Returns
-    /// `None` if the key has no queue, or had none left.
+    /// Releases due waiters. If the key then still has a queue, runs `ask` on it, and releases due waiters again.
+    /// Returns `None` if the key has no queue, or had none left.
     fn behind_waiters<R>(
         &mut self,
         now: Nanos,

@@ -1,7 +1,7 @@
 //! Keys as 64-bit keyed fingerprints.
 //!
-//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](crate::sys::hash), as in std's `HashMap`) with a
-//! random seed for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an IP
+//! Attackers can choose keys. So the hash is a keyed hash ([SipHash-1-3](crate::sys::hash), as in std's `HashMap`) with
+//! a random seed for each limiter. The key itself is not stored, so a key of a megabyte takes as much memory as an IP
 //! address. One bit of the fingerprint is set for every key. This bit is not set in the fingerprint of a missing key,
 //! which all requests without a key share. The other 63 bits are the hash of the key. So the probability that two of
 //! `n` keys have the same fingerprint is about `n² / 2^64`.
@@ -31,7 +31,7 @@ const HAS_KEY: NonZeroU64 = NonZeroU64::new(1 << 32).unwrap();
 /// The fingerprint of a missing key.
 const KEYLESS: NonZeroU64 = NonZeroU64::new(0x9e37_79b8_7f4a_7c15).unwrap();
 
-/// A type of keys for the in-memory store: any type that is `Hash`, or a [`StoreKey`](crate::key::StoreKey), which may
+/// A type of keys for a limiter in memory: any type that is `Hash`, or a [`StoreKey`](crate::key::StoreKey), which may
 /// stand for a missing key. Only this crate implements this trait.
 ///
 /// Two keys that write the same bytes to the hasher share one state. So the `Hash` of a key must be prefix-free, as it

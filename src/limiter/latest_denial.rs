@@ -61,8 +61,8 @@ impl LatestDenial {
         StandingDenial(denial).after(age)
     }
 
-    /// Keeps a denial of a call of cost 1 for `key` by the algorithm of this generation, if the denial can be read later.
-    /// The shard is locked.
+    /// Keeps a denial of a call of cost 1 for `key` by the algorithm of this generation, if the denial can be read
+    /// later. The shard is locked.
     ///
     /// If the kept denial is not one of `key`, the new denial is kept only if `key` was denied twice in a row. If there
     /// is a kept denial of another key, that denial must also be too old to be read. Otherwise the denials of many keys

@@ -10,15 +10,15 @@
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
 //! 2. **Removal changes no decision.** The state of a key may be dropped only when the algorithm reports that the state
-//!    is [fresh](crate::algorithm::Algorithm::is_fresh). If the limiter has no room for a new key, a documented policy may drop other
-//!    states: for a [`RateLimiter`], this policy is [`OnFull`].
+//!    is [fresh](crate::algorithm::Algorithm::is_fresh). If the limiter has no room for a new key, a documented policy
+//!    may drop other states: for a [`RateLimiter`], this policy is [`OnFull`].
 //! 3. **All or nothing.** A call that is denied charges nothing. In a limiter that makes its decisions in the process,
 //!    such as [`RateLimiter`], a call that is cancelled while it is queued charges nothing either. [`Limiter::Wait`]
 //!    says what other limiters promise.
 //!
 //! # A limiter of your own
 //!
-//! This limiter lets an algorithm decide by a state that only the limiter has:
+//! This limiter has one budget for all callers, and no queue:
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -26,17 +26,18 @@
 //! use std::sync::{Arc, Mutex};
 //!
 //! use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, TokenBucket};
-//! use tower_throttle::clock::{Clock, Nanos, TokioClock};
+//! use tower_throttle::clock::AnyClock;
 //! use tower_throttle::key::PeerIp;
 //! use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
-//! use tower_throttle::{Quota, RateLimitLayer};
+//! use tower_throttle::{Decision, Quota, RateLimitLayer};
 //!
-//! /// One budget for all callers.
 //! #[derive(Clone)]
 //! struct OneBudget {
 //!     algorithm: TokenBucket,
 //!     info: Arc<AlgorithmInfo>,
-//!     state: Arc<Mutex<<TokenBucket as Algorithm>::State>>,
+//!     clock: AnyClock,
+//!     // `None` once the limiter is closed
+//!     state: Arc<Mutex<Option<<TokenBucket as Algorithm>::State>>>,
 //! }
 //!
 //! impl Limiter for OneBudget {
@@ -50,23 +51,54 @@
 //!     fn stats(&self) -> LimiterStats {
 //!         LimiterStats::default()
 //!     }
-//!     fn close(&self) {}
+//!     fn close(&self) {
+//!         *self.state.lock().unwrap() = None;
+//!     }
 //! }
 //!
 //! impl<K: ?Sized> LimiterFor<K> for OneBudget {
 //!     fn acquire(&self, _: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
-//!         let (mut state, now) = (self.state.lock().unwrap(), TokioClock::new().now());
-//!         Acquired::Ready(self.algorithm.check(&mut state, now, attempt.cost()), Reservation::default())
+//!         let decision = match &mut *self.state.lock().unwrap() {
+//!             Some(state) => self.algorithm.check(state, self.clock.now(), attempt.cost()),
+//!             None => Decision::closed(self.info.quotas()[0].quota),
+//!         };
+//!         Acquired::Ready(decision, Reservation::default())
 //!     }
 //! }
 //!
-//! let algorithm = TokenBucket::new(Quota::per_minute(100));
-//! let state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+//! let (algorithm, clock) = (TokenBucket::new(Quota::per_minute(2)), AnyClock::default());
+//! let state = algorithm.new_state(clock.now(), clock.now());
 //! let limiter = OneBudget {
-//!     info: AlgorithmInfo::of(&algorithm), algorithm, state: Arc::new(Mutex::new(state)),
+//!     info: AlgorithmInfo::of(&algorithm),
+//!     state: Arc::new(Mutex::new(Some(state))),
+//!     algorithm,
+//!     clock,
 //! };
 //! let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter);
+//! # use tower::{Layer, ServiceExt, service_fn};
+//! # let service = layer.layer(service_fn(async |_: http::Request<String>| {
+//! #     Ok::<_, Infallible>(http::Response::new(String::new()))
+//! # }));
+//! # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+//! # let ask = |peer: &str| {
+//! #     let mut request = http::Request::new(String::new());
+//! #     request.extensions_mut().insert(peer.parse::<std::net::SocketAddr>().unwrap());
+//! #     runtime.block_on(service.clone().oneshot(request)).unwrap().status().as_u16()
+//! # };
+//! # assert_eq!(["192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1"].map(ask), [200, 200, 429]);
+//! # layer.limiter().close();
+//! # assert_eq!(ask("192.0.2.1:1"), 503);
 //! ```
+//!
+//! The module `test_util` (feature `test-util`) has tests that a limiter of your own must pass. A limiter that can do
+//! more also does the following:
+//!
+//! - If its algorithm can be replaced, it returns [`Acquired::Replaced`] to a caller that does not
+//!   [know](Attempt::knows) the algorithm, and sets the [info](Decided::with_info) of each decision that it makes
+//!   later. So a layer reports the quotas of the algorithm that decided a request.
+//! - If its algorithm can queue calls, it returns [`Acquired::Pending`] for a call that waits.
+//! - If it implements [`Settles`], its layers can [settle](crate::middleware::RateLimitLayer::settle) the cost of a
+//!   call.
 //!
 //! A limiter on other machines requires a key that can be written as a string which is the same on all machines: see
 //! [`SharedKey`]. std's `Hash` may differ between machines.

@@ -42,11 +42,11 @@ pub enum OnFull {
     /// bucket or a window alone, with a limit of eight or more, the first key that has used a single unit is evicted
     /// without a further comparison.
     ///
-    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a
-    /// key that is locked out after the keys at their limits. If more than half of the sampled keys have recent calls,
-    /// up to 16 more keys are sampled. If all of them have recent calls, a key that has used a single unit is evicted,
-    /// or else the key that has been idle longest. At its next call, an evicted key has the state of a new key. If
-    /// none of the examined keys (64 at most) may be evicted, the call is denied: see
+    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a key
+    /// that is locked out after the keys at their limits. If more than half of the sampled keys have recent calls, up
+    /// to 16 more keys are sampled. If all of them have recent calls, a key that has used a single unit is evicted, or
+    /// else the key that has been idle longest. At its next call, an evicted key has the state of a new key. If none of
+    /// the examined keys (64 at most) may be evicted, the call is denied: see
     /// [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
     ///
     /// So a key that is called at least once while a quarter of the table is replaced gets what its limit allows, if
@@ -56,8 +56,8 @@ pub enum OnFull {
     /// up, it does not tell which keys were called recently, so only the usage decides.
     ///
     /// If all sampled keys are at their limits, as with a limit of one per hour, one of these keys is evicted
-    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key
-    /// at its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table.
+    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key at
+    /// its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table.
     /// During a flood of up to twice `max_keys` keys, this happens to a key at most twice. If it happens too often,
     /// choose [`Reject`](OnFull::Reject).
     #[default]
@@ -71,8 +71,8 @@ pub enum OnFull {
     /// own place in the table starts with a copy of the state of its shared bucket, so the key does not get a second
     /// quota. A bucket takes as much memory as a key.
     ShareBuckets,
-    /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers
-    /// get a 503.
+    /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers get a
+    /// 503.
     ///
     /// No key is evicted, and keys share nothing. But a flood of keys keeps new keys out until keys in the table are
     /// fresh again.

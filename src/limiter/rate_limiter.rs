@@ -14,7 +14,7 @@ use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{MemoryOptions, OnClose, OnFull};
 use super::queue::{Enqueued, Fate, Judged, QueueView};
 use super::reservation::{Denied, Permit, Reservation};
-use super::shard::{Existing, Shard};
+use super::shard::Shard;
 use super::table::Table;
 use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
@@ -34,10 +34,10 @@ const DEFAULT_MAX_QUEUED: usize = 10_000;
 /// A rate limiter, which decides whether a call may pass. It keeps the state of its keys in this process. Clones share
 /// their state.
 ///
-/// A key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of
-/// the key must be [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two
-/// different keys might share one budget. Costs are in units of the quota. A denied call takes no units. A call with a
-/// cost of 0 is always allowed.
+/// A key is any `K: Hash + ?Sized`, such as `"user:42"`, an `IpAddr` or a tuple. The `Hash` of the key must be
+/// [prefix-free](crate::key::KeyExtractor::Key), as it is for derived and standard types. Otherwise two different keys
+/// might share one budget. Costs are in units of the quota. A denied call takes no units. A call with a cost of 0 is
+/// always allowed.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -56,8 +56,8 @@ const DEFAULT_MAX_QUEUED: usize = 10_000;
 ///
 /// [`OnFull`] defines what happens to new keys when the table is full of keys that are not fresh. By default, one of
 /// eight sampled keys is evicted, so that new keys need not be denied: the least used of those that were not called
-/// recently. A key with calls in progress or queued calls is never evicted.
-/// [`stats`](RateLimiter::stats) counts evictions and other effects of a full table.
+/// recently. A key with calls in progress or queued calls is never evicted. [`stats`](RateLimiter::stats) counts
+/// evictions and other effects of a full table.
 ///
 /// # How large `max_keys` should be
 ///
@@ -249,8 +249,8 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
     ///
-    /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets).
-    /// The first queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
+    /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets). The first
+    /// queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -357,8 +357,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// With state in memory, the work is linear in the number of keys that are kept. A million keys of a
     /// [`TokenBucket`](crate::algorithm::TokenBucket) took 40 milliseconds on a virtual machine. Only one part of the
-    /// [key table](crate::RateLimiter#memory) is locked at a time: in this case, a part with about 1,500 keys
-    /// for 60 microseconds.
+    /// [key table](crate::RateLimiter#memory) is locked at a time: in this case, a part with about 1,500 keys for 60
+    /// microseconds.
     ///
     /// An algorithm of another type needs another limiter:
     ///
@@ -460,10 +460,9 @@ impl<A: Algorithm> RateLimiter<A> {
             shard.remove_denial();
             return self.check_slow(locked, key, call, now);
         };
-        let Existing { algorithm, state, now, generation, .. } = existing;
-        let decision = algorithm.check(state, now, call.cost());
+        let decision = existing.algorithm.check(existing.state, existing.now, call.cost());
         table.calls().add_decision(&decision, false);
-        shard.keep_denial(key, &call, now, (algorithm, generation), &decision, table.clock());
+        shard.keep_denial(key, &call, &existing, &decision, table.clock());
         decision
     }
 
@@ -523,13 +522,13 @@ impl<A: Algorithm> RateLimiter<A> {
             shard.remove_denial();
             return self.acquire_slow(locked, key, call, now);
         };
-        let Existing { algorithm, state, now, generation, info } = existing;
+        let (algorithm, now) = (existing.algorithm, existing.now);
         let queue = algorithm.queue_config();
         let may_wait = call.may_wait() || queue.is_some_and(|queue| queue.holds_requests());
         let decision = match queue.filter(|_| may_wait) {
-            None => algorithm.check(state, now, call.cost()),
+            None => algorithm.check(existing.state, now, call.cost()),
             Some(queue) => {
-                let mut view = QueueView::empty(algorithm, queue, state, table.config().waiting());
+                let mut view = QueueView::empty(algorithm, queue, existing.state, table.config().waiting());
                 match view.try_admit(call.arrival(now, may_wait)) {
                     Fate::Decided(decision) => decision,
                     Fate::Waits(judged) => {
@@ -540,14 +539,14 @@ impl<A: Algorithm> RateLimiter<A> {
             }
         };
         table.calls().add_decision(&decision, call.is_in_shadow());
-        shard.keep_denial(key, &call, now, (algorithm, generation), &decision, table.clock());
-        let is_known = call.knows_generation(generation);
-        if is_known && (!call.wants_reservation() || !decision.is_allowed()) {
+        shard.keep_denial(key, &call, &existing, &decision, table.clock());
+        let reserves = call.wants_reservation() && decision.is_allowed();
+        if call.knows_generation(existing.generation()) && !reserves {
             return Acquired::Ready(decision, Reservation::default());
         }
-        let (charged_at, info) = (algorithm.last_update(state), Arc::clone(info));
+        let (charged_at, info) = (algorithm.last_update(existing.state), Arc::clone(existing.info()));
         drop(locked);
-        let reservation = match call.wants_reservation() && decision.is_allowed() {
+        let reservation = match reserves {
             true => self.charge(key, &call, charged_at).into(),
             false => Reservation::default(),
         };
@@ -572,8 +571,8 @@ impl<A: Algorithm> RateLimiter<A> {
         checked.unwrap_or_else(|| self.deny_without_room(call).0)
     }
 
-    /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone. `shard`
-    /// is the locked shard of the key.
+    /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone.
+    /// `shard` is the locked shard of the key.
     #[cold]
     fn acquire_slow(
         &self,
@@ -613,14 +612,19 @@ impl<A: Algorithm> RateLimiter<A> {
                     Some(info) => Acquired::by(&info, &call, decision, reservation),
                 }
             }
-            Enqueued::Queued(ticket) => {
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, true))
-            }
+            Enqueued::Queued(ticket) => Acquired::Pending(QueuedAcquire::new(
+                Arc::clone(table),
+                key,
+                ticket,
+                held,
+                call.known(),
+                true,
+            )),
         }
     }
 
-    /// Queues a call that [`acquire_at`](Self::acquire_at) has judged by the state of the key alone. `shard` is the shard of
-    /// the key, which was locked since before that.
+    /// Queues a call that [`acquire_at`](Self::acquire_at) has judged by the state of the key alone. `shard` is the
+    /// shard of the key, which was locked since before that.
     #[cold]
     fn enqueue(
         &self,
@@ -646,7 +650,14 @@ impl<A: Algorithm> RateLimiter<A> {
                 let charged_at = call.wants_reservation().then(|| entry.last_update());
                 drop(shard);
                 let held = charged_at.map(|at| Reservable::Charge(self.charge(key, &call, at)));
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(table), key, ticket, held, true))
+                Acquired::Pending(QueuedAcquire::new(
+                    Arc::clone(table),
+                    key,
+                    ticket,
+                    held,
+                    call.known(),
+                    true,
+                ))
             }
         }
     }
@@ -728,8 +739,7 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets the name of the limiter, such as `login`. A store on another machine keeps the keys of the limiter under
-    /// this name. A store in memory does not use the name.
+    /// Sets the name of the limiter, such as `login`, which is in its log events (feature `tracing`).
     ///
     /// The name of the policy in header fields is set by
     /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
@@ -752,8 +762,8 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the maximum number of keys that are kept. The default is 100,000. A maximum of 0 is raised to 1.
     ///
-    /// The docs of [`MemoryStore`] describe the memory that the keys take, and [how large `max_keys` should
-    /// be](MemoryStore#how-large-max_keys-should-be).
+    /// The docs of [`RateLimiter`] describe the [memory](RateLimiter#memory) that the keys take, and [how large
+    /// `max_keys` should be](RateLimiter#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
         self.options.max_keys = max_keys;
         self

@@ -12,9 +12,9 @@ use crate::decision::Decision;
 
 /// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
-/// A limiter creates the reservation while it decides the call, because the reservation needs the clock reading at which
-/// the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is released, and
-/// a charge stays as it is.
+/// A limiter creates the reservation while it decides the call, because the reservation needs the clock reading at
+/// which the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is
+/// released, and a charge stays as it is.
 ///
 /// ```
 /// use tower_throttle::limiter::Reservation;
@@ -42,8 +42,8 @@ pub struct Permit(Reservation);
 
 /// The work at the end of an admitted call.
 pub trait Charge: Send + Sync {
-    /// Settles the call at its actual cost. Returns what [`Reservation::settle`] returns, with the info of the limiter's
-    /// algorithm at that time.
+    /// Settles the call at its actual cost. Returns what [`Reservation::settle`] returns, with the info of the
+    /// limiter's algorithm at that time.
     fn settle(self: Box<Self>, actual: u64) -> Option<Settlement>;
 
     /// Releases the units of a call in progress.
@@ -81,13 +81,13 @@ struct Merged(SmallVec<[Reservation; 2]>);
 
 impl Reservation {
     /// Creates the reservation of a call in progress. `release` is called when the reservation is dropped or settled.
-    /// This function is for authors of stores.
+    /// This function is for authors of limiters.
     pub fn on_release(release: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(OnRelease(release))))
     }
 
     /// Creates the reservation of a charge that can be settled. `settle` is called with the actual cost, in units of
-    /// the quota. This function is for authors of stores.
+    /// the quota. This function is for authors of limiters.
     ///
     /// The method [`Reservation::settle`] returns the result of the function `settle`.
     pub fn on_settle(settle: impl FnOnce(u64) -> Option<Decision> + Send + Sync + 'static) -> Self {
@@ -119,7 +119,8 @@ impl Reservation {
         Some(self.settle_with_info(actual)?.0)
     }
 
-    /// Settles the call as [`settle`](Self::settle) does. Also returns the info of the limiter's algorithm at that time.
+    /// Settles the call as [`settle`](Self::settle) does. Also returns the info of the limiter's algorithm at that
+    /// time.
     pub(crate) fn settle_with_info(mut self, actual: u64) -> Option<Settlement> {
         self.0.take()?.settle(actual)
     }
@@ -232,7 +233,7 @@ impl Charge for Merged {
 
 impl Permit {
     /// Returns the permit of a call that was admitted by `decision`. The `reservation` is released when the permit is
-    /// dropped. This function is for authors of stores.
+    /// dropped. This function is for authors of limiters.
     ///
     /// # Errors
     ///

@@ -149,9 +149,20 @@ pub(super) struct Existing<'a, A: Algorithm> {
     pub(super) state: &'a mut A::State,
     /// The clock reading for the decision.
     pub(super) now: Nanos,
-    /// The generation and the info of the limiter's algorithm.
-    pub(super) generation: u64,
-    pub(super) info: &'a Arc<AlgorithmInfo>,
+    config: &'a ShardConfig<A>,
+}
+
+impl<'a, A: Algorithm> Existing<'a, A> {
+    /// Returns the generation of the limiter's algorithm.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.config.generation
+    }
+
+    /// Returns the info of the limiter's algorithm.
+    pub(super) fn info(&self) -> &'a Arc<AlgorithmInfo> {
+        &self.config.info
+    }
 }
 
 impl<A: Algorithm> Shards<A> {
@@ -225,21 +236,20 @@ impl<A: Algorithm> LockedShard<A> {
     }
 
     /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
-    /// `algorithm` is its algorithm, and `generation` the generation of that algorithm.
+    /// `existing` is what has decided the call.
     #[inline]
     pub(super) fn keep_denial(
         &self,
         key: Fingerprint,
         call: &Attempt<'_, A>,
-        now: Nanos,
-        (algorithm, generation): (&A, u64),
+        existing: &Existing<'_, A>,
         decision: &Decision,
         clock: &AnyClock,
     ) {
         // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
-        let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(algorithm);
+        let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(existing.algorithm);
         if !decision.is_allowed() && is_kept() {
-            self.denial.keep(key, now, generation, decision);
+            self.denial.keep(key, existing.now, existing.generation(), decision);
         }
     }
 
@@ -251,8 +261,9 @@ impl<A: Algorithm> LockedShard<A> {
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Returns what decides a call. Returns `None` if the key is not in the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the
-    /// common case. `now` is a clock reading from before the shard was locked.
+    /// Returns what decides a call. Returns `None` if the key is not in the shard, if the key has a queue, or if the
+    /// limiter is closed. This is the fast path for the common case. `now` is a clock reading from before the shard was
+    /// locked.
     ///
     /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
     /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
@@ -270,7 +281,7 @@ impl<A: Algorithm> Shard<A> {
             return None;
         }
         let now = if now < algorithm.last_update(state) { clock.now() } else { now };
-        Some(Existing { algorithm, state, now, generation: config.generation, info: &config.info })
+        Some(Existing { algorithm, state, now, config })
     }
 
     /// Returns the entry of a key that has a place in the shard. Returns `None` if it has none. The call uses the
@@ -406,7 +417,8 @@ impl<A: Algorithm> Shard<A> {
     }
 
     /// Resets a key to the state of a new key, except that calls in progress stay counted. Does nothing if the key has
-    /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its place.
+    /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its
+    /// place.
     pub(super) fn reset(
         &mut self,
         key: Fingerprint,

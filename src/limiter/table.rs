@@ -1,5 +1,5 @@
-//! What the clones of a store share: the current algorithm, and the bounded table of keys, which locks a key, and gives a
-//! new key a state, or the bucket that keys without a place of their own share.
+//! What the clones of a limiter share: the current algorithm, and the bounded table of keys, which locks a key, and
+//! gives a new key a state, or the bucket that keys without a place of their own share.
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
@@ -28,8 +28,8 @@ const BUCKET_SHARDS: usize = 16;
 /// The number of shared buckets that are examined for each new key.
 const BUCKETS_PER_INSERT: usize = 2;
 
-/// The data that the clones of a store share. Locks are taken in this order: first the shards of keys, then the shards
-/// of shared buckets.
+/// The data that the clones of a limiter share. Locks are taken in this order: first the shards of keys, then the
+/// shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
     /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
@@ -153,9 +153,9 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that was
-    /// made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost 0
-    /// needs no room.
+    /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that
+    /// was made before the shard was locked, or `None`. Returns `None` if there is no room for the key. A call of cost
+    /// 0 needs no room.
     #[inline]
     pub(super) fn with_called<R>(
         &self,
@@ -329,10 +329,17 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, refunds,
 /// resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. If `counts`, counts its decision.
-    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
+    /// Polls a queued call, whose caller knows the algorithm of the generation `known`. If `counts`, counts its decision.
+    pub(super) fn ask(
+        &self,
+        key: Fingerprint,
+        ticket: u64,
+        known: u64,
+        counts: bool,
+        waker: &Waker,
+    ) -> PollTurn {
         let asked = self.with_used(key, None, |entry, now| {
-            let asked = entry.ask(now, ticket, waker);
+            let asked = entry.ask(now, ticket, known, waker);
             if let (PollTurn::Ready(decision, ..), true) = (&asked.0, counts) {
                 self.calls.add_decision(decision, false);
             }

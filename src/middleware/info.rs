@@ -16,6 +16,8 @@ use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
     names: PolicyNames,
+    /// The generation of the algorithm with these names.
+    generation: u64,
     replaced: ReplacedNames,
     missing: MissingKey,
     on_store_error: OnStoreError,
@@ -36,6 +38,7 @@ pub struct PolicyInfo {
 impl PolicyInfo {
     pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
         Self {
+            generation: algorithm.generation(),
             replaced: ReplacedNames::new(&algorithm),
             names: PolicyNames::unnamed(algorithm),
             missing: MissingKey::default(),
@@ -65,9 +68,20 @@ impl PolicyInfo {
         &mut self.names
     }
 
+    /// Returns the generation of the algorithm that the limiter had when the policy was created.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Returns whether another algorithm than the first one has decided a request.
+    #[inline]
+    pub(super) fn is_replaced(&self) -> bool {
+        self.replaced.is_set.load(Ordering::Acquire)
+    }
+
     /// Returns the names for the latest algorithm that has decided a request. Returns `None` if it is the first one, so
     /// that [`names`](Self::names) are those names.
-    #[inline]
     pub(super) fn replaced_names(&self) -> Option<Arc<PolicyNames>> {
         self.replaced.latest()
     }
@@ -76,7 +90,7 @@ impl PolicyInfo {
     /// names.
     #[cold]
     pub(super) fn names_for(&self, algorithm: &Arc<AlgorithmInfo>) -> Option<Arc<PolicyNames>> {
-        match algorithm.generation() == self.names.algorithm().generation() {
+        match algorithm.generation() == self.generation {
             true => None,
             false => Some(self.replaced.of(algorithm, &self.names)),
         }
@@ -137,7 +151,7 @@ impl PolicyInfo {
         self.shadow.as_ref().is_some_and(Shadow::is_on)
     }
 
-    /// Returns whether requests that the store cannot decide are admitted.
+    /// Returns whether requests that the limiter cannot decide are admitted.
     pub(super) fn admits_on_store_error(&self) -> bool {
         self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
     }
@@ -165,8 +179,8 @@ impl PolicyInfo {
         }
     }
 
-    /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor logs
-    /// the error.
+    /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor
+    /// logs the error.
     pub(super) fn without_key_uncounted<T>(&self, error: &KeyError) -> Option<StoreKey<T>> {
         let is_shared = self.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_invalid();
         is_shared.then_some(StoreKey::Missing)
@@ -179,7 +193,7 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
-    /// Returns the counts of this policy. `store` contains the counts of its store.
+    /// Returns the counts of this policy. `store` contains the events of its limiter.
     pub(super) fn stats(&self, store: StoreStats) -> PolicyStats {
         PolicyStats {
             name: self.name().to_owned(),
@@ -209,13 +223,13 @@ impl PolicyInfo {
         }
     }
 
-    /// Counts and logs a request that the store could not decide.
+    /// Counts and logs a request that the limiter could not decide.
     pub(super) fn record_store_error(&self, error: &BoxError) {
         self.store_errors.fetch_add(1, Ordering::Relaxed);
         self.observer.store_error(self.name(), error, self.admits_on_store_error());
     }
 
-    /// Tells the observer that the store has decided a request. If a failure was logged before, the observer may log
+    /// Tells the observer that the limiter has decided a request. If a failure was logged before, the observer may log
     /// that the store decides again.
     #[inline]
     pub(super) fn log_store_decided(&self) {
@@ -228,6 +242,7 @@ impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {
             names: self.names.clone(),
+            generation: self.generation,
             replaced: ReplacedNames::new(self.names.algorithm()),
             missing: self.missing,
             on_store_error: self.on_store_error,
@@ -268,7 +283,6 @@ impl ReplacedNames {
         }
     }
 
-    #[inline]
     fn latest(&self) -> Option<Arc<PolicyNames>> {
         match self.is_set.load(Ordering::Acquire) {
             true => self.names.read().unwrap_or_else(PoisonError::into_inner).clone(),
@@ -295,12 +309,12 @@ impl ReplacedNames {
     }
 }
 
-/// The treatment of requests that the store could not decide, because the store failed or did not answer in time.
+/// The treatment of requests that the limiter could not decide, because its store failed or did not answer in time.
 ///
-/// A store in memory never fails. A store in Redis (the crate `tower-throttle-redis`) can have a [fallback], a limiter
-/// in memory that decides while Redis fails. The setting does not affect requests that the fallback decides. In [shadow
-/// mode](crate::middleware::RateLimitLayer::shadow), a request that the store could not decide is admitted with either
-/// setting.
+/// A limiter in memory never fails. A limiter in Redis (the crate `tower-throttle-redis`) can have a [fallback], a
+/// limiter in memory that decides while Redis fails. The setting does not affect requests that the fallback decides. In
+/// [shadow mode](crate::middleware::RateLimitLayer::shadow), a request that the limiter could not decide is admitted
+/// with either setting.
 ///
 /// ```
 /// use tower_throttle::middleware::OnStoreError;

@@ -15,7 +15,7 @@ use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePoli
 use crate::key::KeyError;
 use crate::limiter::Reservation;
 use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
-use crate::stats::{CallOutcome, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, StoreStats};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -37,12 +37,12 @@ impl<P, Q> And<P, Q> {
     note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
 )]
 pub trait JointPolicy<Req>: PolicyCount {
-    /// The kind of store that all policies have.
+    /// The kind of limiter that all policies have.
     type Kind: JointKind;
 
     /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
     /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
-    /// stores of this kind decide such policies together with the others. Returns the error of the extractor if a
+    /// limiters of this kind decide such policies together with the others. Returns the error of the extractor if a
     /// policy rejects the request because of its key.
     fn gather<'a>(
         &'a self,
@@ -182,9 +182,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
-        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision, algorithm| {
-            let names = algorithm.and_then(|algorithm| infos[at].names_for(&algorithm));
-            outcomes[at] = Some(Outcome::new(decision, false, Reservation::default(), names));
+        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision| {
+            outcomes[at] = Some(Outcome::new(decision, false, Reservation::default()));
         });
         if let Some(is_admitted) = at_once {
             count(infos, outcomes, is_admitted);
@@ -283,7 +282,7 @@ pin_project! {
         queued: Few<usize>,
         // For each policy, whether it limits the request.
         is_limited: Few<bool>,
-        undecided: Undecided,
+        undecided: Undecided<Few<Arc<CallCounts>>>,
     }
 }
 

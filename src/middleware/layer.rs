@@ -48,7 +48,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
 /// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
 /// | to choose what happens to requests without a key | [`missing_key`](RateLimitLayer::missing_key) |
-/// | to choose what happens to requests that the store cannot decide | [`on_store_error`](RateLimitLayer::on_store_error) |
+/// | to choose what happens to requests that the limiter cannot decide | [`on_store_error`](RateLimitLayer::on_store_error) |
 /// | to try a limit out before it is enforced | [`shadow`](RateLimitLayer::shadow) |
 /// | a name for the policy in header fields and bodies | [`name`](RateLimitLayer::name), [`try_name`](RateLimitLayer::try_name) |
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
@@ -76,7 +76,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 ///
 /// The type can be written out: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
 /// [cost](RateLimitLayer::cost) and the other options of a request, `R` makes the
-/// [responses](RateLimitLayer::responder), and `S` stores the state.
+/// [responses](RateLimitLayer::responder), and `L` is the limiter.
 pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, L = RateLimiter<A>> {
     policies: Arc<Policies<Policy<K, A, C, L>>>,
     responder: R,
@@ -158,14 +158,14 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
         self.with_info(|info| info.set_missing_key(missing))
     }
 
-    /// Sets what happens to requests that the store cannot decide. The default is to [reject](OnStoreError::Reject)
-    /// them.
+    /// Sets what happens to requests that the limiter cannot decide, because its store failed. The default is to
+    /// [reject](OnStoreError::Reject) them.
     ///
     /// With the feature `tracing`, the layer logs the first such request, and then none until the store has recovered.
     /// The store has recovered when it has decided a certain number of requests in a row. The layer logs the recovery,
     /// too. The number is 1 after the first logged failure, and doubles with each further logged failure, up to 1,024.
     /// So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
-    /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the store cannot decide is
+    /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the limiter cannot decide is
     /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
@@ -281,10 +281,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
             .map_policy(|policy| policy.map_key(|key| Watched::new(key, top, label)))
     }
 
-    /// Sets the function that returns whether a request has priority. Requests with priority can wait for the next window
-    /// instead of being rejected, if the algorithm is a window with [priority](crate::algorithm#priority), alone or within
-    /// [`Tiered`] or [`Lockout`](crate::algorithm::Lockout). With any other algorithm, priority has no effect, and the
-    /// first request with priority is logged as a warning (feature `tracing`). If you also set a
+    /// Sets the function that returns whether a request has priority. Requests with priority can wait for the next
+    /// window instead of being rejected, if the algorithm is a window with [priority](crate::algorithm#priority), alone
+    /// or within [`Tiered`] or [`Lockout`](crate::algorithm::Lockout). With any other algorithm, priority has no
+    /// effect, and the first request with priority is logged as a warning (feature `tracing`). If you also set a
     /// [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
@@ -317,7 +317,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     ///
     /// If the layer is joined with others, this limit decides only the calls that the limits outside of shadow mode
     /// admit. Shadow mode does not change how requests without a valid key and requests of forbidden callers are
-    /// treated: by default, they are rejected. If the store fails, this limit admits the call.
+    /// treated: by default, they are rejected. If the limiter cannot decide, this limit admits the call.
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;
@@ -467,8 +467,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
     /// calls end.
     ///
-    /// If the store settles a call at once, as [`MemoryStore`](crate::RateLimiter) does, the header fields of
-    /// the response describe the state after the settlement. In all other cases, for example if the function returned
+    /// If the limiter settles a call at once, as [`RateLimiter`](crate::RateLimiter) does, the header fields of the
+    /// response describe the state after the settlement. In all other cases, for example if the function returned
     /// `None` or the call was rejected, the header fields describe the state at the decision. The
     /// [`Decision`](crate::Decision) in the request's extensions describes the state at the decision, too.
     ///
@@ -487,11 +487,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
     /// charged, callers cannot exceed the limit by many calls at once.
     ///
-    /// A store in [Redis] charges and refunds the same units as a store in memory, but later: it
-    /// sends the settlement to the server when the response is ready, and waits for no reply. Until the server has
-    /// executed the settlement, the whole charge counts. If the server does not execute it within the store's
-    /// [deadline], or if the process ends before, the settlement is lost: the charge stays as it is, also if the call
-    /// has cost more. A [fallback] settles only the calls that it has decided.
+    /// A limiter in [Redis] charges and refunds the same units as a limiter in memory, but later: it sends the
+    /// settlement to the server when the response is ready, and waits for no reply. Until the server has executed the
+    /// settlement, the whole charge counts. If the server does not execute it within the [deadline], or if the process
+    /// ends before, the settlement is lost: the charge stays as it is, also if the call has cost more. A [fallback]
+    /// settles only the calls that it has decided.
     ///
     /// [Redis]: https://docs.rs/tower-throttle-redis
     /// [deadline]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStoreBuilder.html#method.deadline
@@ -558,8 +558,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     }
 
     /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden
-    /// callers, and the events of the store. All clones of this layer share these counts. Reading the counts blocks no
-    /// request.
+    /// callers, and the events of the limiter. All clones of this layer share these counts. Reading the counts blocks
+    /// no request.
     ///
     /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
     /// policies. Clones of the layers that were joined share these counts.

@@ -12,9 +12,9 @@
 //! // axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
 //! ```
 //!
-//! A call that is queued, or that waits for the reply of a store on another machine, is decided while the response
-//! future is polled. All other calls are decided in `call`. The body of the request is not read before the decision. An
-//! admitted call is passed to the instance of the inner service that `poll_ready` has polled.
+//! A call that is queued, or that waits for a reply from another machine, is decided while the response future is
+//! polled. All other calls are decided in `call`. The body of the request is not read before the decision. An admitted
+//! call is passed to the instance of the inner service that `poll_ready` has polled.
 //!
 //! A queued request is kept together with an instance of the inner service that is ready for the request. When the
 //! request is admitted, it is passed to that instance. A gRPC request waits no longer than its `grpc-timeout`. The body

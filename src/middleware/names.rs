@@ -99,7 +99,7 @@ impl PolicyNames {
         &self.names
     }
 
-    /// Returns the body of the rejection of a request that the store of this policy could not decide.
+    /// Returns the body of the rejection of a request that the limiter of this policy could not decide.
     pub(super) fn store_failed_body(&self) -> Bytes {
         if self.hidden { problem_json::reduced_capacity(&[]) } else { self.first().reduced_body() }
     }
@@ -160,8 +160,8 @@ impl PolicyName {
         Self::printable("default", policy)
     }
 
-    /// Returns the item of `RateLimit-Policy`, with `quota` or, if this is `None`, with the quota for which the name was
-    /// made.
+    /// Returns the item of `RateLimit-Policy`, with `quota` or, if this is `None`, with the quota for which the name
+    /// was made.
     pub(super) fn policy_item(&self, quota: Option<QuotaPolicy>) -> HeaderValue {
         match quota {
             None => self.policy_field.clone(),

@@ -21,7 +21,8 @@ pub struct Outcome {
     /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
     /// neither a permit nor such a charge.
     reservation: Reservation,
-    /// The names of the policy for the algorithm that decided the request. `None` if these are the policy's first names.
+    /// The names of the policy for the algorithm that decided the request. `None` if these are the policy's first
+    /// names.
     names: Option<Arc<PolicyNames>>,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     details: Option<Box<OutcomeDetails>>,
@@ -46,16 +47,16 @@ impl OutcomeDetails {
 }
 
 impl Outcome {
-    /// Creates the outcome of a request. `names` are the policy's names for the algorithm that decided it, or `None` if
-    /// these are the policy's first names.
+    /// Creates the outcome of a request that the first algorithm of the policy has decided.
     #[inline(always)]
-    pub(super) fn new(
-        decision: Decision,
-        is_shadow: bool,
-        reservation: Reservation,
-        names: Option<Arc<PolicyNames>>,
-    ) -> Self {
-        Self { decision, is_shadow, reservation, names, details: None }
+    pub(super) fn new(decision: Decision, is_shadow: bool, reservation: Reservation) -> Self {
+        Self { decision, is_shadow, reservation, names: None, details: None }
+    }
+
+    /// Sets the names of the policy for the algorithm that decided the request. `None` stands for the policy's first
+    /// names.
+    pub(super) fn with_names(self, names: Option<Arc<PolicyNames>>) -> Self {
+        Self { names, ..self }
     }
 
     /// Returns the names of the policy for the algorithm that decided the request.

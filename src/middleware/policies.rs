@@ -9,7 +9,6 @@ use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::error::BoxError;
 use crate::key::KeyError;
-use crate::limiter::joint::Few;
 use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
@@ -70,7 +69,7 @@ pub trait PolicyCount {
     /// Returns whether a request can be queued. If not, [`PolicySet::decide_request`] does not use `max_wait`.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
-    /// Appends, for each policy, the counts of its store.
+    /// Appends, for each policy, the events of its limiter.
     fn store_stats(&self, all: &mut Vec<StoreStats>);
 }
 
@@ -120,25 +119,27 @@ pub trait SettlePolicies<Res>: PolicyCount {
     fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
-/// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision, each
-/// of the policies counts the request as cancelled.
+/// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision,
+/// each of the policies counts the request as cancelled.
 #[derive(Debug)]
-pub(super) struct Undecided(Few<Arc<CallCounts>>);
+pub(super) struct Undecided<C: AsRef<[Arc<CallCounts>]>>(Option<C>);
 
-impl Undecided {
-    pub(super) fn new(counts: impl IntoIterator<Item = Arc<CallCounts>>) -> Self {
-        Self(counts.into_iter().collect())
+impl<C: AsRef<[Arc<CallCounts>]>> Undecided<C> {
+    pub(super) fn new(counts: C) -> Self {
+        Self(Some(counts))
     }
 
     /// Records that the request is decided.
     pub(super) fn end(&mut self) {
-        self.0.clear();
+        self.0 = None;
     }
 }
 
-impl Drop for Undecided {
+impl<C: AsRef<[Arc<CallCounts>]>> Drop for Undecided<C> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
+        if let Some(counts) = &self.0 {
+            counts.as_ref().iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
+        }
     }
 }
 

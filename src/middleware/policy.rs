@@ -13,7 +13,8 @@ use pin_project_lite::pin_project;
 
 use super::info::PolicyInfo;
 use super::joint::{JointOutcomes, JointParts, JointPolicy};
-use super::options::{RequestOptions, SettleResponse, UnitCost};
+use super::names::PolicyNames;
+use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
 use super::policies::{
     Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict,
@@ -23,7 +24,7 @@ use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
 use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter};
-use crate::stats::{CallOutcome, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, StoreStats};
 
 /// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
 /// its cost.
@@ -115,28 +116,90 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         let in_shadow = info.is_in_shadow();
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
+        if info.is_replaced() {
+            return self.decide_replaced(info, key, options, max_wait, outcome);
+        }
+        match self.limiter.acquire(key, options.attempt(in_shadow, info.generation(), max_wait)) {
+            Acquired::Ready(decision, reservation) => {
+                info.calls().add_decision(&decision, in_shadow);
+                let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation));
+                decided.set_tier(options.algorithm());
+                Progress::Ready(verdict(info, decided))
+            }
+            acquired => self.decide_otherwise(info, options, acquired, None, outcome),
+        }
+    }
+
+    /// Like [`decide_alone`](Self::decide_alone), once the algorithm of the limiter was replaced.
+    #[inline(never)]
+    fn decide_replaced<Key>(
+        &self,
+        info: &PolicyInfo,
+        key: &StoreKey<Key>,
+        options: Options<A>,
+        max_wait: Option<Duration>,
+        outcome: &mut Option<Outcome>,
+    ) -> Progress<PolicyWait<L::Wait, A>>
+    where
+        L: LimiterFor<StoreKey<Key>>,
+    {
+        let in_shadow = info.is_in_shadow();
         let names = info.replaced_names();
-        let known = names.as_deref().unwrap_or(info.names()).algorithm();
-        let (decision, reservation, names) =
-            match self.limiter.acquire(key, options.attempt(in_shadow, known.generation(), max_wait)) {
-                Acquired::Ready(decision, reservation) => (decision, reservation, names),
-                Acquired::Replaced(decided) => {
-                    let Decided { decision, reservation, info: algorithm } = *decided;
-                    (decision, reservation, algorithm.and_then(|algorithm| info.names_for(&algorithm)))
+        let known = names.as_deref().unwrap_or(info.names()).algorithm().generation();
+        match self.limiter.acquire(key, options.attempt(in_shadow, known, max_wait)) {
+            Acquired::Ready(decision, reservation) => {
+                info.calls().add_decision(&decision, in_shadow);
+                let decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
+                let decided = outcome.insert(decided);
+                decided.set_tier(options.algorithm());
+                Progress::Ready(verdict(info, decided))
+            }
+            acquired => self.decide_otherwise(info, options, acquired, names, outcome),
+        }
+    }
+
+    /// Completes the decision on a request that was not decided at once, or not by the algorithm that the policy knew.
+    /// `known` are the names for the algorithm that the policy knew, or `None` for its first names.
+    #[cold]
+    fn decide_otherwise(
+        &self,
+        info: &PolicyInfo,
+        options: Options<A>,
+        acquired: Acquired<L::Wait>,
+        known: Option<Arc<PolicyNames>>,
+        outcome: &mut Option<Outcome>,
+    ) -> Progress<PolicyWait<L::Wait, A>> {
+        let decided = match acquired {
+            Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
+            Acquired::Replaced(decided) => *decided,
+            Acquired::Pending(wait) => {
+                if L::IS_LOCAL {
+                    info.calls().add(CallOutcome::Queued);
                 }
-                Acquired::Pending(wait) => {
-                    if L::IS_LOCAL {
-                        info.calls().add(CallOutcome::Queued);
-                    }
-                    let (algorithm, borrows) = options.of_wait(known);
-                    let undecided = Undecided::new([Arc::clone(info.calls())]);
-                    return Progress::Pending(PolicyWait { wait, algorithm, borrows, undecided });
-                }
-            };
+                let (tier, borrows) = options.of_wait(known.as_deref().unwrap_or(info.names()).algorithm());
+                let undecided = Undecided::new([Arc::clone(info.calls())]);
+                return Progress::Pending(PolicyWait { wait, tier, borrows, known, undecided });
+            }
+        };
+        Progress::Ready(self.decided(info, decided, known, options.algorithm(), outcome))
+    }
+
+    /// Counts a decision and sets `outcome`. `tier` is the algorithm that a function chose for the request, and `known`
+    /// are the names for the algorithm that the policy knew, or `None` for its first names.
+    fn decided(
+        &self,
+        info: &PolicyInfo,
+        decided: Decided,
+        known: Option<Arc<PolicyNames>>,
+        tier: Option<&A>,
+        outcome: &mut Option<Outcome>,
+    ) -> Verdict {
+        let (in_shadow, Decided { decision, reservation, info: algorithm }) = (info.is_in_shadow(), decided);
         info.calls().add_decision(&decision, in_shadow);
-        let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation, names));
-        decided.set_tier(options.algorithm());
-        Progress::Ready(verdict(info, decided))
+        let names = algorithm.map_or(known, |algorithm| info.names_for(&algorithm));
+        let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
+        decided.set_tier(tier);
+        verdict(info, decided)
     }
 }
 
@@ -189,19 +252,14 @@ where
     ) -> Verdict {
         let info = &infos[0];
         match waited {
-            Ok(WaitResult { decided, algorithm: tier, borrows }) => {
+            Ok(WaitResult { decided, tier, borrows, known }) => {
                 info.log_store_decided();
-                let Decided { decision, reservation, info: algorithm } = decided;
-                let is_shadow = info.is_in_shadow();
-                if !L::IS_LOCAL && decision.is_delayed() {
+                if !L::IS_LOCAL && decided.decision().is_delayed() {
                     info.calls().add(CallOutcome::Queued);
                 }
-                info.calls().add_decision(&decision, is_shadow);
-                let names = algorithm.and_then(|algorithm| info.names_for(&algorithm));
-                let decided = outcome.insert(Outcome::new(decision, is_shadow, reservation, names));
-                decided.set_tier(tier.as_ref());
-                decided.set_borrowed(borrows);
-                verdict(info, decided)
+                let verdict = self.decided(info, decided, known, tier.as_ref(), outcome);
+                outcome.iter_mut().for_each(|outcome| outcome.set_borrowed(borrows));
+                verdict
             }
             Err(error) => Err(RejectReason::StoreError(error)),
         }
@@ -259,7 +317,7 @@ where
             |JointDecided { decided, algorithm: tier, borrowed, is_shadow }| {
                 let Decided { decision, reservation, info: algorithm } = decided;
                 let names = algorithm.and_then(|algorithm| info.names_for(&algorithm));
-                let mut outcome = Outcome::new(decision, is_shadow, reservation, names);
+                let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
                 outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
                 outcome.set_borrowed(borrowed);
                 outcome
@@ -319,22 +377,25 @@ fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
 #[derive(Debug)]
 pub struct WaitResult<A> {
     decided: Decided,
-    algorithm: Option<A>,
+    tier: Option<A>,
+    /// The names for the algorithm that the policy knew, or `None` for its first names.
+    known: Option<Arc<PolicyNames>>,
     /// The number of units that the call has borrowed from the next window if it was delayed: the cost of a call with
     /// priority, and 0 for any other call. If the call was not delayed, this number has no meaning.
     borrows: u64,
 }
 
 pin_project! {
-    /// A wait for a decision that is not made at once, because the call is queued or the store replies later, with the
-    /// call's algorithm.
+    /// A wait for a decision that is not made at once, because the call is queued or the limiter replies later, with
+    /// the call's algorithm.
     #[derive(Debug)]
     pub struct PolicyWait<W, A> {
         #[pin]
         wait: W,
-        algorithm: Option<A>,
+        tier: Option<A>,
         borrows: u64,
-        undecided: Undecided,
+        known: Option<Arc<PolicyNames>>,
+        undecided: Undecided<[Arc<CallCounts>; 1]>,
     }
 }
 
@@ -350,6 +411,7 @@ where
         let decided = ready!(this.wait.poll(cx));
         this.undecided.end();
         let decided = decided.map_err(Into::into)?;
-        Poll::Ready(Ok(WaitResult { decided, algorithm: this.algorithm.take(), borrows: *this.borrows }))
+        let (tier, known) = (this.tier.take(), this.known.take());
+        Poll::Ready(Ok(WaitResult { decided, tier, borrows: *this.borrows, known }))
     }
 }

@@ -24,8 +24,8 @@ use crate::observe;
 /// `poll_ready` only polls the inner service. The decision begins in `call`, because the key is extracted from the
 /// request. If the call is rejected in `call`, everything that the inner service reserved in `poll_ready` stays
 /// reserved for the next call of this clone. If the call waits for its decision, because it is queued or because the
-/// store replies later, the response future takes over the inner service with its reservation, and this clone continues
-/// with a new clone of the inner service.
+/// limiter replies later, the response future takes over the inner service with its reservation, and this clone
+/// continues with a new clone of the inner service.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     shared: Arc<SharedPart<P, R>>,
@@ -113,8 +113,8 @@ pin_project! {
     /// If the future is dropped while its call is queued, the calls behind this call move up, and the inner service is
     /// not called. With state in memory, the limit that queues the call has charged nothing. A
     /// [joined](crate::RateLimitLayer::and) policy that has already charged the call refunds as much of the charge as
-    /// still counts. If the future is dropped before the reply of another store, that store may already have charged
-    /// the call.
+    /// still counts. If the future is dropped before the reply of a limiter that replies later, such as one in Redis,
+    /// that limiter may already have charged the call.
     ///
     /// The future may also be dropped after the queue has released the call, but before the next poll of the future.
     /// With state in memory, the charge is then undone, with one exception: the charge stays if another call for the
@@ -196,8 +196,8 @@ where
         future
     }
 
-    /// Creates the future of a call that waits for its decision, because the call is queued or the store replies later.
-    /// If the call is admitted, the future passes the request to the service `ready`.
+    /// Creates the future of a call that waits for its decision, because the call is queued or the limiter replies
+    /// later. If the call is admitted, the future passes the request to the service `ready`.
     fn waiting(wait: P::Wait, ready: Svc, request: Req, shared: &Arc<SharedPart<P, R>>) -> Self {
         let held = Box::pin(WaitingCall { wait, call: Some((ready, request)) });
         Self { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
@@ -307,7 +307,7 @@ impl<P, R> SharedPart<P, R> {
         Self { policies, responder, has_timeline, watches_keys }
     }
 
-    /// Returns the verdict on a request that had to wait for its decision. If the store could not decide the request,
+    /// Returns the verdict on a request that had to wait for its decision. If the limiter could not decide the request,
     /// the request is admitted only if all policies admit such requests.
     fn unless_allowed_on_error(&self, verdict: Verdict) -> Verdict {
         match verdict {
@@ -342,7 +342,7 @@ impl<P, R> SharedPart<P, R> {
         started
     }
 
-    /// Counts and logs a request that the store could not decide. Returns whether the request is admitted.
+    /// Counts and logs a request that the limiter could not decide. Returns whether the request is admitted.
     fn admits_undecided(&self, error: &BoxError) -> bool {
         // Joined policies have one store, which fails for all of them.
         let (_, infos) = self.policies.parts();

@@ -33,8 +33,8 @@ pub struct CallStats {
     pub closed: u64,
     /// Calls that this policy allowed, and that another policy of the same layer denied. These calls were not charged.
     pub denied_by_others: u64,
-    /// Calls that were dropped while they were queued. With a store that answers later, such as Redis, these include
-    /// calls that were dropped before the store's reply.
+    /// Calls that were dropped while they were queued. With a limiter that replies later, as in Redis, these include
+    /// calls that were dropped before the reply.
     pub cancelled: u64,
     /// Calls that were admitted only because of shadow mode, and would otherwise have been denied or queued.
     pub shadow_denied: u64,
@@ -107,8 +107,8 @@ impl CallOutcome {
         }
     }
 
-    /// Returns the outcome of a call that was decided together with others. `all_admitted` is `true` if all of them were
-    /// admitted.
+    /// Returns the outcome of a call that was decided together with others. `all_admitted` is `true` if all of them
+    /// were admitted.
     #[inline]
     pub fn of_joint(decision: &Decision, all_admitted: bool) -> Self {
         match decision.is_allowed() {

@@ -1,9 +1,10 @@
 //! The counters of limiters and layers, for dashboards, tests and alerts.
 //!
-//! Every limiter with state in memory and every policy of a layer counts its calls, always and exactly, on any number
-//! of threads. Reading the counts blocks no call. The counters begin at zero when the limiter or the layer is created,
-//! and never decrease. `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are not counters. They have the values
-//! at the time of the reading.
+//! Every [`RateLimiter`](crate::limiter::RateLimiter) and every policy of a layer counts its calls, always and exactly,
+//! on any number of threads. A request of a layer is counted by its policy and by the limiter of the policy. Reading
+//! the counts blocks no call. The counters begin at zero when the limiter or the layer is created, and never decrease.
+//! `keys`, `waiting` and `is_circuit_open` of [`StoreStats`] are not counters. They have the values at the time of the
+//! reading.
 //!
 //! | to read | use |
 //! |---|---|
@@ -31,18 +32,18 @@ pub struct LimiterStats {
     /// The calls of the limiter: the calls of layers that use the limiter, and the calls that were made without a
     /// layer.
     pub calls: CallStats,
-    /// The events of the limiter's store, such as evictions.
+    /// The events of the limiter's key table or store, such as evictions.
     pub store: StoreStats,
 }
 
-/// Counts of the events in a store, and the present size of the store. A field that has no meaning for a store is zero
-/// or `false`.
+/// Counts of the events in the key table or the store of a limiter, and its present size. A field that has no meaning
+/// for a limiter is zero or `false`.
 ///
 /// If `evicted` and `shared` are zero, and no call was denied as [`table_full`](CallStats::table_full),
 /// [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
 ///
-/// With Redis, `trips`, `late`, `circuit_openings` and `is_circuit_open` are counted for each `RedisStore`. All limiters
-/// of the store report the same values.
+/// With Redis, `trips`, `late`, `circuit_openings` and `is_circuit_open` are counted for each `RedisStore`. All
+/// limiters of the store report the same values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -56,9 +57,9 @@ pub struct StoreStats {
     /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
     pub trips: u64,
     /// Calls that failed at their deadline or later, whatever the reason was, such as a missing connection. A call that
-    /// a fallback limiter then decides is included. Only stores in Redis count these calls.
+    /// a fallback limiter then decides is included. Only limiters in Redis count these calls.
     pub late: u64,
-    /// Calls that the store's fallback limiter has decided. These are the calls that the store could not decide, and
+    /// Calls that the fallback limiter has decided. These are the calls that the limiter in Redis could not decide, and
     /// the calls that were made to the fallback limiter directly.
     pub fallbacks: u64,
     /// The number of times that the circuit breaker has opened.
@@ -86,10 +87,10 @@ pub struct PolicyStats {
     pub calls: CallStats,
     /// The requests without a valid key, and the requests of forbidden callers.
     pub keys: KeyStats,
-    /// The number of requests that the store failed to decide.
+    /// The number of requests that the limiter could not decide, because its store failed.
     pub store_errors: u64,
-    /// The events of the store. If other layers, or calls without a layer, use the same store, the events that these
-    /// cause are included.
+    /// The events of the limiter's key table or store. If other layers, or calls without a layer, use the same limiter,
+    /// the events that these cause are included.
     pub store: StoreStats,
 }
 

@@ -12,7 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The promises of a limiter. Each promise is a *case*: a test that can be run.
 ///
-/// Each case makes limiters of its own with [`MakeLimiter`](super::MakeLimiter). A panic in a case fails only that case. The [module documentation](super) has an example.
+/// Each case makes limiters of its own with [`MakeLimiter`](super::MakeLimiter). A panic in a case fails only that
+/// case. The [module documentation](super) has an example.
 #[derive(Clone, Debug)]
 pub struct Contract<M> {
     make: M,
@@ -45,7 +46,7 @@ impl<M: Subject> Contract<M> {
         self.run_if(|_| true).await
     }
 
-    /// Runs the cases for whose names `is_wanted` returns `true`, all at the same time. Use this method for a store
+    /// Runs the cases for whose names `is_wanted` returns `true`, all at the same time. Use this method for a limiter
     /// whose docs say that it does not keep some of the promises.
     ///
     /// # Cancel safety

@@ -11,8 +11,8 @@
 //!
 //! The tests use tokio's clock. With `start_paused`, the tests of a limiter that uses tokio's clock take no time, and
 //! their times are exact. The tests of other limiters take about two seconds. A case fails if it takes more than a
-//! minute, or if a settlement has no effect within two seconds. There is no other upper bound on the time that a limiter
-//! takes to reply, so a slow machine causes no other failures.
+//! minute, or if a settlement has no effect within two seconds. There is no other upper bound on the time that a
+//! limiter takes to reply, so a slow machine causes no other failures.
 //!
 //! ```
 //! use tower_throttle::test_util::{Contract, InMemory};
@@ -73,11 +73,11 @@ pub use contract::{Contract, Report};
 
 /// A limiter that can be tested: it settles, has the keys of the tests, and supports what a layer does not need.
 ///
-/// The methods return futures, so that limiters can reply later. A limiter that decides immediately returns
-/// [`ready`] futures.
+/// The methods return futures, so that limiters can reply later. A limiter that decides immediately returns [`ready`]
+/// futures.
 pub trait TestedLimiter: Settles + LimiterFor<str> + LimiterFor<StoreKey<String>> {
-    /// Charges the call, in full or not at all. Never waits in a queue. The attempt has the cost of the call and, if the
-    /// call has a tier, its [algorithm](Attempt::algorithm).
+    /// Charges the call, in full or not at all. Never waits in a queue. The attempt has the cost of the call and, if
+    /// the call has a tier, its [algorithm](Attempt::algorithm).
     fn check(
         &self,
         key: &str,
@@ -292,7 +292,7 @@ impl<L: TestedLimiter> Tested<L> {
     }
 
     /// Waits for at most two seconds until exactly `remaining` units are available. Panics if another number of units
-    /// is then available. Some stores settle a call only after the settling method has returned.
+    /// is then available. Some limiters settle a call only after the settling method has returned.
     async fn becomes(&self, key: &str, remaining: u64) {
         let start = Instant::now();
         let mut actual = self.remaining(key).await;

@@ -21,7 +21,7 @@ use tower_throttle::key::{Global, PeerIp};
 use tower_throttle::middleware::{
     HeaderFormat, HttpResponder, ResetFormat, ResponseBody, SendHeaders, Shadow,
 };
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 /// A body that must not be read.
 #[derive(Debug, Default)]
@@ -176,6 +176,21 @@ fn a_denied_call_reads_no_body_and_allocates_little() {
         assert_eq!(allocations(soon().responder(responder), 429), most);
         assert_eq!(allocations(few().responder(responder), 429), most + 1);
     }
+}
+
+/// The first request after a replacement makes the values of the fields again. Later requests cost what they cost before.
+#[test]
+fn a_replaced_algorithm_costs_no_allocation_per_call() {
+    fn same<A: Algorithm>(first: A, second: A, status: u16) {
+        let limiter = RateLimiter::new(first);
+        let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone());
+        let before = allocations(layer.clone(), status);
+        limiter.replace(second);
+        assert_eq!(allocations(layer, status), before, "{status}");
+    }
+    same(TokenBucket::new(MANY), TokenBucket::new(Quota::per_hour(2_000_000)), 200);
+    let per = |seconds| TokenBucket::new(Quota::per(1, Duration::from_secs(seconds)).unwrap());
+    same(per(900), per(901), 429);
 }
 
 /// The size that the layer adds to the future of an admitted call: the outcome, and one reference.

@@ -1,38 +1,38 @@
-//! The contract of stores, run against the store in memory, a store that replies later, and broken stores.
+//! The contract of limiters, run against the limiter in memory, a limiter that replies later, and broken limiters.
 
-use std::borrow::Cow;
-use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
 
 use tower_throttle::Decision;
-use tower_throttle::algorithm::Algorithm;
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo};
+use tower_throttle::clock::AnyClock;
 use tower_throttle::error::BoxError;
-use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyedStore, MakeStore, Permit, ReplaceAlgorithm, Reservation,
-    SettleStore, Store, StoreSettings,
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation, Settles,
 };
-use tower_throttle::test_util::{Contract, InMemory, TestedStore};
+use tower_throttle::test_util::{Contract, InMemory, MakeLimiter, TestedLimiter};
 
-use crate::task_store::{BoxFuture, Gone, InTask, TaskStore};
+use crate::task_limiter::{BoxFuture, Gone, TaskLimiter};
 
 #[tokio::test(start_paused = true)]
-async fn the_store_in_memory_keeps_the_contract() {
+async fn the_limiter_in_memory_keeps_the_contract() {
     let report = Contract::new(InMemory).run().await;
     report.assert_passed();
     assert!(report.passed().len() >= 40, "{report}");
 }
 
 #[tokio::test]
-async fn the_store_in_memory_keeps_the_contract_in_real_time() {
+async fn the_limiter_in_memory_keeps_the_contract_in_real_time() {
     Contract::new(InMemory).run().await.assert_passed();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_later_keeps_the_contract() {
+async fn a_limiter_that_answers_later_keeps_the_contract() {
     Contract::new(MakeBroken(Fault::None)).run().await.assert_passed();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_answers_later_keeps_the_contract_in_real_time() {
+async fn a_limiter_that_answers_later_keeps_the_contract_in_real_time() {
     Contract::new(MakeBroken(Fault::None)).run().await.assert_passed();
 }
 
@@ -48,7 +48,7 @@ async fn names_are_unique_and_can_be_chosen() {
     assert_eq!(names.len(), count);
 }
 
-/// The fault of a store.
+/// The fault of a limiter.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     None,
@@ -61,6 +61,7 @@ enum Fault {
     DoesNotReset,
     DoesNotSettle,
     DoesNotReplace,
+    HidesTheReplacedAlgorithm,
     DoesNotWait,
     ChargesTwice,
     ChargesOnlyOne,
@@ -71,10 +72,10 @@ enum Fault {
 struct MakeBroken(Fault);
 
 #[derive(Clone)]
-struct Broken<A: Algorithm>(TaskStore<A>, Fault);
+struct Broken<A: Algorithm>(TaskLimiter<A>, Fault);
 
 #[tokio::test(start_paused = true)]
-async fn each_fault_of_a_store_is_found() {
+async fn each_fault_of_a_limiter_is_found() {
     for (fault, case) in [
         (Fault::IgnoresCase, "similar_keys_do_not_share_units"),
         (Fault::ChargesDenials, "a_denial_charges_nothing"),
@@ -85,6 +86,7 @@ async fn each_fault_of_a_store_is_found() {
         (Fault::DoesNotReset, "a_reset_makes_a_key_fresh"),
         (Fault::DoesNotSettle, "settling_lower_returns_the_difference"),
         (Fault::DoesNotReplace, "a_replaced_algorithm_is_reported"),
+        (Fault::HidesTheReplacedAlgorithm, "a_decision_comes_with_the_replaced_algorithm"),
         (Fault::DoesNotWait, "acquire_waits_until_units_are_available"),
         (Fault::ChargesTwice, "remaining_counts_down"),
         (Fault::ChargesOnlyOne, "a_cost_is_charged_all_or_none"),
@@ -96,44 +98,65 @@ async fn each_fault_of_a_store_is_found() {
     }
 }
 
-impl<A: Algorithm> MakeStore<A> for MakeBroken {
-    type Store = Broken<A>;
-    type Error = Infallible;
+impl<A: Algorithm> MakeLimiter<A> for MakeBroken {
+    type Limiter = Broken<A>;
 
-    fn make_store(self, settings: StoreSettings<A>) -> Result<Broken<A>, Infallible> {
-        InTask.make_store(settings).map(|store| Broken(store, self.0))
+    fn make(&self, _: &str, algorithm: A) -> Result<Broken<A>, BoxError> {
+        Ok(Broken(TaskLimiter::new(algorithm, AnyClock::default()), self.0))
     }
 }
 
-impl<A: Algorithm> Store<A> for Broken<A> {
-    type Key = String;
+impl<A: Algorithm> Limiter for Broken<A> {
+    type Algorithm = A;
     type Error = Gone;
-    type Wait = BoxFuture<Result<(Decision, Reservation), Gone>>;
+    type Wait = BoxFuture<Result<Decided, Gone>>;
 
-    fn algorithm(&self) -> Cow<'_, A> {
-        self.0.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.0.info()
     }
 
-    fn acquire(&self, key: String, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+    fn stats(&self) -> LimiterStats {
+        self.0.stats()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl<A: Algorithm> Broken<A> {
+    fn key(&self, key: &(impl ToString + ?Sized)) -> String {
+        let key = key.to_string();
+        if let Fault::IgnoresCase = self.1 { key.to_lowercase() } else { key }
+    }
+}
+
+impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for Broken<A> {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let key = self.key(key);
         let attempt = match self.1 {
             Fault::DoesNotWait => Attempt::new(attempt.cost()),
             Fault::ChargesTwice => Attempt::new(attempt.cost().saturating_mul(2)),
             _ => attempt,
         };
-        let Acquired::Pending(wait) = self.0.acquire(key.clone(), attempt) else { unreachable!() };
+        let Acquired::Pending(wait) = self.0.acquire(&key, attempt) else { unreachable!() };
         match self.1 {
             Fault::DoesNotSettle => Acquired::Pending(Box::pin(async {
-                let (decision, _) = wait.await?;
-                Ok((decision, Reservation::default()))
+                let (decision, _) = wait.await?.into_parts();
+                Ok(Decided::new(decision, Reservation::default()))
+            })),
+            Fault::HidesTheReplacedAlgorithm => Acquired::Pending(Box::pin(async {
+                let (decision, reservation) = wait.await?.into_parts();
+                Ok(Decided::new(decision, reservation))
             })),
             // All waiters are admitted when the first may be admitted, and nothing is charged.
             Fault::WaitsTooShort if attempt.may_wait() => {
-                let peek = self.0.peek(key, Attempt::new(attempt.cost()));
+                let peek = self.0.peek(&key, Attempt::new(attempt.cost()));
                 Acquired::Pending(Box::pin(async {
                     let decision = peek.await?;
                     tokio::time::sleep(decision.retry_after().unwrap_or_default()).await;
                     drop(wait);
-                    Ok((decision, Reservation::default()))
+                    Ok(Decided::new(decision, Reservation::default()))
                 }))
             }
             _ => Acquired::Pending(wait),
@@ -141,32 +164,24 @@ impl<A: Algorithm> Store<A> for Broken<A> {
     }
 }
 
-impl<A: Algorithm, K: ToString + ?Sized> KeyedStore<A, K> for Broken<A> {
-    fn key(&self, key: &K) -> String {
-        let key = key.to_string();
-        if let Fault::IgnoresCase = self.1 { key.to_lowercase() } else { key }
-    }
-}
+impl<A: Algorithm> Settles for Broken<A> {}
 
-impl<A: Algorithm> CheckStore<A> for Broken<A> {
-    type Reply<T: Send + 'static> = BoxFuture<Result<T, Gone>>;
-    type Output<T> = Result<T, Gone>;
-
-    fn output<T>(result: Result<T, Gone>) -> Result<T, Gone> {
-        result
-    }
-
-    fn check(&self, key: String, attempt: Attempt<'_, A>) -> Self::Reply<Decision> {
-        let (store, tier, cost) = (self.0.clone(), attempt.algorithm(), attempt.cost());
-        let attempt = move |cost| match tier {
+impl<A: Algorithm> TestedLimiter for Broken<A> {
+    fn check(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let (limiter, key, cost) = (self.0.clone(), self.key(key), attempt.cost());
+        let attempt = |cost| match attempt.algorithm() {
             Some(tier) => Attempt::new(cost).with_algorithm(tier),
             None => Attempt::new(cost),
         };
-        match self.1 {
-            Fault::ChargesTwice => store.check(key, attempt(cost.saturating_mul(2))),
-            Fault::ChargesOnlyOne => store.check(key, attempt(cost.min(1))),
+        let decision: BoxFuture<Result<Decision, Gone>> = match self.1 {
+            Fault::ChargesTwice => limiter.check(&key, attempt(cost.saturating_mul(2))),
+            Fault::ChargesOnlyOne => limiter.check(&key, attempt(cost.min(1))),
             Fault::ChargesDenials => {
-                let (all, one) = (store.check(key.clone(), attempt(cost)), store.check(key, attempt(1)));
+                let (all, one) = (limiter.check(&key, attempt(cost)), limiter.check(&key, attempt(1)));
                 Box::pin(async {
                     let decision = all.await?;
                     if !decision.is_allowed() {
@@ -176,61 +191,54 @@ impl<A: Algorithm> CheckStore<A> for Broken<A> {
                 })
             }
             Fault::ReadsAndThenWrites => {
-                let peek = store.peek(key.clone(), attempt(cost));
+                let peek = limiter.peek(&key, attempt(cost));
                 Box::pin(async move {
                     let decision = peek.await?;
                     if decision.is_allowed() {
                         tokio::task::yield_now().await;
-                        let _ = store.check(key, Attempt::new(cost)).await?;
+                        let _ = limiter.check(&key, Attempt::new(cost)).await?;
                     }
                     Ok(decision)
                 })
             }
-            _ => store.check(key, attempt(cost)),
-        }
+            _ => limiter.check(&key, attempt(cost)),
+        };
+        async { Ok(decision.await?) }
     }
 
-    fn try_acquire_permit(
+    fn peek(
         &self,
-        key: String,
+        key: &str,
         attempt: Attempt<'_, A>,
-    ) -> Self::Reply<Result<Permit, Denied>> {
-        self.0.try_acquire_permit(key, attempt)
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let key = self.key(key);
+        let decision = match self.1 {
+            Fault::ChargesPeeks => self.0.check(&key, attempt),
+            _ => self.0.peek(&key, attempt),
+        };
+        async { Ok(decision.await?) }
     }
 
-    fn peek(&self, key: String, attempt: Attempt<'_, A>) -> Self::Reply<Decision> {
-        if let Fault::ChargesPeeks = self.1 { self.0.check(key, attempt) } else { self.0.peek(key, attempt) }
-    }
-
-    fn refund(&self, key: String, cost: u64) -> Self::Reply<()> {
+    async fn refund(&self, key: &str, cost: u64) -> Result<(), BoxError> {
+        let key = self.key(key);
         match self.1 {
-            Fault::DoesNotRefund => Box::pin(async { Ok(()) }),
-            Fault::RefundsTwice => self.0.refund(key, cost.saturating_mul(2)),
-            _ => self.0.refund(key, cost),
+            Fault::DoesNotRefund => {}
+            Fault::RefundsTwice => self.0.refund(&key, cost.saturating_mul(2)).await?,
+            _ => self.0.refund(&key, cost).await?,
         }
+        Ok(())
     }
 
-    fn reset(&self, key: String) -> Self::Reply<()> {
-        if let Fault::DoesNotReset = self.1 { Box::pin(async { Ok(()) }) } else { self.0.reset(key) }
+    async fn reset(&self, key: &str) -> Result<(), BoxError> {
+        if !matches!(self.1, Fault::DoesNotReset) {
+            self.0.reset(&self.key(key)).await?;
+        }
+        Ok(())
     }
-}
 
-impl<A: Algorithm> SettleStore<A> for Broken<A> {}
-
-impl<A: Algorithm> ReplaceAlgorithm<A> for Broken<A> {
     fn replace(&self, algorithm: A) {
         if !matches!(self.1, Fault::DoesNotReplace) {
             self.0.replace(algorithm);
         }
-    }
-}
-
-impl<A: Algorithm> TestedStore<A> for Broken<A> {
-    async fn reply<T: Send + 'static>(reply: Self::Reply<T>) -> Result<T, BoxError> {
-        Ok(reply.await?)
-    }
-
-    fn result<T>(output: Self::Output<T>) -> Result<T, BoxError> {
-        Ok(output?)
     }
 }

@@ -1,11 +1,11 @@
-//! The layer around services: alone, joined with others, between tower's own layers, and with stores that reply later.
+//! The layer around services: alone, joined with others, between tower's own layers, and with custom limiters.
 
 mod and;
 mod and_with_queue;
 mod built_keys;
 #[cfg(feature = "test-util")]
 mod contract;
-mod custom_store;
+mod custom_limiter;
 mod full_table;
 mod headers;
 mod joint_edge_cases;
@@ -22,6 +22,6 @@ mod shared_keys;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
-mod task_store;
+mod task_limiter;
 mod unread;
 mod with_tower_layers;

@@ -13,7 +13,7 @@ use tower_throttle_instructions::algorithm::TokenBucket;
 use tower_throttle_instructions::clock::AnyClock;
 use tower_throttle_instructions::key::PeerIp;
 use tower_throttle_instructions::stats::Timeline;
-use tower_throttle_instructions::{ErrorResponder, RateLimitLayer};
+use tower_throttle_instructions::{ErrorResponder, Quota, RateLimitLayer};
 
 type Limited = RateLimitLayer<PeerIp, TokenBucket>;
 
@@ -30,6 +30,17 @@ fn main() {
         Case::new("refused", |calls| count(FEW, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
             .at_most(713.0, 0.01),
+        // Only the difference counts: what a request pays for ever once the algorithm of its limiter was replaced.
+        Case::new("admitted, after a replacement", |calls| {
+            count(PLENTY, calls, |layer| replaced(layer, PLENTY));
+        })
+        .without(&[(1.0, "admitted")])
+        .at_most(100.0, 5.0),
+        Case::new("refused, after a replacement", |calls| {
+            count(FEW, calls, |layer| replaced(layer, FEW));
+        })
+        .without(&[(1.0, "refused")])
+        .at_most(100.0, 5.0),
         // A timeline reads its clock twice for a request that is admitted, and once for one that is refused.
         Case::new("a timeline, admitted", |calls| count(PLENTY, calls, with_timeline))
             .without(&[(1.0, "admitted"), (2.0, "one reading of the clock")])
@@ -38,6 +49,12 @@ fn main() {
             .without(&[(1.0, "refused"), (1.0, "one reading of the clock")])
             .at_most(22.0, 0.0),
     ]);
+}
+
+/// Replaces the algorithm by an equal one.
+fn replaced(layer: Limited, limit: u64) -> Limited {
+    layer.limiter().replace(TokenBucket::new(Quota::per_hour(limit)));
+    layer
 }
 
 fn with_timeline(layer: Limited) -> Limited {

@@ -24,13 +24,13 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 ///
 /// All algorithms of this crate implement this trait, except [`Concurrency`](crate::algorithm::Concurrency), and
 /// combinations that contain it. Calls in progress end when their process ends, while a count on another machine would
-/// remain. In Redis, [`RedisPermits`] counts them instead. A window with [priority](crate::algorithm#priority) cannot be
-/// [stored](Self::check_storable) either, because its calls wait in the queue of one process.
+/// remain. In Redis, [`RedisPermits`] counts them instead. A window with [priority](crate::algorithm#priority) cannot
+/// be [stored](Self::check_storable) either, because its calls wait in the queue of one process.
 ///
 /// Implement the trait for an algorithm of your own to use that algorithm with a [`RedisStore`] of the crate
-/// `tower-throttle-redis`. For such an algorithm, the store reads the state, decides the call, and then writes the new
-/// state if no other process has changed the state since it was read. This usually takes two trips, but the algorithm
-/// itself decides the call, with any arithmetic.
+/// `tower-throttle-redis`. For such an algorithm, the limiter reads the state, decides the call, and then writes the
+/// new state if no other process has changed the state since it was read. This usually takes two trips, but the
+/// algorithm itself decides the call, with any arithmetic.
 ///
 /// [`RedisPermits`]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisPermits.html
 /// [`RedisStore`]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html
@@ -110,8 +110,8 @@ pub trait StoredAlgorithm: Algorithm {
     /// algorithm of the `Tiered`, the default algorithm replaces it.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges `cost` units, or as many of them as are available. This method is called for a state of the same key with
-    /// another quota, when a call of `cost` was admitted, or was settled at `cost` units more than it was charged.
+    /// Charges `cost` units, or as many of them as are available. This method is called for a state of the same key
+    /// with another quota, when a call of `cost` was admitted, or was settled at `cost` units more than it was charged.
     fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
         self.charge_saturating(state, now, cost);
     }

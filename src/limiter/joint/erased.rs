@@ -59,15 +59,15 @@ pub(super) trait ErasedLimiter: fmt::Debug {
     /// Returns `None` if the table has no shared buckets.
     fn overflow_location(&self, key: Fingerprint) -> Option<Location>;
     /// Locks `key`, and decides a call of `cost` together with `others`. The argument of `others` says whether this call
-    /// is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once. `known`
-    /// is the generation of the algorithm that the caller knows, or 0.
+    /// is allowed. `others` returns whether all calls are admitted, or `None` if they cannot be decided at once. Returns
+    /// `None`, too, if the caller does not know the algorithm: `known` is the generation that the caller knows, or 0.
     fn decide_at_once(
         &self,
         key: Fingerprint,
         cost: u64,
         known: u64,
         others: &mut dyn FnMut(bool) -> Option<bool>,
-    ) -> Option<DecidedAtOnce>;
+    ) -> Option<(Decision, bool)>;
     /// Returns the counts of the limiter's calls.
     fn calls(&self) -> &Arc<CallCounts>;
     /// Returns the address of the lock of a location.
@@ -83,15 +83,6 @@ pub(super) trait ErasedLimiter: fmt::Debug {
         priority: bool,
         algorithm: Option<&AnyAlgorithm>,
     ) -> Reserve;
-}
-
-/// A call that was decided while the keys of all other calls were locked.
-pub(super) struct DecidedAtOnce {
-    pub(super) decision: Decision,
-    /// `true` if all calls are admitted.
-    pub(super) is_admitted: bool,
-    /// The info of the limiter's algorithm. `None` if the caller knows it.
-    pub(super) info: Option<Arc<AlgorithmInfo>>,
 }
 
 /// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
@@ -118,7 +109,7 @@ pub(super) trait ErasedShard {
     /// Returns the permit of an admitted call. The permit is empty if the call needs no release.
     fn permit(&self, ask: Ask<'_>) -> Reservation;
     /// Returns the future of the call that is queued on `key` under `ticket`.
-    fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait;
+    fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64, known: u64) -> BoxWait;
     /// Gives the key or the shared bucket at `location` a state, unless it has a state already or there is no room for
     /// the key. Removes none of the keys in `keep`.
     fn insert_if_absent(&mut self, location: Location, keep: &[Fingerprint]) -> Settled;
@@ -190,12 +181,12 @@ impl<A: Algorithm> ErasedShard for ShardGuard<'_, A> {
         }
     }
 
-    fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64) -> BoxWait {
+    fn wait(&self, ask: Ask<'_>, key: Fingerprint, ticket: u64, known: u64) -> BoxWait {
         let Ask { location, cost, .. } = ask;
         let algorithm = || self.algorithm(ask).clone();
         let held =
             self.needs_release(ask).then(|| Reservable::Permit { location, algorithm: algorithm(), cost });
-        let wait = QueuedAcquire::new(Arc::clone(self.table), key, ticket, held, false);
+        let wait = QueuedAcquire::new(Arc::clone(self.table), key, ticket, held, known, false);
         Box::pin(async move {
             let mut wait = pin!(wait);
             match wait.as_mut().await {
@@ -259,7 +250,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
         cost: u64,
         known: u64,
         others: &mut dyn FnMut(bool) -> Option<bool>,
-    ) -> Option<DecidedAtOnce> {
+    ) -> Option<(Decision, bool)> {
         if A::NEEDS_RELEASE {
             return None;
         }
@@ -267,7 +258,10 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
         let mut shard = table.of(key).lock();
         let now = table.clock().now();
         let existing = shard.existing(key, &Attempt::new(cost), now, table.clock())?;
-        let Existing { algorithm, state, now, generation, info } = existing;
+        if known != 0 && known != existing.generation() {
+            return None;
+        }
+        let Existing { algorithm, state, now, .. } = existing;
         if holds_requests(algorithm) {
             return None;
         }
@@ -279,8 +273,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
             false => algorithm.check(state, now, cost),
         };
         table.calls().add(CallOutcome::of_joint(&decision, is_admitted));
-        let info = (known != 0 && known != generation).then(|| Arc::clone(info));
-        Some(DecidedAtOnce { decision, is_admitted: is_admitted && decision.is_allowed(), info })
+        Some((decision, is_admitted && decision.is_allowed()))
     }
 
     fn lock(&self, location: Location) -> *const () {

@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::erased::{Ask, BoxWait, DecidedAtOnce, ErasedLimiter, ErasedShard, Reserve, Undo};
+use super::erased::{Ask, BoxWait, ErasedLimiter, ErasedShard, Reserve, Undo};
 use super::{AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, Report};
 use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::clock::Nanos;
@@ -108,7 +108,7 @@ impl<'a> JointRequest<'a> {
     }
 
     /// Locks the key, and decides the call together with `others`: see [`ErasedLimiter::decide_at_once`].
-    fn decide_at_once(&self, others: &mut dyn FnMut(bool) -> Option<bool>) -> Option<DecidedAtOnce> {
+    fn decide_at_once(&self, others: &mut dyn FnMut(bool) -> Option<bool>) -> Option<(Decision, bool)> {
         match self.reserves || self.algorithm.is_some() {
             true => None,
             false => self.limiter.decide_at_once(self.key, self.cost, self.known, others),
@@ -240,15 +240,14 @@ type ByLock<'p, 'a> = (*const (), usize, &'p JointRequest<'a>);
 /// - calls for which one of the limits queues requests, or holds units of calls in progress;
 /// - calls with a new key, with a key that has queued calls, or with two keys in one shard;
 /// - calls that ask for a reservation, or have their own algorithm;
-/// - calls of a limiter that is closed.
+/// - calls of a limiter that is closed, or whose algorithm the caller does not know, because it was replaced.
 ///
-/// It is recursive: each step locks the key of one call, and runs the next step while that key is
-/// locked. The steps are in the order of the addresses of the locks. So all keys are locked when the last call is
-/// decided. When the steps return, all calls are charged, or none is. For up to four limits, nothing is allocated.
+/// It is recursive: each step locks the key of one call, and runs the next step while that key is locked. The steps are
+/// in the order of the addresses of the locks. So all keys are locked when the last call is decided. When the steps
+/// return, all calls are charged, or none is. For up to four limits, nothing is allocated.
 ///
-/// Calls `report` with the index, the decision and the info of the algorithm of each call that is limited. Returns
-/// whether all calls are admitted. If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts
-/// and reports nothing.
+/// Calls `report` with the index and the decision of each call that is limited. Returns whether all calls are admitted.
+/// If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts and reports nothing.
 fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -> Option<bool> {
     let mut calls: Few<ByLock<'_, '_>> = Few::new();
     for (at, part) in parts.iter().enumerate() {
@@ -267,8 +266,8 @@ fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -
 fn decide_from(calls: &[ByLock<'_, '_>], is_allowed: bool, report: &mut Report<'_>) -> Option<bool> {
     let Some(((_, at, part), rest)) = calls.split_first() else { return Some(is_allowed) };
     let others = &mut |is_own_allowed| decide_from(rest, is_allowed && is_own_allowed, report);
-    let DecidedAtOnce { decision, is_admitted, info } = part.decide_at_once(others)?;
-    report(*at, decision, info);
+    let (decision, is_admitted) = part.decide_at_once(others)?;
+    report(*at, decision);
     Some(is_admitted)
 }
 
@@ -482,7 +481,7 @@ impl Commit<'_, '_, '_> {
             }
             Enqueued::Queued(ticket) => {
                 self.wait.charged[at] = charged();
-                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket);
+                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket, call.part.known);
                 self.wait.may_wait.push((at, wait));
                 None
             }

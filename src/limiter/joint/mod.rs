@@ -5,13 +5,11 @@ mod in_memory;
 
 use std::any::Any;
 use std::future::Future;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::attempt::Attempt;
 use super::contract::{Decided, LimiterFor};
-use crate::algorithm::AlgorithmInfo;
 use crate::decision::Decision;
 use crate::error::BoxError;
 
@@ -51,9 +49,9 @@ pub trait JointKind {
     /// decide afterwards, one after another.
     const DECIDES_SHADOWS: bool;
 
-    /// Decides all parts without waiting and without allocation. Calls `report` for each
-    /// limiter, except those from which the call is exempt. Returns whether all these limiters admit the call. Returns
-    /// `None`, and changes nothing, if [`decide`](Self::decide) must decide instead.
+    /// Decides all parts without waiting and without allocation. Calls `report` for each limiter, except those from
+    /// which the call is exempt. Returns whether all these limiters admit the call. Returns `None`, and changes
+    /// nothing, if [`decide`](Self::decide) must decide instead.
     #[inline]
     fn decide_at_once(parts: &[Option<Self::Part<'_>>], _report: &mut Report<'_>) -> Option<bool> {
         parts.iter().all(Option::is_none).then_some(true)
@@ -63,9 +61,8 @@ pub trait JointKind {
     fn decide(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
 }
 
-/// A function that takes the index and the decision of a limiter, and the info of its algorithm, unless the caller
-/// knows it.
-pub type Report<'r> = dyn FnMut(usize, Decision, Option<Arc<AlgorithmInfo>>) + 'r;
+/// A function that takes the index and the decision of a limiter.
+pub type Report<'r> = dyn FnMut(usize, Decision) + 'r;
 
 /// The outcome of a joint decision.
 #[derive(Debug)]

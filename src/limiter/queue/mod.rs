@@ -141,8 +141,8 @@ pub(crate) enum Enqueued {
 #[derive(Debug)]
 pub(crate) enum PollTurn {
     /// The decision, the time at which an admitted call was charged, and the info of the limiter's algorithm at the time
-    /// of the decision.
-    Ready(Decision, Nanos, Arc<AlgorithmInfo>),
+    /// of the decision. The info is `None` if it is still the current one.
+    Ready(Decision, Nanos, Option<Arc<AlgorithmInfo>>),
     /// The call is not ready. Poll it again at this time, or when it is woken.
     NotBefore(Nanos),
 }
@@ -902,7 +902,7 @@ impl<A: Algorithm> Queue<A> {
     /// dropping a waker may run any code.
     pub(crate) fn ask(
         &mut self,
-        (base, info): (&A, &Arc<AlgorithmInfo>),
+        base: &A,
         state: &mut A::State,
         now: Nanos,
         ticket: u64,
@@ -913,14 +913,13 @@ impl<A: Algorithm> Queue<A> {
             if released.decision.is_allowed() {
                 released.permit.forget();
             }
-            let info = released.info.unwrap_or_else(|| Arc::clone(info));
-            return (PollTurn::Ready(released.decision, released.charged_at, info), None);
+            return (PollTurn::Ready(released.decision, released.charged_at, released.info), None);
         }
         let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
             let (decision, spare) = self.time_out(base, state, now, at);
-            return (PollTurn::Ready(decision, now, Arc::clone(info)), spare);
+            return (PollTurn::Ready(decision, now, None), spare);
         }
         // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
         // was replaced.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, LeakyBucketState, QueueConfig, QuotaPolicy};
+use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, QueueConfig, QuotaPolicy};
 use crate::decision::Decision;
 use crate::quota::Quota;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ fn a_waiter_costs_what_the_documentation_says() {
 
 struct Bench {
     bucket: LeakyBucket,
-    info: Arc<AlgorithmInfo>,
     state: LeakyBucketState,
     queue: Queue<LeakyBucket>,
 }
@@ -24,8 +23,7 @@ struct Bench {
 impl Bench {
     fn new(bucket: LeakyBucket) -> Self {
         let state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
-        let info = AlgorithmInfo::of(&bucket);
-        Self { bucket, info, state, queue: Queue::new(Semaphore::new(100)) }
+        Self { bucket, state, queue: Queue::new(Semaphore::new(100)) }
     }
 
     fn release(&mut self, at: u64) {
@@ -54,7 +52,7 @@ impl Bench {
 
     fn ask(&mut self, at: u64, ticket: u64) -> PollTurn {
         self.release(at);
-        self.queue.ask((&self.bucket, &self.info), &mut self.state, Nanos(at), ticket, Waker::noop()).0
+        self.queue.ask(&self.bucket, &mut self.state, Nanos(at), ticket, Waker::noop()).0
     }
 
     fn cancel(&mut self, at: u64, ticket: u64) {

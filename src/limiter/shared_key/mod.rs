@@ -1,8 +1,8 @@
 //! Keys as strings that are the same on all machines: the *texts* of the keys.
 //!
-//! A store in memory hashes a key with a random seed of its own, so the hash identifies the key only in that store. A
-//! store on another machine needs the text of the key. Different keys of a type must have different texts, whatever
-//! values callers send.
+//! A limiter in memory hashes a key with a random seed of its own, so the hash identifies the key only in that limiter.
+//! A limiter that keeps its state on another machine needs the text of the key. Different keys of a type must have
+//! different texts, whatever values callers send.
 
 #[cfg(test)]
 mod tests;
@@ -23,16 +23,16 @@ use crate::error::ConfigError;
 /// A key that can be written as a string which is the same on all machines, in all processes and after each restart.
 /// This string is the *text* of the key.
 ///
-/// A store on another machine, such as Redis, requires keys that implement this trait. Strings, integers, IP addresses,
-/// tuples of these, and the keys of most extractors of this crate implement the trait. The keys of
-/// [`Bearer`](crate::key::Bearer) and [`Cookie`](crate::key::Cookie) implement it only if
+/// A limiter that keeps its state on another machine, such as in Redis, requires keys that implement this trait.
+/// Strings, integers, IP addresses, tuples of these, and the keys of most extractors of this crate implement the trait.
+/// The keys of [`Bearer`](crate::key::Bearer) and [`Cookie`](crate::key::Cookie) implement it only if
 /// [`keyed_by`](crate::key::Bearer::keyed_by) gives the extractor a secret that all processes know. Without a secret,
 /// these keys are hashed with a random number, which differs from process to process. [`KeyText`] creates the text.
 ///
 /// For a key of your own type, write each field as a part. For an enum, write the variant:
 ///
 /// ```
-/// use tower_throttle::store::{KeyText, KeyWriter, SharedKey};
+/// use tower_throttle::limiter::{KeyText, KeyWriter, SharedKey};
 ///
 /// #[derive(Hash)]
 /// enum Caller {
@@ -59,7 +59,7 @@ use crate::error::ConfigError;
 ///
 /// ```compile_fail,E0277
 /// use tower_throttle::key::Bearer;
-/// use tower_throttle::store::KeyText;
+/// use tower_throttle::limiter::KeyText;
 ///
 /// KeyText::new("login").of(&Bearer::new().key("mF_9.B5f-4.1JqM"));
 /// ```
@@ -68,7 +68,7 @@ use crate::error::ConfigError;
     label = "this key cannot be shared with other machines",
     note = "the keys of `Bearer` and `Cookie` are hashed with a random number of this process: give the extractor a \
             secret that all processes know, with `.keyed_by(secret)`",
-    note = "for a type of your own, implement `tower_throttle::store::SharedKey`"
+    note = "for a type of your own, implement `tower_throttle::limiter::SharedKey`"
 )]
 pub trait SharedKey {
     /// Writes the parts of the key.
@@ -113,8 +113,7 @@ pub struct KeyWriter {
     parts: usize,
 }
 
-/// Creates the text of a key, which names the key in a store on another machine: for example,
-/// `throttle:{user-42}:login`.
+/// Creates the text of a key, which names the key in a store such as Redis: for example, `throttle:{user-42}:login`.
 ///
 /// By default, a text consists of a prefix, the caller's key in braces, and the name of the limiter. Redis Cluster
 /// hashes only the part in braces, the hash tag. So all limits of one caller are on one node, and different callers are
@@ -126,7 +125,7 @@ pub struct KeyWriter {
 /// same 128-bit hash.
 ///
 /// ```
-/// use tower_throttle::store::KeyText;
+/// use tower_throttle::limiter::KeyText;
 ///
 /// let text = KeyText::new("login");
 /// assert_eq!(text.of("user-42"), "throttle:{user-42}:login");
@@ -161,7 +160,7 @@ pub struct KeyText {
 ///
 /// ```
 /// use tower_throttle::key::{Bearer, PeerIp};
-/// use tower_throttle::store::KeySecret;
+/// use tower_throttle::limiter::KeySecret;
 ///
 /// # let from_environment = "3e5f0d6c9a1b48d7a2c4e6f801234567";
 /// let secret = KeySecret::new(from_environment)?;
@@ -290,7 +289,7 @@ impl KeyText {
     /// One script can then change keys of different callers, but one node of the cluster does all the work.
     ///
     /// ```
-    /// use tower_throttle::store::KeyText;
+    /// use tower_throttle::limiter::KeyText;
     ///
     /// assert_eq!(KeyText::new("login").one_slot("app").of("user-42"), "throttle:{app}:user-42:login");
     /// ```
@@ -360,8 +359,9 @@ impl KeySecret {
         Ok(Self { of_values: derive(1), of_texts: derive(2) })
     }
 
-    /// Returns the 128-bit hash of a value that must not be readable, such as a token. The hash is a key that implements
-    /// [`SharedKey`], and is the same in all processes with the same secret. Its `Debug` form shows nothing of the value.
+    /// Returns the 128-bit hash of a value that must not be readable, such as a token. The hash is a key that
+    /// implements [`SharedKey`], and is the same in all processes with the same secret. Its `Debug` form shows nothing
+    /// of the value.
     #[must_use]
     pub fn hash(&self, value: &[u8]) -> KeyedHash {
         KeyedHash(hash(self.of_values, value))

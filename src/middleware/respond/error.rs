@@ -31,7 +31,7 @@ pub enum Error<E> {
     /// The extractor returned no valid key: there is a configuration mistake, the [client](KeyError::is_invalid) made
     /// the key invalid, or the caller is [forbidden](KeyError::is_forbidden).
     Key(KeyError),
-    /// The store could not decide the call.
+    /// The limiter could not decide the call, because its store failed.
     Store(BoxError),
     /// The inner service returned an error.
     Inner(E),

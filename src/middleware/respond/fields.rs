@@ -1,5 +1,5 @@
-//! The header fields that report limits: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11), the
-//! fields of earlier drafts, `X-RateLimit-*`, and fields with custom names.
+//! The header fields that report limits: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11),
+//! the fields of earlier drafts, `X-RateLimit-*`, and fields with custom names.
 
 use std::fmt;
 use std::time::Duration;
@@ -127,8 +127,8 @@ impl FieldFormats {
         Self { draft: Some(Draft::V11), legacy: None, custom: None, retry_after_ms: false }
     }
 
-    /// Creates the formats of a list. If the list contains several drafts, only the last draft is used. The same is true
-    /// of the other formats.
+    /// Creates the formats of a list. If the list contains several drafts, only the last draft is used. The same is
+    /// true of the other formats.
     pub(super) fn of(list: impl IntoIterator<Item = HeaderFormat>) -> Self {
         let mut formats = Self { draft: None, legacy: None, custom: None, retry_after_ms: false };
         for format in list {
@@ -159,8 +159,8 @@ impl FieldFormats {
         self.retry_after_ms
     }
 
-    /// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has set
-    /// are kept.
+    /// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has
+    /// set are kept.
     ///
     /// If the response is a rejection, `rejected` contains the waits to report. Otherwise, `rejected` is `None`.
     #[inline]
@@ -418,7 +418,7 @@ mod tests {
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
         let info = PolicyInfo::new(AlgorithmInfo::of(algorithm));
-        let outcome = Outcome::new(*decision, false, Reservation::default(), None);
+        let outcome = Outcome::new(*decision, false, Reservation::default());
         let report = PolicyReport::new(&info, &outcome);
         let mut headers = HeaderMap::new();
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
@@ -457,8 +457,7 @@ mod tests {
     #[test]
     fn a_limit_that_an_inner_layer_has_reported_is_not_reported_again() {
         let info = PolicyInfo::new(AlgorithmInfo::of(&TokenBucket::new(Quota::per_minute(100))));
-        let outcome =
-            Outcome::new(Decision::allow(100, 9, 60_000_000_000), false, Reservation::default(), None);
+        let outcome = Outcome::new(Decision::allow(100, 9, 60_000_000_000), false, Reservation::default());
         let report = PolicyReport::new(&info, &outcome);
         let (policy, item) = ("\"default\";q=100;w=60", "\"default\";r=9;t=6");
         for (name, inner, expected) in [

@@ -482,8 +482,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     }
 }
 
-/// A usual rejection, which is a denial by a policy with one limit and the default settings. The header fields of a usual
-/// rejection are built once for each policy, and then copied, so that the names of fields are not hashed for each
+/// A usual rejection, which is a denial by a policy with one limit and the default settings. The header fields of a
+/// usual rejection are built once for each policy, and then copied, so that the names of fields are not hashed for each
 /// response.
 struct Usual<'a> {
     report: &'a PolicyReport<'a>,
@@ -591,8 +591,8 @@ fn is_followed(status: StatusCode) -> bool {
     status.is_redirection() && status != StatusCode::NOT_MODIFIED
 }
 
-/// Returns a uniformly random duration from zero to `max`, inclusive. It is added to reported waits, so that clients that
-/// were rejected together do not retry together.
+/// Returns a uniformly random duration from zero to `max`, inclusive. It is added to reported waits, so that clients
+/// that were rejected together do not retry together.
 fn jitter(max: Duration) -> Duration {
     if max.is_zero() {
         return max;

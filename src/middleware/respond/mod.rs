@@ -91,8 +91,8 @@ pub trait Responder<Req, Res, Err> {
     /// Returns a future that reads the rest of a rejected request and discards it. The future's output is `true` if the
     /// request was read to its end. The method is called after [`reject`](Self::reject). When the future has completed,
     /// the response that `reject` returned is passed on. The default drops the request and returns `None`, and the
-    /// response is then passed on at once. A responder that delegates to another responder must delegate this method and
-    /// [`drained`](Self::drained).
+    /// response is then passed on at once. A responder that delegates to another responder must delegate this method
+    /// and [`drained`](Self::drained).
     ///
     /// # Cancel safety
     ///
@@ -116,7 +116,7 @@ pub enum Rejection<'a> {
     /// or the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the log, and not for
     /// callers, because it names headers and types.
     Key(KeyError),
-    /// The store could not decide the call.
+    /// The limiter could not decide the call, because its store failed.
     Store(StoreError<'a>),
 }
 
@@ -186,7 +186,7 @@ impl<'a> Rejection<'a> {
     }
 }
 
-/// The error of a store that could not decide a call, and the policy that uses the store.
+/// The error of a limiter that could not decide a call, and the policy of the limiter.
 #[derive(Debug)]
 pub struct StoreError<'a> {
     info: &'a PolicyInfo,
@@ -204,7 +204,7 @@ impl<'a> StoreError<'a> {
         self.info.name()
     }
 
-    /// Returns the error of the store.
+    /// Returns the error of the limiter.
     #[must_use]
     pub fn into_error(self) -> BoxError {
         self.error

@@ -5,9 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::algorithm::{FixedWindow, Tiered, TokenBucket};
-use crate::limiter::Limiter;
+use crate::key::StoreKey;
+use crate::limiter::{Attempt, Limiter};
 use crate::quota::Quota;
-use crate::test_util::{Env, Subject, TestedLimiter, until};
+use crate::test_util::{Env, Subject, TestedLimiter, decide, until};
 
 list! {
     a_tuple_admits_what_all_its_members_admit
@@ -17,6 +18,7 @@ list! {
     what_one_tier_uses_counts_in_the_others
     a_lockout_outlasts_what_caused_it
     a_replaced_algorithm_is_reported
+    a_decision_comes_with_the_replaced_algorithm
     what_was_used_stays_used_under_a_higher_limit
     a_lower_limit_applies_at_once
     a_slower_rate_returns_no_units
@@ -96,6 +98,23 @@ async fn a_replaced_algorithm_is_reported<M: Subject>(env: Env<M>) {
     limiter.limiter.replace(TokenBucket::new(Quota::per_hour(20)));
     assert_eq!(limiter.limiter.info().quotas()[0].quota, 20);
     assert_eq!(limiter.check("a").await.limit(), 20);
+}
+
+async fn a_decision_comes_with_the_replaced_algorithm<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(TokenBucket::new(Quota::per_hour(10))).limiter;
+    let key = StoreKey::Key("a".to_owned());
+    let mut known = limiter.info();
+    for limit in [20, 30] {
+        limiter.replace(TokenBucket::new(Quota::per_hour(limit)));
+        // A layer that does not know the new algorithm makes the call.
+        let decided = decide(&limiter, &key, Attempt::new(1).of_policy(false, known.generation())).await;
+        assert_eq!(decided.decision().limit(), limit);
+        match decided.info {
+            Some(info) => known = info,
+            None => panic!("a layer does not learn of the replaced algorithm"),
+        }
+        assert_eq!(known.quotas()[0].quota, limit);
+    }
 }
 
 async fn what_was_used_stays_used_under_a_higher_limit<M: Subject>(env: Env<M>) {

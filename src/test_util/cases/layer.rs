@@ -1,4 +1,4 @@
-//! The layer in front of the store.
+//! The layer in front of the limiter.
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
@@ -57,7 +57,7 @@ where
             assert!(decision.retry_after().is_some());
             false
         }
-        Err(error) => panic!("the store failed: {error}"),
+        Err(error) => panic!("the limiter failed: {error}"),
     }
 }
 

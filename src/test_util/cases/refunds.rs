@@ -1,5 +1,5 @@
-//! Units that are given back: refunds, resets, and calls whose actual cost is known only when they end. A store may settle
-//! a call after the settling method has returned.
+//! Units that are given back: refunds, resets, and calls whose actual cost is known only when they end. A limiter may
+//! settle a call after the settling method has returned.
 
 use std::time::Duration;
 

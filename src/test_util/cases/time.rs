@@ -1,5 +1,5 @@
-//! Decisions over time, and calls that wait in a queue. A store makes a decision at an unknown time between the call and
-//! the reply. So each case asserts only what is true for every possible time of the decision.
+//! Decisions over time, and calls that wait in a queue. A limiter makes a decision at an unknown time between the call
+//! and the reply. So each case asserts only what is true for every possible time of the decision.
 
 use std::time::Duration;
 

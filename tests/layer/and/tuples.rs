@@ -192,9 +192,9 @@ fn nesting_of_tuples_changes_no_decision() {
             let decision = flat.check_n(&(), cost);
             assert_eq!(decision, deep.check_n(&(), cost), "seed {seed}");
             assert_eq!(decision, right.check_n(&(), cost), "seed {seed}");
-            let window = effective_window(&*flat.algorithm(), &decision);
-            assert_eq!(window, effective_window(&*deep.algorithm(), &decision), "seed {seed}");
-            assert_eq!(window, effective_window(&*right.algorithm(), &decision), "seed {seed}");
+            let window = effective_window(&flat.algorithm(), &decision);
+            assert_eq!(window, effective_window(&deep.algorithm(), &decision), "seed {seed}");
+            assert_eq!(window, effective_window(&right.algorithm(), &decision), "seed {seed}");
             reported = Some(decision);
         }
     }

@@ -1,45 +1,51 @@
 //! Limits that allow, deny, queue or decide later, for the tests of readiness.
 
-use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tower::{BoxError, Service, ServiceExt};
-use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, TokenBucket};
 use tower_throttle::error::BoxError as StoreError;
 use tower_throttle::key::StoreKey;
-use tower_throttle::limiter::{Acquired, Attempt, KeyedStore, Reservation, Store};
-use tower_throttle::{Decision, Error, Quota, RateLimiter};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
+use tower_throttle::{Error, Quota, RateLimiter};
 
-/// A store that replies after a delay.
+/// A limiter that replies after a delay.
 #[derive(Clone, Debug)]
 pub(super) struct Slow<A: Algorithm> {
     limiter: RateLimiter<A>,
 }
 
-impl<A: Algorithm> Store<A> for Slow<A> {
-    type Key = ();
+impl<A: Algorithm> Limiter for Slow<A> {
+    type Algorithm = A;
     type Error = StoreError;
-    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), StoreError>> + Send>>;
+    type Wait = Pin<Box<dyn Future<Output = Result<Decided, StoreError>> + Send>>;
 
-    fn algorithm(&self) -> Cow<'_, A> {
-        self.limiter.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.limiter.info()
     }
 
-    fn acquire(&self, (): (), attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let (store, cost) = (self.clone(), attempt.cost());
-        Acquired::Pending(Box::pin(async move {
-            sleep(Duration::from_millis(50)).await;
-            Ok((store.limiter.check_n(&(), cost), Reservation::default()))
-        }))
+    fn stats(&self) -> LimiterStats {
+        self.limiter.stats()
+    }
+
+    fn close(&self) {
+        self.limiter.close();
     }
 }
 
-impl<A: Algorithm> KeyedStore<A, StoreKey<()>> for Slow<A> {
-    fn key(&self, _: &StoreKey<()>) {}
+impl<A: Algorithm> LimiterFor<StoreKey<()>> for Slow<A> {
+    fn acquire(&self, _: &StoreKey<()>, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let (slow, cost) = (self.clone(), attempt.cost());
+        Acquired::Pending(Box::pin(async move {
+            sleep(Duration::from_millis(50)).await;
+            Ok(Decided::new(slow.limiter.check_n(&(), cost), Reservation::default()))
+        }))
+    }
 }
 
 /// Returns a limit that admits a hundred calls at once.
@@ -57,8 +63,8 @@ pub(super) fn queues() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(100)).queue(100)
 }
 
-pub(super) fn slow<A: Algorithm>(rule: A) -> RateLimiter<A, Slow<A>> {
-    RateLimiter::with_store(Slow { limiter: RateLimiter::new(rule) })
+pub(super) fn slow<A: Algorithm>(rule: A) -> Slow<A> {
+    Slow { limiter: RateLimiter::new(rule) }
 }
 
 /// Makes twenty calls one after another through one instance, and then twenty calls at once through clones of the

@@ -1,4 +1,4 @@
-//! Tests of the layer with this store.
+//! Tests of the layer with this limiter.
 
 use super::*;
 
@@ -11,7 +11,7 @@ use tower_throttle::key::{FromFn, StoreKey, from_fn};
 use tower_throttle::middleware::OnStoreError;
 use tower_throttle::{Quota, RateLimitLayer};
 
-use crate::support::Answer as Got;
+use crate::support::{Answer as Got, PolledByHand};
 
 type Http = Request<Full<Bytes>>;
 
@@ -63,9 +63,9 @@ async fn a_call_is_settled_by_its_response() {
     let mut cheap = get("a");
     *cheap.uri_mut() = "/cheap".parse().unwrap();
     assert_eq!(service.clone().oneshot(cheap).await.unwrap().status(), 200);
-    assert_eq!(limiter.peek(&StoreKey::Key("a".to_owned())).await.unwrap().remaining(), 8);
+    assert_eq!(limiter.peek(&StoreKey::Key("a".to_owned()), Attempt::new(1)).await.unwrap().remaining(), 8);
     assert_eq!(status(service, "a").await.status, 200);
-    assert_eq!(limiter.peek(&StoreKey::Key("a".to_owned())).await.unwrap().remaining(), 6);
+    assert_eq!(limiter.peek(&StoreKey::Key("a".to_owned()), Attempt::new(1)).await.unwrap().remaining(), 6);
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,14 +89,38 @@ async fn a_request_waits_if_the_algorithm_holds_requests() {
     assert_eq!(start.elapsed(), Duration::from_millis(200));
 }
 
-/// Returns a limiter whose store fails, because the store's task has ended.
-fn gone<A: Algorithm>(algorithm: A) -> RateLimiter<A, TaskStore<A>> {
+#[tokio::test(start_paused = true)]
+async fn a_request_reports_the_algorithm_that_decided_it() {
+    let limiter = limiter(TokenBucket::new(Quota::per_hour(10)));
+    let layer = RateLimitLayer::with_limiter(by_key(), limiter.clone());
+    let service = layer.layer(service_fn(hello));
+    let policy = |quota| format!("\"default\";q={quota};w=3600");
+    assert_eq!(status(service.clone(), "a").await.header("ratelimit-policy"), policy(10));
+    let mut slow = PolledByHand::new(status(service.clone(), "a"));
+    assert!(!slow.poll());
+    // The task decides the call, whose future is not polled yet.
+    tokio::task::yield_now().await;
+    limiter.replace(TokenBucket::new(Quota::per_hour(20)));
+    for remaining in [17, 16] {
+        let answer = status(service.clone(), "a").await;
+        assert_eq!(answer.header("ratelimit-policy"), policy(20));
+        assert!(answer.header("ratelimit").starts_with(&format!("\"default\";r={remaining};")), "{answer:?}");
+    }
+    assert!(slow.poll());
+    let answer = slow.output.unwrap();
+    assert_eq!(answer.header("ratelimit-policy"), policy(10));
+    assert!(answer.header("ratelimit").starts_with("\"default\";r=8;"), "{answer:?}");
+    assert_eq!(status(service, "a").await.header("ratelimit-policy"), policy(20));
+}
+
+/// Returns a limiter that fails, because its task has ended.
+fn gone<A: Algorithm>(algorithm: A) -> TaskLimiter<A> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async { limiter(algorithm) })
 }
 
 #[test]
-fn a_layer_admits_what_its_store_cannot_decide_if_it_is_set_so() {
+fn a_layer_admits_what_its_limiter_cannot_decide_if_it_is_set_so() {
     let tuple = gone((TokenBucket::new(Quota::per_second(2)), FixedWindow::new(Quota::per_hour(3))));
     let queued = gone(LeakyBucket::new(Quota::per_second(10)).queue(5));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

@@ -1,6 +1,5 @@
-//! Stores that reply later are awaited, and the failures of a store are reported.
+//! Limiters that reply later are awaited, and the failures of a limiter are reported.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,20 +12,19 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_throttle::algorithm::{Algorithm, TokenBucket};
+use tower_throttle::algorithm::{AlgorithmInfo, TokenBucket};
 use tower_throttle::key::from_fn;
-use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation, Store};
-use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
+use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Answer as Got, PolledByHand};
 
 const LATE: Duration = Duration::from_millis(50);
 
-/// A store like one on another machine. Its keys are strings, and it replies later.
+/// A limiter like one on another machine. Its keys are strings, and it replies later.
 #[derive(Clone, Debug)]
-struct Remote<A: Algorithm> {
-    there: RateLimiter<A>,
-    asked: Arc<AtomicUsize>,
+struct Remote {
+    there: RateLimiter<TokenBucket>,
     fails: bool,
 }
 
@@ -41,44 +39,46 @@ impl fmt::Display for Down {
 
 impl std::error::Error for Down {}
 
-impl<A: Algorithm> Store<A> for Remote<A> {
-    type Key = String;
+impl Limiter for Remote {
+    type Algorithm = TokenBucket;
     type Error = Down;
-    type Wait = Pin<Box<dyn Future<Output = Result<(Decision, Reservation), Down>> + Send>>;
+    type Wait = Pin<Box<dyn Future<Output = Result<Decided, Down>> + Send>>;
 
-    fn algorithm(&self) -> Cow<'_, A> {
-        self.there.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.there.info()
     }
 
-    fn acquire(&self, key: String, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let (store, cost) = (self.clone(), attempt.cost());
-        self.asked.fetch_add(1, Ordering::SeqCst);
+    fn stats(&self) -> LimiterStats {
+        LimiterStats::default()
+    }
+
+    fn close(&self) {
+        self.there.close();
+    }
+}
+
+impl<K: ToString + ?Sized> LimiterFor<K> for Remote {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+        let (limiter, key, cost) = (self.clone(), key.to_string(), attempt.cost());
         Acquired::Pending(Box::pin(async move {
             sleep(LATE).await;
-            match store.fails {
+            match limiter.fails {
                 true => Err(Down),
-                false => Ok((store.there.check_n(&key, cost), Reservation::default())),
+                false => Ok(Decided::new(limiter.there.check_n(&key, cost), Reservation::default())),
             }
         }))
     }
 }
 
-impl<A: Algorithm, K: ToString + ?Sized> KeyedStore<A, K> for Remote<A> {
-    fn key(&self, key: &K) -> String {
-        key.to_string()
-    }
-}
-
-fn remote(quota: Quota, fails: bool) -> RateLimiter<TokenBucket, Remote<TokenBucket>> {
-    let there = RateLimiter::new(TokenBucket::new(quota));
-    RateLimiter::with_store(Remote { there, asked: Arc::default(), fails })
+fn remote(quota: Quota, fails: bool) -> Remote {
+    Remote { there: RateLimiter::new(TokenBucket::new(quota)), fails }
 }
 
 type Http = Request<Full<Bytes>>;
 
 /// Returns the layer around an HTTP service that counts its calls.
 fn http(
-    limiter: RateLimiter<TokenBucket, Remote<TokenBucket>>,
+    limiter: Remote,
 ) -> (
     impl Service<
         Http,
@@ -108,9 +108,9 @@ fn grpc() -> Http {
     Request::post("/").header("content-type", "application/grpc").body(Full::default()).unwrap()
 }
 
-/// If a store does not count its calls, the layer counts them.
+/// The layer counts calls, whatever the limiter counts.
 #[tokio::test(start_paused = true)]
-async fn calls_of_a_slow_store_are_counted_by_the_layer() {
+async fn calls_of_a_slow_limiter_are_counted_by_the_layer() {
     let by_path = from_fn(|request: &Http| Some(request.uri().path().to_owned()));
     let hello = |_: Http| async { Ok::<_, Down>(Response::new(Full::<Bytes>::from("hello"))) };
     let layer = RateLimitLayer::with_limiter(by_path, remote(Quota::per_hour(1), false)).name("remote");
@@ -130,12 +130,12 @@ async fn calls_of_a_slow_store_are_counted_by_the_layer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_store_is_awaited_and_decides_the_call() {
+async fn a_slow_limiter_is_awaited_and_decides_the_call() {
     let (service, calls) = http(remote(Quota::per_hour(1), false));
     let start = Instant::now();
     let mut call = PolledByHand::new(service.clone().oneshot(get("/")));
     assert!(!call.poll());
-    assert_eq!(calls.load(Ordering::SeqCst), 0, "not before the store has said so");
+    assert_eq!(calls.load(Ordering::SeqCst), 0, "not before the limiter has said so");
     sleep(LATE).await;
     assert!(call.run());
     let answer = Got::read(call.output.unwrap().unwrap()).await;
@@ -153,9 +153,8 @@ async fn a_slow_store_is_awaited_and_decides_the_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unlimited_call_does_not_wait_for_the_store() {
-    let limiter = remote(Quota::per_hour(1), true);
-    let (service, calls) = http(limiter.clone());
+async fn an_unlimited_call_does_not_wait_for_the_limiter() {
+    let (service, calls) = http(remote(Quota::per_hour(1), true));
     let start = Instant::now();
     for _ in 0..3 {
         let answer = Got::read(service.clone().oneshot(get("/free")).await.unwrap()).await;
@@ -165,7 +164,7 @@ async fn an_unlimited_call_does_not_wait_for_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_503_and_not_the_callers_fault() {
+async fn a_limiter_that_fails_is_503_and_not_the_callers_fault() {
     let (service, calls) = http(remote(Quota::per_hour(1), true));
     for _ in 0..3 {
         let answer = Got::read(service.clone().oneshot(get("/")).await.unwrap()).await;
@@ -184,7 +183,7 @@ async fn a_store_that_fails_is_503_and_not_the_callers_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_is_unavailable_to_grpc() {
+async fn a_limiter_that_fails_is_unavailable_to_grpc() {
     let (service, _) = http(remote(Quota::per_hour(1), true));
     let answer = Got::read(service.oneshot(grpc()).await.unwrap()).await;
     assert_eq!((answer.status.as_u16(), answer.header("grpc-status")), (200, "14"));
@@ -200,7 +199,7 @@ async fn a_slow_denial_is_resource_exhausted_to_grpc() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn services_that_are_not_http_get_the_stores_error() {
+async fn services_that_are_not_http_get_the_limiters_error() {
     let by_line = from_fn(|line: &String| Some(line.clone()));
     let layer = |fails| {
         RateLimitLayer::with_limiter(by_line, remote(Quota::per_hour(1), fails)).responder(ErrorResponder)
@@ -208,8 +207,8 @@ async fn services_that_are_not_http_get_the_stores_error() {
     let shout = service_fn(|line: String| async move { Ok::<_, std::io::Error>(line.to_uppercase()) });
 
     let error = layer(true).layer(shout).oneshot("a".to_owned()).await.unwrap_err();
-    let Error::Store(store) = &error else { panic!("{error:?}") };
-    assert!(store.downcast_ref::<Down>().is_some());
+    let Error::Store(cause) = &error else { panic!("{error:?}") };
+    assert!(cause.downcast_ref::<Down>().is_some());
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "connection refused by 192.0.2.1");
 
     let service = layer(false).layer(shout);

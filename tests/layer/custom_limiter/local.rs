@@ -1,0 +1,210 @@
+//! A limiter may decide at once, replace its algorithm, or forward calls to a limiter in memory.
+
+use std::convert::Infallible;
+use std::future::{Pending, poll_fn};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::timeout;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, TokenBucket};
+use tower_throttle::clock::Nanos;
+use tower_throttle::key::{Global, from_fn};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
+use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use crate::support::{Answer, PolledByHand};
+
+/// The smallest limiter: each call is decided as the first call of a new key.
+#[derive(Clone)]
+struct Always {
+    algorithm: TokenBucket,
+    info: Arc<AlgorithmInfo>,
+}
+
+impl Limiter for Always {
+    type Algorithm = TokenBucket;
+    type Error = Infallible;
+    type Wait = Pending<Result<Decided, Infallible>>;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.info)
+    }
+
+    fn stats(&self) -> LimiterStats {
+        LimiterStats::default()
+    }
+
+    fn close(&self) {}
+}
+
+impl<K: ?Sized> LimiterFor<K> for Always {
+    fn acquire(&self, _: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+        let mut fresh = self.algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        let decision = self.algorithm.check(&mut fresh, Nanos::ZERO, attempt.cost());
+        Acquired::Ready(decision, Reservation::default())
+    }
+}
+
+#[tokio::test]
+async fn a_limiter_may_decide_at_once() {
+    let algorithm = TokenBucket::new(Quota::per_hour(1));
+    let limiter = Always { info: AlgorithmInfo::of(&algorithm), algorithm };
+    let layer = RateLimitLayer::with_limiter(from_fn(|_: &String| Some("key")), limiter)
+        .cost(|line: &String| line.len() as u64)
+        .responder(ErrorResponder);
+    let mut service = layer.layer(service_fn(|line: String| async move { Ok::<_, ()>(line) }));
+    for _ in 0..3 {
+        let mut call = PolledByHand::new(service.ready().await.unwrap().call("a".to_owned()));
+        assert!(call.poll() && matches!(call.output, Some(Ok(_))));
+    }
+    let denied = service.ready().await.unwrap().call("ab".to_owned()).await;
+    let Err(Error::Limited(decision)) = denied else { panic!("{denied:?}") };
+    assert_eq!(decision.retry_after(), None, "two never fit");
+    let ready = poll_fn(|cx| Poll::Ready(service.poll_ready(cx))).await;
+    assert!(matches!(ready, Poll::Ready(Ok(()))));
+}
+
+/// A limiter with one budget, whose algorithm can be replaced.
+#[derive(Clone)]
+struct Replaceable(Arc<Mutex<Budget>>);
+
+struct Budget {
+    algorithm: TokenBucket,
+    info: Arc<AlgorithmInfo>,
+    state: <TokenBucket as Algorithm>::State,
+}
+
+impl Replaceable {
+    fn new(algorithm: TokenBucket) -> Self {
+        let (info, state) = (AlgorithmInfo::of(&algorithm), algorithm.new_state(Nanos::ZERO, Nanos::ZERO));
+        Self(Arc::new(Mutex::new(Budget { algorithm, info, state })))
+    }
+
+    fn replace(&self, algorithm: TokenBucket) {
+        let mut budget = self.0.lock().unwrap();
+        let Budget { algorithm: old, info, state } = &mut *budget;
+        algorithm.migrate(state, old, Nanos::ZERO);
+        (*old, *info) = (algorithm.clone(), AlgorithmInfo::of(&algorithm));
+    }
+}
+
+impl Limiter for Replaceable {
+    type Algorithm = TokenBucket;
+    type Error = Infallible;
+    type Wait = Pending<Result<Decided, Infallible>>;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.0.lock().unwrap().info)
+    }
+
+    fn stats(&self) -> LimiterStats {
+        LimiterStats::default()
+    }
+
+    fn close(&self) {}
+}
+
+impl<K: ?Sized> LimiterFor<K> for Replaceable {
+    fn acquire(&self, _: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
+        let mut budget = self.0.lock().unwrap();
+        let Budget { algorithm, info, state } = &mut *budget;
+        let decision = algorithm.check(state, Nanos::ZERO, attempt.cost());
+        match attempt.knows(info) {
+            true => Acquired::Ready(decision, Reservation::default()),
+            false => {
+                let decided = Decided::new(decision, Reservation::default());
+                Acquired::Replaced(Box::new(decided.with_info(Arc::clone(info))))
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replaced_algorithm_is_reported_with_its_decisions() {
+    let limiter = Replaceable::new(TokenBucket::new(Quota::per_hour(10)));
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).name("global");
+    let service = layer.layer(service_fn(|_: Request<Full<Bytes>>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello")))
+    }));
+    let ask = async || Answer::read(service.clone().oneshot(Request::default()).await.unwrap()).await;
+    // Before it is replaced, after it was replaced, and once the layer knows the new algorithm.
+    for (replaced_by, quota, remaining) in [
+        (None, 10, 9),
+        (Some(20), 20, 18),
+        (None, 20, 17),
+        (Some(3), 3, 0),
+        (Some(30), 30, 26),
+        (None, 30, 25),
+    ] {
+        if let Some(limit) = replaced_by {
+            limiter.replace(TokenBucket::new(Quota::per_hour(limit)));
+        }
+        let answer = ask().await;
+        assert_eq!(answer.header("ratelimit-policy"), format!("\"global\";q={quota};w=3600"));
+        assert_eq!(
+            answer.header("ratelimit").split(";t=").next(),
+            Some(&*format!("\"global\";r={remaining}"))
+        );
+    }
+    limiter.replace(TokenBucket::new(Quota::per_hour(1)));
+    let denied = ask().await;
+    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-policy")), (429, "\"global\";q=1;w=3600"));
+    // A layer that is made later knows the present algorithm from the beginning.
+    let later = RateLimitLayer::with_limiter(Global, limiter).responder(ErrorResponder);
+    let error =
+        later.layer(service_fn(async |(): ()| Ok::<_, Infallible>(()))).oneshot(()).await.unwrap_err();
+    let Error::Limited(decision) = error else { panic!("{error:?}") };
+    assert_eq!(decision.limit(), 1);
+}
+
+/// A limiter that passes every call on to another limiter.
+#[derive(Clone, Debug)]
+struct Forwarding<L>(L);
+
+impl<L: Limiter> Limiter for Forwarding<L> {
+    type Algorithm = L::Algorithm;
+    type Error = L::Error;
+    type Wait = L::Wait;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.0.info()
+    }
+
+    fn stats(&self) -> LimiterStats {
+        self.0.stats()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl<K: ?Sized, L: LimiterFor<K>> LimiterFor<K> for Forwarding<L> {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, L::Algorithm>) -> Acquired<L::Wait> {
+        self.0.acquire(key, attempt)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_calls_of_a_limiter_that_forwards_to_memory_are_counted_once() {
+    let inner = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)).queue(5));
+    let layer = RateLimitLayer::with_limiter(Global, Forwarding(inner.clone())).responder(ErrorResponder);
+    let service = layer.layer(service_fn(|_: ()| async { Ok::<_, Infallible>(()) }));
+    for _ in 0..2 {
+        service.clone().oneshot(()).await.unwrap();
+    }
+    let cancelled = timeout(Duration::from_millis(1), service.clone().oneshot(())).await;
+    assert!(cancelled.is_err(), "the call is queued");
+    let stats = layer.stats().calls;
+    // The layer counts a call as queued when the call is admitted, since it does not know why the limiter did not
+    // decide at once.
+    assert_eq!((stats.admitted, stats.queued, stats.cancelled, stats.ended()), (2, 1, 1, 3));
+    // The inner limiter counts what it decided.
+    let stats = inner.stats().calls;
+    assert_eq!((stats.admitted, stats.queued, stats.cancelled, stats.ended()), (2, 2, 1, 3));
+}

@@ -1,4 +1,0 @@
-//! Stores that reply later, and stores that fail.
-
-mod local;
-mod remote;

@@ -1,0 +1,247 @@
+//! A limiter whose states are in a plain map, which a task owns, so that the limiter replies later. It is written with
+//! the public API only, like a limiter in another crate.
+
+mod calls;
+mod layers;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tower_throttle::Decision;
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
+use tower_throttle::clock::{AnyClock, Nanos};
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation, Settles,
+};
+
+/// The error of a limiter whose task has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// The handle of the task.
+#[derive(Clone, Debug)]
+pub(crate) struct TaskLimiter<A: Algorithm> {
+    jobs: mpsc::UnboundedSender<Job<A>>,
+    clock: AnyClock,
+    info: Arc<RwLock<Arc<AlgorithmInfo>>>,
+}
+
+type Job<A> = Box<dyn FnOnce(&mut Keys<A>) + Send>;
+pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The state of all keys, owned by the task.
+struct Keys<A: Algorithm> {
+    algorithm: A,
+    info: Arc<AlgorithmInfo>,
+    clock: AnyClock,
+    created_at: Nanos,
+    states: HashMap<String, A::State>,
+}
+
+/// The parts of an [`Attempt`] that are sent to the task.
+#[derive(Clone)]
+struct Call<A> {
+    key: String,
+    cost: u64,
+    tier: Option<A>,
+    settles: bool,
+}
+
+impl<A: Algorithm> Keys<A> {
+    fn with<R>(&mut self, call: &Call<A>, f: impl FnOnce(&A, &mut A::State, Nanos) -> R) -> R {
+        let now = self.clock.now();
+        let algorithm = call.tier.as_ref().unwrap_or(&self.algorithm);
+        let new_state = || algorithm.new_state(self.created_at, now);
+        let state = self.states.entry(call.key.clone()).or_insert_with(new_state);
+        f(algorithm, state, now)
+    }
+
+    /// Charges the call or denies it. If the caller no longer waits for the reply, releases what the call holds.
+    fn charge(&mut self, call: Call<A>, jobs: &mpsc::UnboundedSender<Job<A>>) -> Decided {
+        let (decision, algorithm, charged_at) = self.with(&call, |algorithm, state, now| {
+            let decision = algorithm.check(state, now, call.cost);
+            (decision, algorithm.clone(), algorithm.last_update(state))
+        });
+        let (jobs, cost) = (jobs.clone(), call.cost);
+        let reservation = if !decision.is_allowed() {
+            Reservation::default()
+        } else if A::NEEDS_RELEASE && cost > 0 {
+            Reservation::on_release(move || {
+                drop(SharedPermit::of_admitted(&algorithm, cost));
+                let _ = jobs.send(Box::new(move |keys| {
+                    keys.with(&call, |algorithm, state, now| algorithm.release(state, now, cost));
+                }));
+            })
+        } else if call.settles {
+            Reservation::on_settle(move |actual| {
+                let _ = jobs.send(Box::new(move |keys| {
+                    keys.with(&call, |algorithm, state, now| match actual < cost {
+                        true => algorithm.refund(state, now, cost - actual, Some(charged_at)),
+                        false => algorithm.charge_saturating(state, now, actual - cost),
+                    });
+                }));
+                None
+            })
+        } else {
+            Reservation::default()
+        };
+        Decided::new(decision, reservation).with_info(Arc::clone(&self.info))
+    }
+}
+
+impl<A: Algorithm> TaskLimiter<A> {
+    pub(crate) fn new(algorithm: A, clock: impl Into<AnyClock>) -> Self {
+        let (jobs, mut queue) = mpsc::unbounded_channel::<Job<A>>();
+        let (clock, info) = (clock.into(), AlgorithmInfo::of(&algorithm));
+        let limiter = Self { jobs, clock: clock.clone(), info: Arc::new(RwLock::new(Arc::clone(&info))) };
+        let created_at = clock.now();
+        let mut keys = Keys { algorithm, info, clock, created_at, states: HashMap::new() };
+        tokio::spawn(async move {
+            while let Some(job) = queue.recv().await {
+                job(&mut keys);
+            }
+        });
+        limiter
+    }
+
+    /// Runs `f` in the task.
+    fn run<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Keys<A>) -> R + Send + 'static,
+    ) -> BoxFuture<Result<R, Gone>> {
+        let (reply, result) = oneshot::channel();
+        let sent = self.jobs.send(Box::new(move |keys| drop(reply.send(f(keys)))));
+        Box::pin(async move {
+            sent.map_err(|_| Gone)?;
+            result.await.map_err(|_| Gone)
+        })
+    }
+
+    /// Charges the call or denies it.
+    fn try_call(&self, call: Call<A>) -> BoxFuture<Result<Decided, Gone>> {
+        let jobs = self.jobs.clone();
+        self.run(move |keys| keys.charge(call, &jobs))
+    }
+
+    /// Charges the call or denies it. The call stays in progress until [`release`](Self::release) is called.
+    pub(crate) fn check(&self, key: &str, attempt: Attempt<'_, A>) -> BoxFuture<Result<Decision, Gone>> {
+        let call = self.try_call(Call::new(key, attempt));
+        Box::pin(async move {
+            let (decision, reservation) = call.await?.into_parts();
+            reservation.forget();
+            Ok(decision)
+        })
+    }
+
+    pub(crate) fn peek(
+        &self,
+        key: &(impl ToString + ?Sized),
+        attempt: Attempt<'_, A>,
+    ) -> BoxFuture<Result<Decision, Gone>> {
+        let call = Call::new(key, attempt);
+        self.run(move |keys| keys.with(&call, |algorithm, state, now| algorithm.peek(state, now, call.cost)))
+    }
+
+    pub(crate) fn refund(&self, key: &str, cost: u64) -> BoxFuture<Result<(), Gone>> {
+        let call = Call::new(key, Attempt::new(cost));
+        self.run(move |keys| {
+            keys.with(&call, |algorithm, state, now| algorithm.refund(state, now, cost, None));
+        })
+    }
+
+    pub(crate) fn reset(&self, key: &str) -> BoxFuture<Result<(), Gone>> {
+        let key = key.to_owned();
+        self.run(move |keys| drop(keys.states.remove(&key)))
+    }
+
+    fn release(&self, key: &str, cost: u64) -> BoxFuture<Result<(), Gone>> {
+        let call = Call::new(key, Attempt::new(cost));
+        self.run(move |keys| {
+            keys.with(&call, |algorithm, state, now| {
+                let cost = call.cost.min(algorithm.in_flight(state));
+                algorithm.release(state, now, cost);
+                drop(SharedPermit::of_admitted(algorithm, cost));
+            });
+        })
+    }
+
+    pub(crate) fn replace(&self, algorithm: A) {
+        let info = AlgorithmInfo::of(&algorithm);
+        // While the lock is held, no other algorithm is sent to the task.
+        let mut current = self.info.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::clone(&info);
+        let _ = self.jobs.send(Box::new(move |keys| {
+            let now = keys.clock.now();
+            keys.states.values_mut().for_each(|state| algorithm.migrate(state, &keys.algorithm, now));
+            (keys.algorithm, keys.info) = (algorithm, info);
+        }));
+    }
+}
+
+impl<A: Algorithm> Call<A> {
+    fn new(key: &(impl ToString + ?Sized), attempt: Attempt<'_, A>) -> Self {
+        let (key, settles) = (key.to_string(), attempt.wants_reservation());
+        Self { key, cost: attempt.cost(), tier: attempt.algorithm().cloned(), settles }
+    }
+}
+
+impl<A: Algorithm> Limiter for TaskLimiter<A> {
+    type Algorithm = A;
+    type Error = Gone;
+    type Wait = BoxFuture<Result<Decided, Gone>>;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.info.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn stats(&self) -> LimiterStats {
+        LimiterStats::default()
+    }
+
+    fn close(&self) {}
+}
+
+impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for TaskLimiter<A> {
+    /// A call that waits tries again at the time at which the task says that the call would be admitted. The calls have
+    /// no order.
+    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        let may_wait = attempt.may_wait() || self.info().holds_requests();
+        let (limiter, call) = (self.clone(), Call::new(key, attempt));
+        let mut left = attempt.max_wait().unwrap_or(Duration::MAX);
+        Acquired::Pending(Box::pin(async move {
+            loop {
+                let decided = limiter.try_call(call.clone()).await?;
+                match decided.decision().retry_after().filter(|wait| may_wait && *wait <= left) {
+                    Some(wait) => {
+                        limiter.clock.sleep_until(limiter.clock.now().saturating_add(nanos(wait))).await;
+                        left -= wait;
+                    }
+                    None => return Ok(decided),
+                }
+            }
+        }))
+    }
+}
+
+impl<A: Algorithm> Settles for TaskLimiter<A> {}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the task of the limiter has ended")
+    }
+}
+
+impl std::error::Error for Gone {}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn limiter<A: Algorithm>(algorithm: A) -> TaskLimiter<A> {
+    TaskLimiter::new(algorithm, AnyClock::default())
+}
