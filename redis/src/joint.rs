@@ -31,7 +31,7 @@ use tower_throttle::store_support::{
 };
 use tower_throttle::store_support::{CallOutcome, JointWait, decide_in_memory};
 
-/// The [`JointKind`] of the store [`RedisLimit`](super::RedisLimit).
+/// The [`JointKind`] of a [`RedisLimiter`](super::RedisLimiter).
 #[derive(Debug)]
 pub struct InRedis;
 
