@@ -8,7 +8,7 @@ pub use crate::quota::QuotaError;
 /// The maximum number of characters of an invalid input that an error repeats.
 const MAX_ECHO: usize = 60;
 
-/// The boxed error of a store or of a service.
+/// The boxed error of a limiter or of a service.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The error of a setting that is not valid, except for a [`Quota`](crate::Quota).

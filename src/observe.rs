@@ -1,13 +1,12 @@
 //! Log events for the operator of the service. Without the feature `tracing`, nothing is logged.
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "only events contain them"))]
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
 use crate::error::BoxError;
-use crate::key::{KeyError, MissingKey};
 
 /// The log events of a policy. At the levels `info`, `warn` and `error`, each kind of mistake is logged once, because a
 /// caller could cause the same mistake any number of times.
@@ -64,16 +63,13 @@ impl StoreState {
 }
 
 impl Observer {
-    pub(crate) fn key_error(&self, policy: &str, error: &KeyError, missing: MissingKey) {
-        let kind = 1 << error.kind();
+    /// Logs that requests have no key, unless an error of the same kind was logged before. `kind` is a number below 32.
+    /// `what` says what happens to the requests.
+    pub(crate) fn key_error(&self, policy: &str, kind: u32, what: &'static str, error: &dyn Display) {
+        let kind = 1 << kind;
         if self.key_error.load(Ordering::Relaxed) & kind == 0
             && self.key_error.fetch_or(kind, Ordering::Relaxed) & kind == 0
         {
-            let what = match missing {
-                MissingKey::Reject => "requests are refused because they have no key",
-                MissingKey::Shared => "requests share one budget because they have no key",
-                MissingKey::Pass => "requests are not limited because they have no key",
-            };
             error_once(policy, what, error);
         }
     }
@@ -81,8 +77,8 @@ impl Observer {
     /// Logs a request that was rejected because of a mistake of the client, at level `debug`. The first request whose
     /// list of addresses has fewer entries than there are trusted hops is logged as a warning instead, since a wrong
     /// number of hops causes the same error.
-    pub(crate) fn invalid_key(&self, policy: &str, error: &KeyError) {
-        if error.is_too_few() && first(&self.too_few) {
+    pub(crate) fn invalid_key(&self, policy: &str, is_too_few: bool, error: &dyn Display) {
+        if is_too_few && first(&self.too_few) {
             warn(policy, "a request is refused because its list of addresses is too short", error);
         } else {
             debug(policy, "a request is refused because its client made a mistake", error);
@@ -150,31 +146,6 @@ impl Observer {
     }
 }
 
-/// Logs a call with priority on a limit that ignores priority, unless `is_said`. `name` is the name of the limiter.
-pub(crate) fn ignored_priority(is_said: &AtomicBool, name: Option<&str>) {
-    if first(is_said) {
-        #[cfg(feature = "tracing")]
-        tracing::warn!(
-            limiter = name,
-            "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window \
-             (said once)"
-        );
-        #[cfg(not(feature = "tracing"))]
-        let _ = name;
-    }
-}
-
-/// Logs that a limiter with this name was built with a window whose quota has a burst. A window ignores the burst.
-pub(crate) fn ignored_burst(limiter: Option<&str>, window: &QuotaPolicy) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(
-        limiter,
-        "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
-        window.quota,
-        window.window
-    );
-}
-
 /// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
 #[inline]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
@@ -201,7 +172,7 @@ fn first(said: &AtomicBool) -> bool {
     !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed)
 }
 
-fn error_now(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+fn error_now(policy: &str, what: &'static str, why: &dyn Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(policy, reason = %why, "tower-throttle: {what}");
 }
@@ -211,17 +182,17 @@ fn info(policy: &str, what: &'static str) {
     tracing::info!(policy, "tower-throttle: {what}");
 }
 
-fn error_once(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+fn error_once(policy: &str, what: &'static str, why: &dyn Display) {
     #[cfg(feature = "tracing")]
     tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
 
-fn warn(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+fn warn(policy: &str, what: &'static str, why: &dyn Display) {
     #[cfg(feature = "tracing")]
     tracing::warn!(policy, reason = %why, "tower-throttle: {what} (said once)");
 }
 
-fn debug(policy: &str, what: &'static str, why: &dyn std::fmt::Display) {
+fn debug(policy: &str, what: &'static str, why: &dyn Display) {
     #[cfg(feature = "tracing")]
     tracing::debug!(policy, reason = %why, "tower-throttle: {what}");
 }

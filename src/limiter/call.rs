@@ -359,7 +359,8 @@ impl<A: Algorithm> Acquire<A> {
         };
         stage.set(Stage::Done);
         budget.made_progress();
-        Poll::Ready(decided.into_parts())
+        let (decision, reservation, _) = decided.into_parts();
+        Poll::Ready((decision, reservation))
     }
 }
 

@@ -100,11 +100,11 @@ pub enum Acquired<W> {
 #[must_use = "an admitted call that is dropped releases what it holds"]
 pub struct Decided {
     /// The decision.
-    pub(crate) decision: Decision,
+    decision: Decision,
     /// Empty if the call was denied, or if there is nothing to release and nothing to settle.
-    pub(crate) reservation: Reservation,
+    reservation: Reservation,
     /// The info of the limiter's algorithm at the time of the decision. `None` if the caller [knows](Attempt::knows) it.
-    pub(crate) info: Option<Arc<AlgorithmInfo>>,
+    info: Option<Arc<AlgorithmInfo>>,
 }
 
 impl<W> Acquired<W> {
@@ -139,13 +139,13 @@ impl Decided {
     }
 
     /// Returns the decision.
-    #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Returns the decision and the reservation.
-    pub fn into_parts(self) -> (Decision, Reservation) {
-        (self.decision, self.reservation)
+    /// Returns the decision, the reservation, and the info of the limiter's algorithm, which is `None` if the caller
+    /// [knows](Attempt::knows) it.
+    pub fn into_parts(self) -> (Decision, Reservation, Option<Arc<AlgorithmInfo>>) {
+        (self.decision, self.reservation, self.info)
     }
 }

@@ -20,7 +20,6 @@ use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::observe;
 use crate::stats::{CallOutcome, LimiterStats};
 use crate::sys::lock::SpinGuard;
 use crate::sys::wakers::Wakers;
@@ -824,11 +823,19 @@ impl<A: Algorithm> Builder<A> {
     }
 }
 
-/// Logs a warning for each quota whose burst the algorithm does not use. `name` is that of the limiter.
-pub fn warn_of_bursts(algorithm: &impl Algorithm, name: Option<&str>) {
-    algorithm.for_each_policy(&mut |policy| {
-        if policy.ignores_burst() {
-            observe::ignored_burst(name, &policy);
+/// Logs each window of the algorithm whose quota has a burst, which a window ignores. `limiter` is the limiter's name.
+pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
+    algorithm.for_each_policy(&mut |window| {
+        if window.ignores_burst() {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(
+                limiter,
+                "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
+                window.quota,
+                window.window
+            );
+            #[cfg(not(feature = "tracing"))]
+            let _ = limiter;
         }
     });
 }

@@ -458,8 +458,7 @@ impl<A: Algorithm> Shard<A> {
     /// usage `one_unit`.
     pub(super) fn replace(
         &mut self,
-        new: &A,
-        info: &Arc<AlgorithmInfo>,
+        (new, info): (&A, &Arc<AlgorithmInfo>),
         one_unit: Usage,
         room: &Room,
         config: &StoreConfig,

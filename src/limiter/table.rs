@@ -16,9 +16,8 @@ use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
 use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::clock::{AnyClock, Nanos};
-use crate::observe;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
-use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
@@ -35,7 +34,8 @@ pub(super) struct Table<A: Algorithm> {
     /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
     current: RwLock<(A, Arc<AlgorithmInfo>)>,
     name: Option<String>,
-    ignored_priority: std::sync::atomic::AtomicBool,
+    /// `true` once a warning of a call with priority was logged.
+    ignored_priority: AtomicBool,
     seed: HashSeed,
     keys: Shards<A>,
     shared: SharedBuckets<A>,
@@ -85,7 +85,7 @@ impl<A: Algorithm> Table<A> {
             room: Room::new(max_keys, on_full, &algorithm, clock.now()),
             current: RwLock::new((algorithm, info)),
             name,
-            ignored_priority: false.into(),
+            ignored_priority: AtomicBool::new(false),
             seed: HashSeed::random(),
             clock,
             config: StoreConfig::new(options, max_queued),
@@ -117,8 +117,10 @@ impl<A: Algorithm> Table<A> {
     /// Logs the first call with priority whose algorithm ignores priority. `tier` is the algorithm that the call chose.
     #[cold]
     pub(super) fn log_ignored_priority(&self, tier: Option<&A>) {
-        if !tier.map_or_else(|| self.info().knows_priority(), knows_priority) {
-            observe::ignored_priority(&self.ignored_priority, self.name());
+        if !tier.map_or_else(|| self.info().knows_priority(), knows_priority)
+            && !self.ignored_priority.swap(true, Ordering::Relaxed)
+        {
+            warn_of_priority(self.name());
         }
     }
 
@@ -421,7 +423,7 @@ impl<A: Algorithm> Table<A> {
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
-            shard.replace(&algorithm, &info, one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace((&algorithm, &info), one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);
         *current = (algorithm, info);
@@ -633,6 +635,19 @@ impl<A: Algorithm> SharedBuckets<A> {
         self.shards.of(bucket).lock().is_bucket_held(bucket)
     }
 }
+
+/// Logs that a call has priority on a limit that ignores priority. `name` is the name of the limiter.
+#[cfg(feature = "tracing")]
+fn warn_of_priority(name: Option<&str>) {
+    tracing::warn!(
+        limiter = name,
+        "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window (said \
+         once)"
+    );
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn_of_priority(_name: Option<&str>) {}
 
 #[cfg(test)]
 mod tests {

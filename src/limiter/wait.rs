@@ -102,7 +102,11 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
                     let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
                     let reservation = held.map(|held| held.reserve_at(&place.table, charged_at));
                     let reservation = reservation.unwrap_or_default();
-                    return Poll::Ready(Ok(Decided { decision, reservation, info }));
+                    let decided = Decided::new(decision, reservation);
+                    return Poll::Ready(Ok(match info {
+                        Some(info) => decided.with_info(info),
+                        None => decided,
+                    }));
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {

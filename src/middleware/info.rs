@@ -167,11 +167,16 @@ impl PolicyInfo {
         }
         if error.is_invalid() {
             self.keys.record_invalid();
-            self.observer.invalid_key(self.name(), &error);
+            self.observer.invalid_key(self.name(), error.is_too_few(), &error);
             return Err(error);
         }
         self.keys.record_missing(self.missing);
-        self.observer.key_error(self.name(), &error, self.missing);
+        let what = match self.missing {
+            MissingKey::Reject => "requests are refused because they have no key",
+            MissingKey::Shared => "requests share one budget because they have no key",
+            MissingKey::Pass => "requests are not limited because they have no key",
+        };
+        self.observer.key_error(self.name(), error.kind(), what, &error);
         match self.missing {
             MissingKey::Reject => Err(error),
             MissingKey::Shared => Ok(Some(StoreKey::Missing)),

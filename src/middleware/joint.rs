@@ -227,7 +227,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
         for (at, (info, one)) in infos.iter().zip(&decided).enumerate() {
-            if !queued.contains(&at) && one.as_ref().is_some_and(|one| one.decided.decision.is_delayed()) {
+            if !queued.contains(&at) && one.as_ref().is_some_and(|one| one.decided.decision().is_delayed()) {
                 info.calls().add(CallOutcome::Queued);
             }
         }

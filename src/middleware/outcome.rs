@@ -30,7 +30,7 @@ pub struct Outcome {
 
 /// The part of an [`Outcome`] that few requests have.
 #[derive(Debug, Default)]
-pub(super) struct OutcomeDetails {
+struct OutcomeDetails {
     /// The quotas of the algorithm that a function chose for the request. Empty if there is no such algorithm.
     quotas: Vec<QuotaPolicy>,
     /// The units that the call has borrowed from the next window.

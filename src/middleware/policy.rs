@@ -194,7 +194,7 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         tier: Option<&A>,
         outcome: &mut Option<Outcome>,
     ) -> Verdict {
-        let (in_shadow, Decided { decision, reservation, info: algorithm }) = (info.is_in_shadow(), decided);
+        let (in_shadow, (decision, reservation, algorithm)) = (info.is_in_shadow(), decided.into_parts());
         info.calls().add_decision(&decision, in_shadow);
         let names = algorithm.map_or(known, |algorithm| info.names_for(&algorithm));
         let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
@@ -315,7 +315,7 @@ where
         let info = &infos[0];
         outcomes.push(decided[0].take().map(
             |JointDecided { decided, algorithm: tier, borrowed, is_shadow }| {
-                let Decided { decision, reservation, info: algorithm } = decided;
+                let (decision, reservation, algorithm) = decided.into_parts();
                 let names = algorithm.and_then(|algorithm| info.names_for(&algorithm));
                 let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
                 outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));

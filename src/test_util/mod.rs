@@ -271,7 +271,9 @@ impl<L: TestedLimiter> Tested<L> {
 
     /// Charges a call that will be settled. Returns the decision and the reservation.
     async fn charge(&self, key: &str, cost: u64) -> (Decision, Reservation) {
-        decide(&self.limiter, key, Attempt::new(cost).with_reservation()).await.into_parts()
+        let attempt = Attempt::new(cost).with_reservation();
+        let (decision, reservation, _) = decide(&self.limiter, key, attempt).await.into_parts();
+        (decision, reservation)
     }
 
     /// Calls `check` until a call is denied. Returns the number of admitted calls, and the denial with its times.

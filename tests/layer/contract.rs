@@ -142,11 +142,11 @@ impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for Broken<A> {
         let Acquired::Pending(wait) = self.0.acquire(&key, attempt) else { unreachable!() };
         match self.1 {
             Fault::DoesNotSettle => Acquired::Pending(Box::pin(async {
-                let (decision, _) = wait.await?.into_parts();
+                let (decision, _, _) = wait.await?.into_parts();
                 Ok(Decided::new(decision, Reservation::default()))
             })),
             Fault::HidesTheReplacedAlgorithm => Acquired::Pending(Box::pin(async {
-                let (decision, reservation) = wait.await?.into_parts();
+                let (decision, reservation, _) = wait.await?.into_parts();
                 Ok(Decided::new(decision, reservation))
             })),
             // All waiters are admitted when the first may be admitted, and nothing is charged.

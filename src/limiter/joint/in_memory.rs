@@ -543,7 +543,10 @@ impl JointWait {
                 None => mem::take(&mut permits[decides?]),
             };
             let borrowed = if decision.is_delayed() { borrows } else { 0 };
-            let decided = Decided { decision, reservation, info: infos[decides?].clone() };
+            let mut decided = Decided::new(decision, reservation);
+            if let Some(info) = &infos[decides?] {
+                decided = decided.with_info(Arc::clone(info));
+            }
             Some(JointDecided { decided, algorithm, borrowed, is_shadow: false })
         };
         self.parts.drain(..).map(decided).collect()
@@ -557,7 +560,8 @@ impl Future for JointWait {
         let this = &mut *self;
         let mut denied = false;
         this.may_wait.retain_mut(|(call, wait)| match wait.as_mut().poll(cx) {
-            Poll::Ready((Decided { decision, reservation, info }, charged_at)) => {
+            Poll::Ready((decided, charged_at)) => {
+                let (decision, reservation, info) = decided.into_parts();
                 this.charged_at[*call] = charged_at;
                 denied |= !decision.is_allowed();
                 this.decisions[*call] = Some(decision);

@@ -642,7 +642,6 @@ mod tests {
                     Decision::deny(7, remaining, Some(wait), wait),
                     false,
                     Reservation::default(),
-                    None,
                 );
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {

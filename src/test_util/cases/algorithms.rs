@@ -109,10 +109,8 @@ async fn a_decision_comes_with_the_replaced_algorithm<M: Subject>(env: Env<M>) {
         // A layer that does not know the new algorithm makes the call.
         let decided = decide(&limiter, &key, Attempt::new(1).of_policy(false, known.generation())).await;
         assert_eq!(decided.decision().limit(), limit);
-        match decided.info {
-            Some(info) => known = info,
-            None => panic!("a layer does not learn of the replaced algorithm"),
-        }
+        let (_, _, info) = decided.into_parts();
+        known = info.expect("a layer learns of the replaced algorithm");
         assert_eq!(known.quotas()[0].quota, limit);
     }
 }

@@ -32,7 +32,7 @@ fn acquire_permit<A: Algorithm>(
 ) -> BoxFuture<Result<Result<Permit, Denied>, Gone>> {
     let wait = acquire(limiter, key, Attempt::new(1));
     Box::pin(async move {
-        let (decision, reservation) = wait.await?.into_parts();
+        let (decision, reservation, _) = wait.await?.into_parts();
         Ok(Permit::decided(decision, reservation))
     })
 }

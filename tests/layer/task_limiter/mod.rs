@@ -132,7 +132,7 @@ impl<A: Algorithm> TaskLimiter<A> {
     pub(crate) fn check(&self, key: &str, attempt: Attempt<'_, A>) -> BoxFuture<Result<Decision, Gone>> {
         let call = self.try_call(Call::new(key, attempt));
         Box::pin(async move {
-            let (decision, reservation) = call.await?.into_parts();
+            let (decision, reservation, _) = call.await?.into_parts();
             reservation.forget();
             Ok(decision)
         })
