@@ -3,7 +3,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::limiter::{Attempt, Decided, MemoryKey, RateLimiter, Reservation};
+use crate::limiter::{Attempt, MemoryKey, RateLimiter, Reservation};
 
 /// Returns whether an algorithm queues the requests of a layer.
 pub use crate::algorithm::definition::holds_requests;
@@ -49,11 +49,6 @@ pub fn with_queue_full(decision: Decision) -> Decision {
 /// Returns a denial with another `retry_after`, in nanoseconds.
 pub fn with_retry_after(decision: Decision, nanos: Option<u64>) -> Decision {
     decision.with_retry_after(nanos)
-}
-
-/// Returns the same outcome of a call, with another decision.
-pub fn map_decision(decided: Decided, change: impl FnOnce(Decision) -> Decision) -> Decided {
-    Decided { decision: change(decided.decision), ..decided }
 }
 
 /// Returns the part of a limiter in memory in a joint call.

@@ -165,14 +165,14 @@ impl<A: Algorithm + PartialEq, L: Callee<Algorithm = Tiered<A>>> RedisCall<'_, L
 
 /// Returns the decision. A call that was admitted without a permit stays in progress until it is released.
 fn kept(decided: Decided) -> Result<Decision, RedisError> {
-    let (decision, reservation) = decided.into_parts();
+    let (decision, reservation, _) = decided.into_parts();
     reservation.forget();
     Ok(decision)
 }
 
 /// Returns the permit of a call that was admitted, or the denial.
 fn permit(decided: Decided) -> Result<Result<Permit, Denied>, RedisError> {
-    let (decision, reservation) = decided.into_parts();
+    let (decision, reservation, _) = decided.into_parts();
     Ok(Permit::decided(decision, reservation))
 }
 

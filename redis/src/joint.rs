@@ -91,6 +91,12 @@ pub(super) trait Member: Send + Sync {
     fn fallback_part(&self) -> Option<JointRequest<'_>>;
 }
 
+/// The part of one limiter in a joint call, with its denial if the part is denied without a trip.
+struct Known {
+    denial: Option<Decision>,
+    member: Box<dyn Member>,
+}
+
 /// The parts of a joint call, grouped by key.
 struct JointCall {
     members: Few<Box<dyn Member>>,
@@ -159,65 +165,64 @@ impl JointKind for InRedis {
     const DECIDES_SHADOWS: bool = true;
 
     fn decide(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
-        let with_denial =
-            |part: Option<RedisPart>| part.map(|RedisPart(member)| (member.known_denial(), member));
-        let parts: Few<Option<(Option<Decision>, Box<dyn Member>)>> =
-            parts.into_iter().map(with_denial).collect();
-        let denies = |(denial, member): &(Option<Decision>, Box<dyn Member>)| {
-            denial.is_some() && !member.is_in_shadow()
-        };
+        let with_denial = |RedisPart(member): RedisPart| Known { denial: member.known_denial(), member };
+        let parts: Few<Option<Known>> = parts.into_iter().map(|part| part.map(with_denial)).collect();
+        let denies = |part: &Known| part.denial.is_some() && !part.member.is_in_shadow();
         match parts.iter().flatten().any(denies) {
-            true => JointOutcome::Ready(parts.into_iter().map(|part| denied(part?)).collect()),
+            true => JointOutcome::Ready(parts.into_iter().map(|part| part?.denied()).collect()),
             false => JointOutcome::Pending(Box::pin(decide_joint(parts)), Few::new()),
         }
     }
 }
 
-/// Counts a part of a call that is denied without a trip, or because a limiter was closed. Returns the decision of the
-/// part if it is known.
-fn denied((known, member): (Option<Decision>, Box<dyn Member>)) -> Option<JointDecided> {
-    if member.is_in_shadow() {
-        return None;
-    }
-    member.calls().add(known.map_or(CallOutcome::DeniedByOthers, |denial| CallOutcome::of(&denial, false)));
-    Some(of_denial(known?, &*member))
-}
-
-/// Returns the denial of a part.
-fn of_denial(denial: Decision, member: &dyn Member) -> JointDecided {
-    JointDecided {
-        decided: Decided::new(denial, Reservation::default()).with_info(member.info()),
-        algorithm: member.algorithm(),
-        borrowed: 0,
-        is_shadow: member.is_in_shadow(),
+impl Known {
+    /// Counts a part of a call that is denied without a trip, or because a limiter was closed. Returns the denial by
+    /// this part, if there is one. In shadow mode, a part has no share in the denial.
+    fn denied(self) -> Option<JointDecided> {
+        let Self { denial, member } = self;
+        if member.is_in_shadow() {
+            return None;
+        }
+        let outcome = denial.map(|denial| CallOutcome::of(&denial, false));
+        member.calls().add(outcome.unwrap_or(CallOutcome::DeniedByOthers));
+        Some(member.decided(denial?, Reservation::default()))
     }
 }
 
-/// Decides a joint call. `None` stands for a limiter from which the call is exempt. A denial is that of a limiter in
-/// shadow mode that was closed.
-async fn decide_joint(
-    parts: Few<Option<(Option<Decision>, Box<dyn Member>)>>,
-) -> Result<AllDecisions, RedisError> {
-    let (mut all, mut members): (AllDecisions, Few<Box<dyn Member>>) = Default::default();
-    let (mut places, mut closed): (Few<usize>, Few<Box<dyn Member>>) = Default::default();
+impl dyn Member {
+    /// Returns the result of this part.
+    fn decided(&self, decision: Decision, reservation: Reservation) -> JointDecided {
+        JointDecided {
+            decided: Decided::new(decision, reservation).with_info(self.info()),
+            algorithm: self.algorithm(),
+            borrowed: 0,
+            is_shadow: self.is_in_shadow(),
+        }
+    }
+}
+
+/// Decides a joint call. `None` stands for a limiter from which the call is exempt. If the denial of a part is known,
+/// the limiter is in shadow mode and was closed.
+async fn decide_joint(parts: Few<Option<Known>>) -> Result<AllDecisions, RedisError> {
+    let (mut all, mut places): (AllDecisions, Few<usize>) = Default::default();
+    let (mut open, mut closed) = (Few::<Box<dyn Member>>::new(), Few::<Box<dyn Member>>::new());
     for (place, part) in parts.into_iter().enumerate() {
-        let denial = part.and_then(|(denial, member)| match denial {
-            Some(denial) => {
-                let denied = of_denial(denial, &*member);
-                closed.push(member);
-                Some(denied)
-            }
-            None => {
+        all.push(None);
+        match part {
+            None => {}
+            Some(Known { denial: None, member }) => {
                 places.push(place);
-                members.push(member);
-                None
+                open.push(member);
             }
-        });
-        all.push(denial);
+            Some(Known { denial: Some(denial), member }) => {
+                all[place] = Some(member.decided(denial, Reservation::default()));
+                closed.push(member);
+            }
+        }
     }
     let mut is_denied = false;
-    if !members.is_empty() {
-        let decided = decide_open(members).await?;
+    if !open.is_empty() {
+        let decided = decide_open(open).await?;
         is_denied = denies(&decided);
         places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
     }
@@ -253,8 +258,9 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
     };
     undecided.0.clear();
     let Some(decided) = decided else {
-        let parts = call.members.into_iter().map(|member| (member.closed_denial(), member));
-        return Ok(parts.map(denied).collect());
+        let parts =
+            call.members.into_iter().map(|member| Known { denial: member.closed_denial(), member }.denied());
+        return Ok(parts.collect());
     };
     let is_denied = denies(&decided);
     for (member, JointDecided { decided, is_shadow, .. }) in
@@ -278,14 +284,14 @@ fn denies(decided: &AllDecisions) -> bool {
 }
 
 /// Awaits `future` until a limiter that is not in shadow mode is closed. Returns `None` if one is closed first.
-async fn unless_closed<T>(members: &Few<Box<dyn Member>>, future: impl Future<Output = T>) -> Option<T> {
-    let closed = |member: &Box<dyn Member>| -> BoxFuture<()> {
-        let calls = Arc::clone(member.calls());
-        Box::pin(async move { calls.closed().await })
-    };
+async fn unless_closed<T>(members: &[Box<dyn Member>], future: impl Future<Output = T>) -> Option<T> {
     let enforced = members.iter().filter(|member| member.cost() > 0 && !member.is_in_shadow());
-    let (mut all, mut future) = (enforced.map(closed).collect::<Few<_>>(), pin!(future));
-    poll_fn(|cx| match all.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready()) {
+    let mut closed = Few::<BoxFuture<()>>::new();
+    for calls in enforced.map(|member| Arc::clone(member.calls())) {
+        closed.push(Box::pin(async move { calls.closed().await }));
+    }
+    let mut future = pin!(future);
+    poll_fn(|cx| match closed.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready()) {
         true => Poll::Ready(None),
         false => future.as_mut().poll(cx).map(Some),
     })
@@ -357,10 +363,11 @@ async fn in_memory(members: &[Box<dyn Member>], outcome: JointOutcome<Box<JointW
             Err(never) => match never {},
         },
     };
-    let reported = |(one, member): (Option<JointDecided>, &Box<dyn Member>)| {
-        one.map(|one| JointDecided { decided: one.decided.with_info(member.info()), ..one })
-    };
-    decided.into_iter().zip(members).map(reported).collect()
+    let reported = decided.into_iter().zip(members).map(|(one, member)| {
+        let JointDecided { decided, algorithm, borrowed, is_shadow } = one?;
+        Some(JointDecided { decided: decided.with_info(member.info()), algorithm, borrowed, is_shadow })
+    });
+    reported.collect()
 }
 
 impl JointCall {
@@ -659,12 +666,7 @@ impl Charged {
                 true => member.reservation(outcome.charged_at()),
                 false => Reservation::default(),
             };
-            Some(JointDecided {
-                decided: Decided::new(decision, reservation).with_info(member.info()),
-                algorithm: member.algorithm(),
-                borrowed: 0,
-                is_shadow: member.is_in_shadow(),
-            })
+            Some(member.decided(decision, reservation))
         });
         let decided = decided.collect();
         Some((call, Some(decided)))

@@ -1,4 +1,4 @@
-//! Limits that several machines share, in Redis or Valkey: a store for [`tower_throttle`].
+//! Limits that several machines share, in Redis or Valkey, for [`tower_throttle`].
 //!
 //! ```no_run
 //! use tower_throttle::Quota;
@@ -59,7 +59,7 @@
 //! | it is admitted, by Redis or by the fallback | `admitted` |
 //! | it is denied, by Redis, by the fallback, or because the process remembers that the key has no units | `denied`, or `queue_full` if it would wait and finds the queue full |
 //! | it is denied because the limiter was [closed](RedisLimiter::close) | `closed` |
-//! | it is admitted, but another limit of a joined layer denies the request | `denied_by_others` |
+//! | another limit of a joined layer denies the request, and this limit does not | `denied_by_others` |
 //! | its policy is in shadow mode, and it would have been denied | `shadow_denied` |
 //! | its future is dropped before the reply | `cancelled` |
 //! | it fails with a [`RedisError`] | none. [`RedisStore::stats`] has counts of failures |
@@ -95,8 +95,7 @@
 //! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but
 //!   at most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX`
 //!   units, has the longest delay that can be kept. In memory, delays have no such maximum.
-//! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
-//!   A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key
+//! - A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key
 //!   in Redis, because a new key counts as idle since the Unix epoch.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -441,19 +441,19 @@ impl<A: StoredAlgorithm> Shared<A> {
                 false => LimiterFor::acquire(local, &**key, attempt),
             }
         };
-        let (decision, reservation) = match acquired {
-            Acquired::Ready(decision, reservation) => (decision, reservation),
-            Acquired::Replaced(decided) => decided.into_parts(),
+        let decided = match acquired {
+            Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
+            Acquired::Replaced(decided) => *decided,
             Acquired::Pending(wait) => {
                 call.wait();
                 match call.unless_closed(wait).await {
-                    None => (closed(request.algorithm(&plan.algorithm)), Reservation::default()),
-                    Some(Ok(waited)) => waited.into_parts(),
+                    None => denied(plan, closed(request.algorithm(&plan.algorithm))),
+                    Some(Ok(waited)) => waited,
                     Some(Err(never)) => match never {},
                 }
             }
         };
-        decided(plan, decision, reservation)
+        decided.with_info(plan.info())
     }
 }
 
@@ -519,7 +519,7 @@ impl<A: StoredAlgorithm> Settles for RedisLimiter<A> {}
 impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter<A> {
     type Kind = InRedis;
 
-    fn joint_part<'a>(&'a self, key: &K, attempt: Attempt<'_, A>) -> RedisPart {
+    fn joint_part(&self, key: &K, attempt: Attempt<'_, A>) -> RedisPart {
         let (key, request) = (self.key(key), Request::of(&attempt));
         let (shared, plan) = (Arc::clone(&self.shared), self.shared.trips.plan());
         let mut operation = operation(&request, Action::Check);

@@ -14,7 +14,7 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::QueueConfig;
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::Decided;
-use tower_throttle::store_support::{is_barred, map_decision, with_queue_full};
+use tower_throttle::store_support::{is_barred, with_queue_full};
 
 /// The queues of the keys for which calls of this process wait.
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl QueuedCall<'_> {
             let peeked = peek().await?;
             let is_in_time =
                 peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
-            return Ok(Some(map_decision(peeked, |peeked| match is_in_time {
+            return Ok(Some(with_decision(peeked, |peeked| match is_in_time {
                 true => with_queue_full(denied_behind(peeked)),
                 false => denied_behind(peeked),
             })));
@@ -93,7 +93,7 @@ impl QueuedCall<'_> {
         let first = call.unless_closed(link.until(latest, place.queue.first.lock())).await;
         let Some(first) = first else { return Ok(None) };
         let Some(_first) = first else {
-            return Ok(Some(map_decision(peek().await?, denied_behind)));
+            return Ok(Some(with_decision(peek().await?, denied_behind)));
         };
         loop {
             if let Some(retry) = retry
@@ -105,7 +105,7 @@ impl QueuedCall<'_> {
             retry = self.retry(decided.decision(), latest);
             if retry.is_none() {
                 let waited = link.now().saturating_since(arrived);
-                return Ok(Some(map_decision(decided, |decision| match decision.is_allowed() {
+                return Ok(Some(with_decision(decided, |decision| match decision.is_allowed() {
                     true => decision.with_delay(waited),
                     false => decision,
                 })));
@@ -133,6 +133,16 @@ fn denied_behind(peeked: Decision) -> Decision {
     }
     let reset = Nanos::from(peeked.reset_after()).0;
     Decision::deny(peeked.limit(), 0, None, reset).with_unknown_wait(true)
+}
+
+/// Returns the same result of a call, with another decision.
+fn with_decision(decided: Decided, change: impl FnOnce(Decision) -> Decision) -> Decided {
+    let (decision, reservation, info) = decided.into_parts();
+    let decided = Decided::new(change(decision), reservation);
+    match info {
+        Some(info) => decided.with_info(info),
+        None => decided,
+    }
 }
 
 impl WaitQueues {

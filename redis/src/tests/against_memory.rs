@@ -270,7 +270,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
 }
 
 fn shown(decided: Decided) -> (Option<Decision>, Reservation) {
-    let (decision, reservation) = decided.into_parts();
+    let (decision, reservation, _) = decided.into_parts();
     (Some(decision), reservation)
 }
 

@@ -25,11 +25,13 @@ async fn charge<L: LimiterFor<str>>(
 ) -> (Decision, Reservation) {
     let attempt = Attempt::new(cost).with_reservation();
     let attempt = tier.map_or(attempt, |tier| attempt.with_algorithm(tier));
-    match limiter.acquire("a", attempt) {
-        Acquired::Ready(decision, reservation) => (decision, reservation),
-        Acquired::Replaced(decided) => decided.into_parts(),
-        Acquired::Pending(wait) => wait.await.unwrap_or_else(|error| panic!("{}", error.into())).into_parts(),
-    }
+    let decided = match limiter.acquire("a", attempt) {
+        Acquired::Ready(decision, reservation) => return (decision, reservation),
+        Acquired::Replaced(decided) => *decided,
+        Acquired::Pending(wait) => wait.await.unwrap_or_else(|error| panic!("{}", error.into())),
+    };
+    let (decision, reservation, _) = decided.into_parts();
+    (decision, reservation)
 }
 
 /// Makes calls that take 900 ms each, one after another for ten seconds, and settles each at two units. Returns the
