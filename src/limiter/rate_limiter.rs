@@ -830,7 +830,7 @@ impl<A: Algorithm> Builder<A> {
 }
 
 /// Logs each window of the algorithm whose quota has a burst, which a window ignores. `limiter` is the limiter's name.
-fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
+pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
     algorithm.for_each_policy(&mut |window| {
         if window.ignores_burst() {
             #[cfg(feature = "tracing")]
