@@ -504,7 +504,7 @@ impl<A: Algorithm> RateLimiter<A> {
     pub(super) fn acquire_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let table = &*self.table;
         if call.has_priority() {
-            table.log_ignored_priority(call.algorithm());
+            table.heeds_priority(call.algorithm());
         }
         let now = table.clock().now();
         let shard = table.of(key);

@@ -101,11 +101,10 @@ impl<'a> JointRequest<'a> {
         key: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Self {
-        if call.has_priority() {
-            limiter.log_ignored_priority(call.algorithm());
-        }
+        // A call with ignored priority borrows nothing.
+        let priority = call.has_priority() && limiter.heeds_priority(call.algorithm());
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
-        let (cost, priority, max_wait) = (call.cost(), call.has_priority(), call.max_wait_nanos());
+        let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
         let (reserves, known) = (call.wants_reservation(), call.known());
         Self { limiter, key, cost, algorithm, priority, max_wait, reserves, known }
     }
