@@ -243,7 +243,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(logins.peek("user:42").remaining(), 5);
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.table.refund(self.fingerprint(key), cost);
+        self.refund_at(self.fingerprint(key), cost);
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
@@ -261,7 +261,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        self.table.reset(self.fingerprint(key));
+        self.reset_at(self.fingerprint(key));
     }
 }
 
@@ -497,6 +497,16 @@ impl<A: Algorithm> RateLimiter<A> {
         if let Some((algorithm, cost)) = released {
             drop(SharedPermit::of_admitted(&algorithm, cost));
         }
+    }
+
+    /// Refunds units of the key. See [`refund`](Self::refund).
+    pub(super) fn refund_at(&self, key: Fingerprint, cost: u64) {
+        self.table.refund(key, cost);
+    }
+
+    /// Resets the key. See [`reset`](Self::reset).
+    pub(super) fn reset_at(&self, key: Fingerprint) {
+        self.table.reset(key);
     }
 
     /// Charges the call, queues it, or denies it. See [`LimiterFor::acquire`].
