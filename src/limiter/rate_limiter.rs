@@ -837,8 +837,10 @@ impl<A: Algorithm> Builder<A> {
 fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
     algorithm.for_each_policy(&mut |window| {
         if window.ignores_burst() {
+            // The target is that of the events of layers, as it was when one module logged all of them.
             #[cfg(feature = "tracing")]
             tracing::warn!(
+                target: "tower_throttle::observe",
                 limiter,
                 "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
                 window.quota,

@@ -649,7 +649,9 @@ impl<A: Algorithm> SharedBuckets<A> {
 /// Logs that a call has priority on a limit that ignores priority. `name` is the name of the limiter.
 #[cfg(feature = "tracing")]
 fn warn_of_priority(name: Option<&str>) {
+    // The target is that of the events of layers, as it was when one module logged all of them.
     tracing::warn!(
+        target: "tower_throttle::observe",
         limiter = name,
         "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window (said \
          once)"
