@@ -246,7 +246,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(logins.peek("user:42").remaining(), 5);
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.table.refund(self.fingerprint(key), cost);
+        self.refund_at(self.fingerprint(key), cost);
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
@@ -264,7 +264,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        self.table.reset(self.fingerprint(key));
+        self.reset_at(self.fingerprint(key));
     }
 }
 
@@ -502,12 +502,22 @@ impl<A: Algorithm> RateLimiter<A> {
         }
     }
 
+    /// Refunds units of the key. See [`refund`](Self::refund).
+    pub(super) fn refund_at(&self, key: Fingerprint, cost: u64) {
+        self.table.refund(key, cost);
+    }
+
+    /// Resets the key. See [`reset`](Self::reset).
+    pub(super) fn reset_at(&self, key: Fingerprint) {
+        self.table.reset(key);
+    }
+
     /// Charges the call, queues it, or denies it. See [`LimiterFor::acquire`].
     #[inline]
     pub(super) fn acquire_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let table = &*self.table;
         if call.has_priority() {
-            table.log_ignored_priority(call.algorithm());
+            table.heeds_priority(call.algorithm());
         }
         let now = table.clock().now();
         let shard = table.of(key);
@@ -833,8 +843,10 @@ impl<A: Algorithm> Builder<A> {
 pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
     algorithm.for_each_policy(&mut |window| {
         if window.ignores_burst() {
+            // The target is that of the events of layers, as it was when one module logged all of them.
             #[cfg(feature = "tracing")]
             tracing::warn!(
+                target: "tower_throttle::observe",
                 limiter,
                 "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
                 window.quota,
