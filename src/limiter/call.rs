@@ -54,7 +54,11 @@ impl<A: Algorithm> Options<A> {
     }
 
     fn attempt(&self) -> Attempt<'_, A> {
-        Attempt::with(self.cost, self.algorithm.as_ref(), self.priority)
+        let mut attempt = Attempt::new(self.cost);
+        if let Some(algorithm) = &self.algorithm {
+            attempt = attempt.with_algorithm(algorithm);
+        }
+        if self.priority { attempt.with_priority() } else { attempt }
     }
 }
 

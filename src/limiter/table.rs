@@ -10,7 +10,7 @@ use super::attempt::Attempt;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
 use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
-use super::options::{MemoryOptions, OnFull, StoreConfig};
+use super::options::{OnFull, StoreConfig};
 use super::queue::{Arrival, PollTurn, Preview};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
@@ -69,26 +69,25 @@ pub(super) enum Settled {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Creates a table with these options, in which `max_queued` calls may be queued.
+    /// Creates a table of at most `max_keys` keys.
     pub(super) fn new(
         algorithm: A,
         clock: AnyClock,
         name: Option<String>,
-        options: MemoryOptions,
-        max_queued: u64,
+        max_keys: usize,
+        config: StoreConfig,
     ) -> Self {
-        let MemoryOptions { max_keys, on_full, .. } = options;
         let info = AlgorithmInfo::of(&algorithm);
         Self {
             keys: Shards::for_keys(max_keys, &algorithm, &info),
             shared: SharedBuckets::new(&algorithm, &info),
-            room: Room::new(max_keys, on_full, &algorithm, clock.now()),
+            room: Room::new(max_keys, config.on_full(), &algorithm, clock.now()),
             current: RwLock::new((algorithm, info)),
             name,
             ignored_priority: AtomicBool::new(false),
             seed: HashSeed::random(),
             clock,
-            config: StoreConfig::new(options, max_queued),
+            config,
             calls: Arc::default(),
         }
     }

@@ -19,6 +19,8 @@ pub struct PolicyInfo {
     /// The generation of the algorithm with these names.
     generation: u64,
     replaced: ReplacedNames,
+    /// `false` if the policy limits no requests.
+    is_enabled: bool,
     missing: MissingKey,
     on_store_error: OnStoreError,
     shadow: Option<Shadow>,
@@ -41,6 +43,7 @@ impl PolicyInfo {
             generation: algorithm.generation(),
             replaced: ReplacedNames::new(&algorithm),
             names: PolicyNames::unnamed(algorithm),
+            is_enabled: true,
             missing: MissingKey::default(),
             on_store_error: OnStoreError::default(),
             shadow: None,
@@ -100,6 +103,16 @@ impl PolicyInfo {
     #[inline]
     pub(super) fn may_queue(&self) -> bool {
         self.is_tiered || self.replaced.holds_requests.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_enabled(&mut self, is_enabled: bool) {
+        self.is_enabled = is_enabled;
+    }
+
+    /// Returns whether the policy limits requests. Otherwise, it needs no keys and counts nothing.
+    #[inline]
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled
     }
 
     pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
@@ -249,6 +262,7 @@ impl Clone for PolicyInfo {
             names: self.names.clone(),
             generation: self.generation,
             replaced: ReplacedNames::new(self.names.algorithm()),
+            is_enabled: self.is_enabled,
             missing: self.missing,
             on_store_error: self.on_store_error,
             shadow: self.shadow.clone(),

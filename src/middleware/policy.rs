@@ -76,6 +76,9 @@ impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
     where
         K: KeyExtractor<Req>,
     {
+        if !info.is_enabled() {
+            return None;
+        }
         match self.key.extract(request) {
             Ok(key) => key.map(StoreKey::Key),
             Err(error) => info.without_key_uncounted(&error),
@@ -90,6 +93,9 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     where
         K: KeyExtractor<Req>,
     {
+        if !info.is_enabled() {
+            return Ok(None);
+        }
         match self.key.extract(request) {
             Ok(key) => Ok(key.map(StoreKey::Key)),
             Err(error) => info.without_key(error),
