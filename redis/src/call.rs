@@ -54,12 +54,15 @@ pub trait Callee: Clone + Send + Sync + 'static {
     /// Returns the counts of the calls.
     fn calls(&self) -> &Calls;
 
-    /// Decides and counts a call. The reservation of a denied call is empty.
-    fn decide(
+    /// Decides and counts a call, and converts the result by `then`. The reservation of a denied call is empty.
+    ///
+    /// The conversion is an argument because a future that awaits another needs room for its arguments twice.
+    fn decide<T: 'static>(
         self,
         key: Arc<str>,
         request: Request<Self::Algorithm>,
-    ) -> impl Future<Output = Result<Decided, RedisError>> + Send + 'static;
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static;
 
     /// Returns the decision on a call, without a charge.
     fn look(
@@ -113,44 +116,41 @@ impl<'a, L: Callee> RedisCall<'a, L> {
 
     /// Takes the units if all of them are available, and otherwise none. Never waits in a queue.
     pub fn check(self) -> RedisReply<Decision> {
-        let (limiter, key, request) = self.into_parts();
-        RedisReply::new(async move { kept(limiter.decide(key, request.never_waiting()).await?) })
+        let Self { limiter, key, request } = self;
+        RedisReply::new(limiter.clone().decide(key, request.never_waiting(), kept))
     }
 
     /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units.
     pub fn peek(self) -> RedisReply<Decision> {
-        let (limiter, key, request) = self.into_parts();
-        RedisReply::new(limiter.look(key, request))
+        let Self { limiter, key, request } = self;
+        RedisReply::new(limiter.clone().look(key, request))
     }
 
     /// Takes the units, and waits for them if they are not all available now.
     pub fn acquire(self) -> RedisReply<Decision> {
-        let (limiter, key, request) = self.into_parts();
-        RedisReply::new(async move {
-            consume_budget().await;
-            kept(limiter.decide(key, request.always_waiting()).await?)
-        })
+        self.acquire_then(kept)
     }
 
     /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue. Returns the denial,
     /// if the call is denied.
     pub fn permit(self) -> RedisReply<Result<Permit, Denied>> {
-        let (limiter, key, request) = self.into_parts();
-        RedisReply::new(async move { permit(limiter.decide(key, request.never_waiting()).await?) })
+        let Self { limiter, key, request } = self;
+        RedisReply::new(limiter.clone().decide(key, request.never_waiting(), permit))
     }
 
     /// Takes a permit, and waits for it if necessary. The call is in progress until the permit is dropped. Returns the
     /// denial, if the call is denied.
     pub fn acquire_permit(self) -> RedisReply<Result<Permit, Denied>> {
-        let (limiter, key, request) = self.into_parts();
-        RedisReply::new(async move {
-            consume_budget().await;
-            permit(limiter.decide(key, request.always_waiting()).await?)
-        })
+        self.acquire_then(permit)
     }
 
-    fn into_parts(self) -> (L, Arc<str>, Request<L::Algorithm>) {
-        (self.limiter.clone(), self.key, self.request)
+    fn acquire_then<T: 'static>(self, then: fn(Decided) -> T) -> RedisReply<T> {
+        let Self { limiter, key, request } = self;
+        let (limiter, request) = (limiter.clone(), request.always_waiting());
+        RedisReply::new(async move {
+            consume_budget().await;
+            limiter.decide(key, request, then).await
+        })
     }
 }
 
@@ -164,16 +164,16 @@ impl<A: Algorithm + PartialEq, L: Callee<Algorithm = Tiered<A>>> RedisCall<'_, L
 }
 
 /// Returns the decision. A call that was admitted without a permit stays in progress until it is released.
-fn kept(decided: Decided) -> Result<Decision, RedisError> {
+fn kept(decided: Decided) -> Decision {
     let (decision, reservation, _) = decided.into_parts();
     reservation.forget();
-    Ok(decision)
+    decision
 }
 
 /// Returns the permit of a call that was admitted, or the denial.
-fn permit(decided: Decided) -> Result<Result<Permit, Denied>, RedisError> {
+fn permit(decided: Decided) -> Result<Permit, Denied> {
     let (decision, reservation, _) = decided.into_parts();
-    Ok(Permit::decided(decision, reservation))
+    Permit::decided(decision, reservation)
 }
 
 impl<A: Algorithm> Request<A> {

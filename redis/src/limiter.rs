@@ -6,6 +6,7 @@
 //! window does not show which other calls wait. So calls that wait for a window are queued in their own process once
 //! they were denied, and the first call of each queue asks the server again when its units may be available.
 
+use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -278,15 +279,22 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
         &self.shared.calls
     }
 
-    async fn decide(self, key: Arc<str>, request: Request<A>) -> Result<Decided, RedisError> {
-        let shared = &self.shared;
-        let plan = shared.trips.plan();
-        let mut call = shared.calls.begin(request.is_in_shadow());
-        let decided = match shared.denial_of_closed(&plan, &request) {
-            Some(denial) => Ok(denied(&plan, denial)),
-            None => shared.decide(&plan, &key, &request, &mut call).await,
-        };
-        call.end(decided)
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<A>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
+        let shared = self.shared;
+        async move {
+            let plan = shared.trips.plan();
+            let mut call = shared.calls.begin(request.is_in_shadow());
+            let decided = match shared.denial_of_closed(&plan, &request) {
+                Some(denial) => Ok(denied(&plan, denial)),
+                None => shared.decide(&plan, &key, &request, &mut call).await,
+            };
+            call.end(decided).map(then)
+        }
     }
 
     async fn look(self, key: Arc<str>, request: Request<A>) -> Result<Decision, RedisError> {
@@ -341,11 +349,12 @@ impl<A: StoredAlgorithm> Shared<A> {
     ) -> Result<Decided, RedisError> {
         // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
         let decided = match request.may_wait(&plan.algorithm) && request.cost() > 0 {
-            true => self.wait(plan, key, request, call).await,
+            // This future and that of the fallback are large, and most calls need neither.
+            true => Box::pin(self.wait(plan, key, request, call)).await,
             false => self.check(key, request).await,
         };
         match (&decided, &self.fallback) {
-            (Err(_), Some(local)) => Ok(self.fall_back(local, plan, key, request, call).await),
+            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, plan, key, request, call)).await),
             _ => decided,
         }
     }
@@ -503,7 +512,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A
             false => shared.known_denial(&plan, &key, &request),
         };
         let Some(denial) = shared.denial_of_closed(&plan, &request).or_else(known) else {
-            return Acquired::Pending(RedisReply::new(self.clone().decide(key, request)));
+            return Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity)));
         };
         shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
         match attempt.knows(&plan.info()) {
@@ -675,7 +684,7 @@ impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
         key: &str,
         attempt: Attempt<'_, A>,
     ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let decided = self.clone().decide(self.key(key), Request::of(&attempt).never_waiting());
+        let decided = self.clone().decide(self.key(key), Request::of(&attempt).never_waiting(), identity);
         async { Ok(*decided.await?.decision()) }
     }
 

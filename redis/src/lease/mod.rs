@@ -8,6 +8,7 @@ mod bucket;
 mod tests;
 
 use std::collections::VecDeque;
+use std::convert::identity;
 use std::fmt;
 use std::mem;
 use std::pin::pin;
@@ -374,13 +375,19 @@ impl Callee for RedisLeases {
         &self.owner.0.calls
     }
 
-    async fn decide(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decided, RedisError> {
-        let shared = self.shared();
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<TokenBucket>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
         // A call that waits does not keep the limiter, so that the limiter's tasks end when the limiter is dropped.
-        drop(self);
-        let mut call = shared.calls.begin(request.is_in_shadow());
-        let decided = shared.decide(&key, &request, &mut call).await;
-        call.end(decided)
+        let shared = self.shared();
+        async move {
+            let mut call = shared.calls.begin(request.is_in_shadow());
+            let decided = shared.decide(&key, &request, &mut call).await;
+            call.end(decided).map(then)
+        }
     }
 
     async fn look(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decision, RedisError> {
@@ -422,7 +429,7 @@ impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
                 shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
                 Acquired::Ready(decision, Reservation::default())
             }
-            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request))),
+            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
         }
     }
 }

@@ -8,6 +8,7 @@ mod records;
 #[cfg(test)]
 mod tests;
 
+use std::convert::identity;
 use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -341,13 +342,19 @@ impl Callee for RedisPermits {
         &self.owner.0.calls
     }
 
-    async fn decide(self, key: Arc<str>, request: Request<Concurrency>) -> Result<Decided, RedisError> {
-        let shared = self.shared();
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<Concurrency>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
         // A call that waits does not keep the limiter, so that forgotten permits are returned when it is dropped.
-        drop(self);
-        let mut call = shared.calls.begin(request.is_in_shadow());
-        let decided = shared.decide(&key, &request, &mut call).await;
-        call.end(decided)
+        let shared = self.shared();
+        async move {
+            let mut call = shared.calls.begin(request.is_in_shadow());
+            let decided = shared.decide(&key, &request, &mut call).await;
+            call.end(decided).map(then)
+        }
     }
 
     async fn look(self, key: Arc<str>, request: Request<Concurrency>) -> Result<Decision, RedisError> {
@@ -389,7 +396,7 @@ impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
                 shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
                 Acquired::Ready(decision, Reservation::default())
             }
-            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request))),
+            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
         }
     }
 }

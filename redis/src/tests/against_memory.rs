@@ -154,8 +154,8 @@ impl<A: StoredAlgorithm> Both<'_, A> {
             }
             Call::Check { tier, cost } => {
                 let attempt = self.attempt(tier, cost);
-                let checked = remote.decide(self.name().into(), Request::of(&attempt).never_waiting());
-                let task = async { checked.await.map(shown) };
+                let checked = remote.decide(self.name().into(), Request::of(&attempt).never_waiting(), shown);
+                let task = checked;
                 ((Some(local.check_attempt(key, attempt)), Reservation::default()), self.runtime.spawn(task))
             }
             Call::Peek { tier, cost } => {
