@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::error::{RedisError, RedisErrorKind};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{StateReader, StateWriter, StoredAlgorithm};
+use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
 
@@ -31,6 +31,7 @@ const MAX_OTHERS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
+    info: Arc<AlgorithmInfo>,
     /// The beginning of the values that this process writes: the version, and the algorithm's
     /// [`unit`](StoredAlgorithm::unit).
     prefix: String,
@@ -112,7 +113,13 @@ impl<A: StoredAlgorithm> Plan<A> {
         });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
-        Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
+        let info = AlgorithmInfo::of(&algorithm);
+        Ok(Arc::new(Self { algorithm, info, prefix, script, hands_out_times }))
+    }
+
+    /// Returns what a layer reports of the algorithm.
+    pub(super) fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.info)
     }
 
     /// Returns the beginning of the values that this process writes. Algorithms with different units have different
@@ -279,11 +286,6 @@ impl<A> Operation<A> {
 
     pub(super) fn cost(&self) -> u64 {
         self.cost
-    }
-
-    /// Returns the algorithm of the call, if it is not the limiter's own.
-    pub(super) fn tier(&self) -> Option<&A> {
-        self.tier.as_ref()
     }
 
     /// Returns whether the operation may make units available.

@@ -1,8 +1,8 @@
 //! The part of a policy that has the same type for all policies: the name, the settings and the counters.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use super::names::PolicyNames;
 use super::shadow::Shadow;
@@ -12,6 +12,7 @@ use crate::error::BoxError;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
 use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
+use crate::sys::lock::SpinLock;
 
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
@@ -289,7 +290,7 @@ struct ReplacedNames {
     is_set: AtomicBool,
     /// `true` if the latest algorithm queues the requests of a layer.
     holds_requests: AtomicBool,
-    names: RwLock<Option<Arc<PolicyNames>>>,
+    names: SpinLock<Option<Arc<PolicyNames>>>,
 }
 
 impl ReplacedNames {
@@ -298,13 +299,13 @@ impl ReplacedNames {
         Self {
             is_set: AtomicBool::new(false),
             holds_requests: AtomicBool::new(algorithm.holds_requests()),
-            names: RwLock::new(None),
+            names: SpinLock::new(None),
         }
     }
 
     fn latest(&self) -> Option<Arc<PolicyNames>> {
         match self.is_set.load(Ordering::Acquire) {
-            true => self.names.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            true => self.names.lock().clone(),
             false => None,
         }
     }
@@ -318,7 +319,7 @@ impl ReplacedNames {
             return names;
         }
         let names = Arc::new(first.replaced(algorithm));
-        let mut latest = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.names.lock();
         if latest.as_ref().is_none_or(|latest| generation(latest) < algorithm.generation()) {
             *latest = Some(Arc::clone(&names));
             self.holds_requests.store(algorithm.holds_requests(), Ordering::Relaxed);

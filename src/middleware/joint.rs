@@ -147,7 +147,7 @@ impl<P, Q> And<P, Q> {
         &self,
         infos: &[PolicyInfo],
         request: &Req,
-        mut decided: AllDecisions,
+        (mut decided, is_limited): (AllDecisions, Few<bool>),
         outcomes: &mut JointOutcomes,
     ) -> Verdict
     where
@@ -158,6 +158,7 @@ impl<P, Q> And<P, Q> {
         let is_admitted = outcomes.iter().flatten().all(is_allowed);
         count(infos, outcomes, is_admitted);
         if !is_admitted {
+            count_undecided(infos, outcomes, &is_limited);
             return Err(RejectReason::Denied);
         }
         self.decide_shadows(infos, request, outcomes);
@@ -197,11 +198,15 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             |(info, part): (&PolicyInfo, &Option<_>)| part.is_some().then(|| Arc::clone(info.calls()));
         let undecided = infos.iter().zip(&parts).filter_map(is_limited);
         let undecided: Few<_> = undecided.collect();
+        let is_limited = parts.iter().map(Option::is_some).collect();
         match P::Kind::decide(parts) {
-            JointOutcome::Ready(decided) => Progress::Ready(self.verdict(infos, request, decided, outcomes)),
+            JointOutcome::Ready(decided) => {
+                Progress::Ready(self.verdict(infos, request, (decided, is_limited), outcomes))
+            }
             JointOutcome::Pending(wait, queued) => {
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
-                Progress::Pending(JointPolicyWait { wait, queued, undecided: Undecided::new(undecided) })
+                let undecided = Undecided::new(undecided);
+                Progress::Pending(JointPolicyWait { wait, queued, is_limited, undecided })
             }
         }
     }
@@ -210,7 +215,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         &self,
         infos: &[PolicyInfo],
         request: &Req,
-        (waited, queued): (Result<AllDecisions, <P::Kind as JointKind>::Error>, Few<usize>),
+        (waited, queued, is_limited): JointWaited<<P::Kind as JointKind>::Error>,
         outcomes: &mut JointOutcomes,
     ) -> Verdict {
         let decided = match waited {
@@ -226,7 +231,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
                 info.calls().add(CallOutcome::Queued);
             }
         }
-        self.verdict(infos, request, decided, outcomes)
+        self.verdict(infos, request, (decided, is_limited), outcomes)
     }
 
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
@@ -253,6 +258,20 @@ fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) 
     }
 }
 
+/// Counts a request that was denied in each policy that has no outcome because it was not asked.
+fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_limited: &[bool]) {
+    for ((info, outcome), is_limited) in infos.iter().zip(outcomes).zip(is_limited) {
+        // In shadow mode, a policy has no part in the denial.
+        if *is_limited && outcome.is_none() && !info.is_in_shadow() {
+            info.calls().add(CallOutcome::DeniedByOthers);
+        }
+    }
+}
+
+/// The decisions on a request that had to wait, the policies in whose queues it was counted already, and whether each
+/// policy limits the request.
+type JointWaited<E> = (Result<AllDecisions, E>, Few<usize>, Few<bool>);
+
 pin_project! {
     /// The wait for a joint decision.
     #[derive(Debug)]
@@ -261,17 +280,19 @@ pin_project! {
         wait: W,
         // The policies in whose queues the request was counted already.
         queued: Few<usize>,
+        // For each policy, whether it limits the request.
+        is_limited: Few<bool>,
         undecided: Undecided<Few<Arc<CallCounts>>>,
     }
 }
 
 impl<W: Future> Future for JointPolicyWait<W> {
-    type Output = (W::Output, Few<usize>);
+    type Output = (W::Output, Few<usize>, Few<bool>);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let waited = ready!(this.wait.poll(cx));
         this.undecided.end();
-        Poll::Ready((waited, std::mem::take(this.queued)))
+        Poll::Ready((waited, std::mem::take(this.queued), std::mem::take(this.is_limited)))
     }
 }

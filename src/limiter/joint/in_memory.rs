@@ -31,6 +31,9 @@ use crate::limiter::table::{Settled, Table};
 use crate::stats::{CallCounts, CallOutcome};
 use crate::sys::wakers::wake_all;
 
+/// A generation that no algorithm has.
+const UNKNOWN: u64 = u64::MAX;
+
 /// The kind of [`RateLimiter`](crate::RateLimiter).
 #[derive(Debug)]
 pub struct InMemory;
@@ -98,11 +101,10 @@ impl<'a> JointRequest<'a> {
         key: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Self {
-        if call.has_priority() {
-            limiter.log_ignored_priority(call.algorithm());
-        }
+        // A call with ignored priority borrows nothing.
+        let priority = call.has_priority() && limiter.heeds_priority(call.algorithm());
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
-        let (cost, priority, max_wait) = (call.cost(), call.has_priority(), call.max_wait_nanos());
+        let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
         let (reserves, known) = (call.wants_reservation(), call.known());
         Self { limiter, key, cost, algorithm, priority, max_wait, reserves, known }
     }
@@ -145,6 +147,8 @@ struct Participant<'p, 'a> {
     leader: usize,
     /// The index of the call's shard among the locked shards.
     held: usize,
+    /// The generation that the callers of all calls with the same state know. [`UNKNOWN`] if they know different ones.
+    known: u64,
 }
 
 impl<'p, 'a> Participant<'p, 'a> {
@@ -156,6 +160,7 @@ impl<'p, 'a> Participant<'p, 'a> {
             total: part.cost,
             leader: 0,
             held: 0,
+            known: part.known,
         }
     }
 
@@ -202,9 +207,9 @@ impl<'a> LockedShards<'a> {
         &mut *self.held[call.held].2
     }
 
-    /// Returns the info of the algorithm of a call, unless the caller knows it.
+    /// Returns the info of the algorithm of a call, unless the callers of all calls with the same state know it.
     fn info_for(&mut self, call: &Participant<'_, '_>) -> Option<Arc<AlgorithmInfo>> {
-        let known = call.part.known;
+        let known = call.known;
         let info = self.of(call).info();
         (known != 0 && known != info.generation()).then(|| Arc::clone(info))
     }
@@ -374,14 +379,16 @@ fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
     }
 }
 
-/// Sets the leader and the total cost of each call. Calls that use the same state have the same leader, which charges
-/// their total cost.
+/// Sets the leader, the total cost and the known generation of each call. Calls that use the same state have the same
+/// leader, which charges their total cost, and whose decision most of them report.
 fn group_by_state(calls: &mut [Participant<'_, '_>]) {
     for at in 0..calls.len() {
         let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));
         let total = alike().fold(0_u64, |total, (_, other)| total.saturating_add(other.part.cost));
         let leader = alike().map(|(leader, _)| leader).next().unwrap_or(at);
-        (calls[at].total, calls[at].leader) = (total, leader);
+        let own = calls[at].part.known;
+        let known = if alike().all(|(_, other)| other.part.known == own) { own } else { UNKNOWN };
+        (calls[at].total, calls[at].leader, calls[at].known) = (total, leader, known);
     }
 }
 
@@ -481,7 +488,7 @@ impl Commit<'_, '_, '_> {
             }
             Enqueued::Queued(ticket) => {
                 self.wait.charged[at] = charged();
-                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket, call.part.known);
+                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket, call.known);
                 self.wait.may_wait.push((at, wait));
                 None
             }

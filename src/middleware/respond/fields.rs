@@ -436,8 +436,8 @@ mod tests {
         let algorithm = TokenBucket::new(Quota::per_minute(100));
         let info = PolicyInfo::new(AlgorithmInfo::of(&algorithm));
         for remaining in [0, 9, 10, 99] {
-            let outcome =
-                Outcome::new(Decision::allow(100, remaining, 60_000_000_000), false, Reservation::default());
+            let decision = Decision::allow(100, remaining, 60_000_000_000);
+            let outcome = Outcome::new(decision, false, Reservation::default());
             let report = PolicyReport::new(&info, &outcome);
             let [mut prebuilt, mut other] = [HeaderMap::new(), HeaderMap::new()];
             other.insert(AGE, HeaderValue::from_static("0"));

@@ -664,11 +664,8 @@ mod tests {
         let other = usual.insert_details(true);
         for wait in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
             for remaining in [0, 3] {
-                let outcome = Outcome::new(
-                    Decision::deny(7, remaining, Some(wait), wait),
-                    false,
-                    Reservation::default(),
-                );
+                let denial = Decision::deny(7, remaining, Some(wait), wait);
+                let outcome = Outcome::new(denial, false, Reservation::default());
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {
                     let rejection = Rejection::Limited(&reports);
