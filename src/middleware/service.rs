@@ -383,9 +383,9 @@ impl<P, R> SharedPart<P, R> {
     }
 
     /// Makes the response to an admitted call, as soon as the inner service has returned its result.
-    // Responses are large. This function is inlined, and takes and returns a `Poll`, because the compiler otherwise
+    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
     // copies each response several times.
-    #[inline(always)]
+    #[inline(never)]
     fn finish<Req, Res, Err>(
         &self,
         answered: Poll<Result<Res, Err>>,
