@@ -422,3 +422,43 @@ struct Admitted<O> {
     /// has a timeline.
     started: Nanos,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::mpsc;
+
+    use http::{Request, Response};
+    use tower_layer::Layer;
+
+    use super::*;
+    use crate::middleware::{OnStoreError, RateLimitLayer};
+    use crate::quota::Quota;
+
+    #[test]
+    fn if_a_store_fails_only_policies_that_are_enabled_say_what_happens() {
+        for (is_enabled, name, errors) in [(true, "default", [1, 1]), (false, "default-2", [0, 1])] {
+            let (names, seen) = mpsc::channel();
+            let limit = || RateLimitLayer::per_ip(Quota::per_minute(1));
+            let layer = limit()
+                .enabled(is_enabled)
+                .and(limit().on_store_error(OnStoreError::Allow))
+                .on_reject(move |rejection: &Rejection<'_>, _: &Request<()>| {
+                    if let Rejection::Store(failure) = rejection {
+                        names.send(failure.name().to_owned()).unwrap();
+                    }
+                });
+            let shared = layer.layer(()).shared;
+            let down = || BoxError::from("down");
+            assert_eq!(shared.admits_undecided(&down()), !is_enabled);
+            assert_eq!(layer.stats().iter().map(|policy| policy.store_errors).collect::<Vec<_>>(), errors);
+            let rejected = RejectReason::StoreError(down());
+            let _ = shared.reject::<_, Response<()>, Infallible>(
+                rejected,
+                &Request::new(()),
+                &[None, None].into(),
+            );
+            assert_eq!(seen.recv().unwrap(), name);
+        }
+    }
+}
