@@ -102,6 +102,25 @@ pub(super) struct Outcome {
 impl<A: StoredAlgorithm> Plan<A> {
     /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
+        Self::with(algorithm, source, scripts, AlgorithmInfo::of)
+    }
+
+    /// Creates the plan of the algorithm that replaces the one of this plan. See [`new`](Self::new).
+    pub(super) fn replaced_by(
+        &self,
+        algorithm: A,
+        source: TimeSource,
+        scripts: bool,
+    ) -> Result<Arc<Self>, RedisError> {
+        Self::with(algorithm, source, scripts, |algorithm| self.info.replaced_by(algorithm))
+    }
+
+    fn with(
+        algorithm: A,
+        source: TimeSource,
+        scripts: bool,
+        info: impl FnOnce(&A) -> Arc<AlgorithmInfo>,
+    ) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
         let prefix = format!("{VERSION} {}", algorithm.unit());
@@ -113,8 +132,7 @@ impl<A: StoredAlgorithm> Plan<A> {
         });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
-        let info = AlgorithmInfo::of(&algorithm);
-        Ok(Arc::new(Self { algorithm, info, prefix, script, hands_out_times }))
+        Ok(Arc::new(Self { info: info(&algorithm), algorithm, prefix, script, hands_out_times }))
     }
 
     /// Returns what a layer reports of the algorithm.

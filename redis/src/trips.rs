@@ -167,7 +167,7 @@ impl<A: StoredAlgorithm> Trips<A> {
     /// Replaces the algorithm of the limiter with this name. If the states of the new algorithm cannot be kept in Redis,
     /// the old algorithm stays in use, and the error is logged.
     pub(super) fn replace(&self, algorithm: A, name: &Registered) {
-        match Plan::new(algorithm, self.links.any().source(), self.scripts) {
+        match self.plan().replaced_by(algorithm, self.links.any().source(), self.scripts) {
             Ok(plan) => {
                 name.set(plan.prefix());
                 *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;

@@ -487,7 +487,7 @@ impl<A: Algorithm> RateLimiter<A> {
                 let permit = holds.filter(|_| decision.is_allowed());
                 (decision, permit.map(|algorithm| permit_for(table, location, algorithm, call.cost())))
             }
-            None => (self.deny_without_room(call).0, None),
+            None => (self.deny_without_room(key, call).0, None),
         };
         Permit::decided(decision, permit.unwrap_or_default())
     }
@@ -580,7 +580,7 @@ impl<A: Algorithm> RateLimiter<A> {
             table.calls().add_decision(&decision, false);
             decision
         });
-        checked.unwrap_or_else(|| self.deny_without_room(call).0)
+        checked.unwrap_or_else(|| self.deny_without_room(key, call).0)
     }
 
     /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone.
@@ -607,7 +607,7 @@ impl<A: Algorithm> RateLimiter<A> {
             (entered, location, holds, settles.then(|| entry.last_update()), info)
         });
         let Some((outcome, location, holds, charged_at, info)) = outcome else {
-            let (denial, info) = self.deny_without_room(call);
+            let (denial, info) = self.deny_without_room(key, call);
             return Acquired::by(&info, &call, denial, Reservation::default());
         };
         let held = match (holds, charged_at) {
@@ -681,11 +681,11 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Denies a call because there is no room for its key, and counts the call. Also returns the info of the algorithm.
     #[cold]
-    fn deny_without_room(&self, call: Attempt<'_, A>) -> (Decision, Arc<AlgorithmInfo>) {
-        let (algorithm, info) = self.table.current();
-        let denial = Decision::table_full(call.algorithm().unwrap_or(&algorithm).policy().quota);
+    fn deny_without_room(&self, key: Fingerprint, call: Attempt<'_, A>) -> (Decision, Arc<AlgorithmInfo>) {
+        let shard = self.table.of(key).lock();
+        let denial = Decision::table_full(shard.algorithm(call.algorithm()).policy().quota);
         self.table.calls().add_decision(&denial, call.is_in_shadow());
-        (denial, info)
+        (denial, Arc::clone(shard.info()))
     }
 }
 

@@ -106,11 +106,6 @@ impl<A: Algorithm> Table<A> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Returns the current algorithm and its info.
-    pub(super) fn current(&self) -> (A, Arc<AlgorithmInfo>) {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Returns the name of the limiter, if one was set.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -427,7 +422,7 @@ impl<A: Algorithm> Table<A> {
     /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, algorithm: A) -> Wakers {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let info = AlgorithmInfo::of(&algorithm);
+        let info = current.1.replaced_by(&algorithm);
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();

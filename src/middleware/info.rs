@@ -42,7 +42,7 @@ impl PolicyInfo {
     pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
         Self {
             generation: algorithm.generation(),
-            replaced: ReplacedNames::new(&algorithm),
+            replaced: ReplacedNames::new(),
             names: PolicyNames::unnamed(algorithm),
             is_enabled: true,
             missing: MissingKey::default(),
@@ -68,7 +68,7 @@ impl PolicyInfo {
     }
 
     pub(super) fn names_mut(&mut self) -> &mut PolicyNames {
-        self.replaced = ReplacedNames::new(self.names.algorithm());
+        self.replaced = ReplacedNames::new();
         &mut self.names
     }
 
@@ -103,7 +103,7 @@ impl PolicyInfo {
     /// Returns whether a request can be queued.
     #[inline]
     pub(super) fn may_queue(&self) -> bool {
-        self.is_tiered || self.replaced.holds_requests.load(Ordering::Relaxed)
+        self.is_tiered || self.names.algorithm().may_queue()
     }
 
     pub(super) fn set_enabled(&mut self, is_enabled: bool) {
@@ -262,7 +262,7 @@ impl Clone for PolicyInfo {
         Self {
             names: self.names.clone(),
             generation: self.generation,
-            replaced: ReplacedNames::new(self.names.algorithm()),
+            replaced: ReplacedNames::new(),
             is_enabled: self.is_enabled,
             missing: self.missing,
             on_store_error: self.on_store_error,
@@ -288,19 +288,12 @@ impl fmt::Debug for PolicyInfo {
 struct ReplacedNames {
     /// `true` once `names` is set.
     is_set: AtomicBool,
-    /// `true` if the latest algorithm queues the requests of a layer.
-    holds_requests: AtomicBool,
     names: SpinLock<Option<Arc<PolicyNames>>>,
 }
 
 impl ReplacedNames {
-    /// Creates the value of a policy whose limiter has this algorithm.
-    fn new(algorithm: &AlgorithmInfo) -> Self {
-        Self {
-            is_set: AtomicBool::new(false),
-            holds_requests: AtomicBool::new(algorithm.holds_requests()),
-            names: SpinLock::new(None),
-        }
+    fn new() -> Self {
+        Self { is_set: AtomicBool::new(false), names: SpinLock::new(None) }
     }
 
     fn latest(&self) -> Option<Arc<PolicyNames>> {
@@ -322,7 +315,6 @@ impl ReplacedNames {
         let mut latest = self.names.lock();
         if latest.as_ref().is_none_or(|latest| generation(latest) < algorithm.generation()) {
             *latest = Some(Arc::clone(&names));
-            self.holds_requests.store(algorithm.holds_requests(), Ordering::Relaxed);
             self.is_set.store(true, Ordering::Release);
         }
         names

@@ -229,3 +229,21 @@ async fn joined_policies_with_one_limiter_report_the_algorithm_that_decided_them
         assert_eq!(limits(&waiting.output.unwrap().unwrap()), at_once);
     }
 }
+
+/// A layer that has not seen the new algorithm yet asks how long its first request may wait.
+#[tokio::test(start_paused = true)]
+async fn the_first_request_that_a_new_algorithm_queues_does_not_wait_beyond_its_timeout() {
+    let bucket = || TokenBucket::new(Quota::per_second(1).burst(1));
+    let limiter = RateLimiter::new(bucket());
+    let service = RateLimitLayer::with_limiter(Global, limiter.clone()).layer(service_fn(echo));
+    assert!(at_once(&service, 0).status().is_success());
+    for _ in 0..2 {
+        limiter.replace(bucket());
+        limiter.replace(bucket().queue(5));
+        let mut request = Request::new(0);
+        request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+        request.headers_mut().insert("grpc-timeout", "100m".parse().unwrap());
+        let mut call = PolledByHand::new(service.clone().oneshot(request));
+        assert!(call.poll(), "the request waits for a second");
+    }
+}
