@@ -12,7 +12,8 @@ use crate::decision::Decision;
 
 /// Extracts the decision on the request. If several limits decided the request, the decision is that of the limit that
 /// queued the request longest. If no limit queued the request, the decision is that of the limit with the fewest
-/// remaining units. Use `Option<Decision>` for routes on which some requests are not limited.
+/// remaining units. Use `Option<Decision>` for routes on which some requests are not limited, or whose limit can be
+/// [switched off](crate::RateLimitLayer::enabled).
 ///
 /// ```
 /// use axum::{Router, routing::get};
