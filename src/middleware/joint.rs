@@ -181,26 +181,27 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
-        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision| {
+        let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
             outcomes[at] = Some(Outcome::new(decision, false, Reservation::default()));
         });
-        if let Some(is_admitted) = at_once {
-            count(infos, outcomes, is_admitted);
-            if !is_admitted {
-                return Progress::Ready(Err(RejectReason::Denied));
+        match outcome {
+            JointOutcome::Reported(is_admitted) => {
+                count(infos, outcomes, is_admitted);
+                if !is_admitted {
+                    return Progress::Ready(Err(RejectReason::Denied));
+                }
+                self.decide_shadows(infos, request, outcomes);
+                Progress::Ready(Ok(()))
             }
-            self.decide_shadows(infos, request, outcomes);
-            return Progress::Ready(Ok(()));
-        }
-        outcomes.clear();
-        let is_limited =
-            |(info, part): (&PolicyInfo, &Option<_>)| part.is_some().then(|| Arc::clone(info.calls()));
-        let undecided = infos.iter().zip(&parts).filter_map(is_limited);
-        let undecided: Few<_> = undecided.collect();
-        match P::Kind::decide(parts) {
-            JointOutcome::Ready(decided) => Progress::Ready(self.verdict(infos, request, decided, outcomes)),
+            JointOutcome::Ready(decided) => {
+                outcomes.clear();
+                Progress::Ready(self.verdict(infos, request, decided, outcomes))
+            }
             JointOutcome::Pending(wait, queued) => {
+                outcomes.clear();
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
+                let limited = infos.iter().zip(&parts).filter(|(_, part)| part.is_some());
+                let undecided: Few<_> = limited.map(|(info, _)| Arc::clone(info.calls())).collect();
                 Progress::Pending(JointPolicyWait { wait, queued, undecided: Undecided::new(undecided) })
             }
         }
