@@ -14,13 +14,13 @@ use crate::layer::{Run, allocations, governor_builder, run_of, throttle_kit, tim
 use crate::table;
 
 const NOTHING: &str = "a layer that does nothing";
-const LEAN_SAME_BODY: &str = "tower-throttle, no fields, same_body";
-const SAME_BODY: &str = "tower-throttle, header fields, same_body";
+const LEAN_AXUM_BODY: &str = "tower-throttle, no fields, axum_body";
+const AXUM_BODY: &str = "tower-throttle, header fields, axum_body";
 
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
     let (refused, refused_counts) = column(FEW, rounds);
-    let names = [PLAIN, NOTHING, LEAN, LEAN_SAME_BODY, LEAN_PEER, FIELDS, SAME_BODY, FIELDS_PEER, KIT_PEER];
+    let names = [PLAIN, NOTHING, LEAN, LEAN_AXUM_BODY, LEAN_PEER, FIELDS, AXUM_BODY, FIELDS_PEER, KIT_PEER];
     let rows: Vec<_> = (names.into_iter().enumerate())
         .map(|(at, name)| {
             vec![
@@ -56,19 +56,16 @@ fn field(limit: u32) -> Vec<(String, Run)> {
     let app = || Router::new().route("/", get(|| async { "Hello, World!" }));
     let ours = |responder| RateLimitLayer::per_ip(Quota::per_hour(limit.into())).responder(responder);
     let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
-    let same_body = |responder: HttpResponder| {
-        RateLimitLayer::per_ip(Quota::per_hour(limit.into())).responder(responder.same_body())
-    };
     let peer = governor_builder(limit).finish().expect("a quota");
     let peer_with_fields = governor_builder(limit).use_headers().finish().expect("a quota");
     let apps = [
         (PLAIN, app()),
         (NOTHING, app().layer(MapRequestLayer::new(|request: axum::extract::Request| request))),
         (LEAN, app().layer(ours(silent))),
-        (LEAN_SAME_BODY, app().layer(same_body(silent))),
+        (LEAN_AXUM_BODY, app().layer(ours(silent).axum_body())),
         (LEAN_PEER, app().layer(GovernorLayer::new(peer))),
         (FIELDS, app().layer(ours(HttpResponder::new()))),
-        (SAME_BODY, app().layer(same_body(HttpResponder::new()))),
+        (AXUM_BODY, app().layer(ours(HttpResponder::new()).axum_body())),
         (FIELDS_PEER, app().layer(GovernorLayer::new(peer_with_fields))),
         (KIT_PEER, app().layer(throttle_kit(limit))),
     ];

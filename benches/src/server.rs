@@ -34,7 +34,6 @@ const PLAIN: &str = "plain handler";
 fn apps() -> Vec<(&'static str, Router, u16)> {
     let hello = || Router::new().route("/", get(|| async { "Hello, World!" }));
     let ours = |limit: u32| RateLimitLayer::per_ip(Quota::per_hour(limit.into()));
-    let same_body = |limit| ours(limit).responder(HttpResponder::new().same_body());
     let silent = HttpResponder::new().send_headers(SendHeaders::Never).insert_extension(false);
     let peer = |limit| GovernorLayer::new(governor_builder(limit).finish().expect("a quota"));
     let with_fields =
@@ -44,9 +43,9 @@ fn apps() -> Vec<(&'static str, Router, u16)> {
         ("a layer that does nothing", hello().layer(tower::layer::util::Identity::new()), 200),
         ("tower-throttle, no fields, admits everything", hello().layer(ours(PLENTY).responder(silent)), 200),
         ("tower-throttle, admits everything", hello().layer(ours(PLENTY)), 200),
-        ("tower-throttle, same_body, admits everything", hello().layer(same_body(PLENTY)), 200),
+        ("tower-throttle, axum_body, admits everything", hello().layer(ours(PLENTY).axum_body()), 200),
         ("tower-throttle, refuses everything", hello().layer(ours(FEW)), 429),
-        ("tower-throttle, same_body, refuses everything", hello().layer(same_body(FEW)), 429),
+        ("tower-throttle, axum_body, refuses everything", hello().layer(ours(FEW).axum_body()), 429),
         ("a layer that refuses with the same bytes", hello().layer(axum::middleware::from_fn(refuse)), 429),
         ("tower_governor, admits everything", hello().layer(peer(PLENTY)), 200),
         ("tower_governor, use_headers, admits everything", hello().layer(with_fields(PLENTY)), 200),

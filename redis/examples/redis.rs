@@ -22,7 +22,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::key::PeerIp;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 use tower_throttle_redis::RedisStore;
 
 const QUOTA: Quota = Quota::per_minute(10);
@@ -36,7 +36,7 @@ async fn start_copy(url: &str) -> Result<SocketAddr> {
     // enough.
     let redis = RedisStore::builder(url).deadline(Duration::from_secs(1)).connect().await?;
     // Limiters with the same name share their keys.
-    let limiter = RateLimiter::builder(TokenBucket::new(QUOTA)).name("example").store(redis).build()?;
+    let limiter = redis.limiter("example", TokenBucket::new(QUOTA)).build()?;
     let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter);
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(layer);
     let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -21,7 +21,7 @@ pub struct RedisError {
 pub enum RedisErrorKind {
     /// The URL, or another setting of the store, is wrong.
     Config,
-    /// A limiter has no name, or another limiter with the same name has another algorithm or quota.
+    /// The name of a limiter is empty, or another limiter with the same name has another algorithm or quota.
     Name,
     /// The states of this algorithm, as it is configured, cannot be kept in Redis. In joined layers, a call also gets
     /// this error if it would have to wait in a queue of the process.

@@ -21,7 +21,7 @@ use tower_throttle::clock::Nanos;
 
 /// A Redis server in this process, for simulations and tests in tokio's paused time.
 ///
-/// The server executes the scripts of [leases](RedisStore::lease) and of token buckets. The states of other algorithms
+/// The server executes the scripts of [leases](super::RedisLeases) and of token buckets. The states of other algorithms
 /// are read and written by scripts, so a call of these algorithms makes at least two trips if it is admitted. The
 /// server keeps all keys for ever, and its clock is tokio's. Processes that change one key take no turns. Layers that
 /// are [joined](tower_throttle::middleware::RateLimitLayer::and) are not supported: their calls on several keys fail
@@ -30,17 +30,16 @@ use tower_throttle::clock::Nanos;
 ///
 /// ```
 /// use std::time::Duration;
+/// use tower_throttle::Quota;
 /// use tower_throttle::algorithm::TokenBucket;
 /// use tower_throttle_redis::test_util::RedisInProcess;
-/// use tower_throttle::{Quota, RateLimiter};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let server = RedisInProcess::new(Duration::from_millis(1));
 /// let bucket = TokenBucket::new(Quota::per_second(100));
-/// let machines = [(); 2].map(|()| server.machine().connect().lease(10));
-/// for machine in machines {
-///     let limiter = RateLimiter::builder(bucket.clone()).name("api").store(machine).build()?;
+/// for machine in [server.machine(), server.machine()] {
+///     let limiter = machine.connect().limiter("api", bucket.clone()).lease(10).build()?;
 ///     assert!(limiter.check("user:42").await?.is_allowed());
 /// }
 /// # Ok(())

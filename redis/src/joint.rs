@@ -6,12 +6,15 @@
 //! the call is decided again. Each joint call makes its own trips.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use super::calls::Calls;
 use super::connection::BoxFuture;
 use super::error::{RedisError, RedisErrorKind};
 use super::link::{Answer, Route, Swap};
@@ -20,20 +23,20 @@ use super::script::{Packed, Script, ScriptPart, pack};
 use super::states::Outcome;
 use super::trips::PolledFlight;
 use tower_throttle::Decision;
+use tower_throttle::algorithm::AlgorithmInfo;
 use tower_throttle::clock::Nanos;
-use tower_throttle::store::Reservation;
+use tower_throttle::limiter::{Decided, Reservation};
 use tower_throttle::store_support::{
-    AllDecisions, AnyAlgorithm, Decided, Few, JointKind, JointOutcome, JointRequest,
+    AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, JointRequest, Report,
 };
-use tower_throttle::store_support::{CallCounts, CallOutcome};
-use tower_throttle::store_support::{JointWait, decide_in_memory};
+use tower_throttle::store_support::{CallOutcome, JointWait, decide_in_memory};
 
-/// The [`JointKind`] of the store [`RedisLimit`](super::RedisLimit).
+/// The [`JointKind`] of a [`RedisLimiter`](super::RedisLimiter).
 #[derive(Debug)]
 pub struct InRedis;
 
-/// The part of one limiter in a joint call.
-pub struct RedisPart(Box<dyn Member>);
+/// The part of one limiter in a joint call. It is empty once the call is decided.
+pub struct RedisPart(Option<Box<dyn Member>>);
 
 /// The part of one limiter in a joint call, with the type of the algorithm erased.
 pub(super) trait Member: Send + Sync {
@@ -41,14 +44,17 @@ pub(super) trait Member: Send + Sync {
     fn key(&self) -> &Arc<str>;
     fn cost(&self) -> u64;
     fn is_in_shadow(&self) -> bool;
-    fn count(&self, outcome: CallOutcome);
-    fn counts(&self) -> Arc<CallCounts>;
+    fn calls(&self) -> &Arc<Calls>;
 
     /// Returns an error if the call may have to wait in a queue of this process.
     fn check_supported(&self) -> Result<(), RedisError>;
 
-    /// Returns the denial of the call if this process remembers a state that denies the call.
+    /// Returns the denial of the call if its limiter was closed, or if this process remembers a state that denies the
+    /// call.
     fn known_denial(&self) -> Option<Decision>;
+
+    /// Returns the denial of the call if its limiter was closed.
+    fn closed_denial(&self) -> Option<Decision>;
 
     /// Returns the part of this limiter in a script, and the beginning of each value that the limiter writes. Returns
     /// `None` if no script can decide the call at this cost.
@@ -75,11 +81,20 @@ pub(super) trait Member: Send + Sync {
     /// Returns the reservation of the call, which was charged at this time of the server's clock.
     fn reservation(&self, charged_at: Nanos) -> Reservation;
 
+    /// Returns what a layer reports of the limiter's algorithm.
+    fn info(&self) -> Arc<AlgorithmInfo>;
+
     /// Returns the algorithm of the call, if it is not the limiter's own.
     fn algorithm(&self) -> Option<AnyAlgorithm>;
 
     /// Returns the part of the fallback in a joint call. Returns `None` if there is no fallback.
     fn fallback_part(&self) -> Option<JointRequest<'_>>;
+}
+
+/// The part of one limiter in a joint call, with its denial if the part is denied without a trip.
+struct Known {
+    denial: Option<Decision>,
+    member: Box<dyn Member>,
 }
 
 /// The parts of a joint call, grouped by key.
@@ -121,7 +136,7 @@ struct Found {
 }
 
 /// A guard that counts the parts of a joint call as cancelled if the call is dropped before it is decided.
-struct Undecided(Few<Arc<CallCounts>>);
+struct Undecided(Few<Arc<Calls>>);
 
 /// A joint call that awaits the result of its trips. If the call is dropped, its charge, if any, is undone.
 struct AwaitedJointCall {
@@ -138,7 +153,7 @@ struct Charged {
 
 impl RedisPart {
     pub(super) fn new(member: Box<dyn Member>) -> Self {
-        Self(member)
+        Self(Some(member))
     }
 }
 
@@ -149,43 +164,92 @@ impl JointKind for InRedis {
 
     const DECIDES_SHADOWS: bool = true;
 
-    fn decide(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
-        let members: Few<Option<Box<dyn Member>>> =
-            parts.into_iter().map(|part| part.map(|part| part.0)).collect();
-        let known =
-            |member: &Option<Box<dyn Member>>| member.as_ref().and_then(|member| member.known_denial());
-        let known: Few<Option<Decision>> = members.iter().map(known).collect();
-        match known.iter().all(Option::is_none) {
-            true => JointOutcome::Pending(Box::pin(decide_joint(members))),
-            false => JointOutcome::Ready(members.into_iter().zip(known).map(denied).collect()),
+    fn decide(parts: &mut [Option<RedisPart>], _report: &mut Report<'_>) -> JointOutcome<Self::Wait> {
+        let members = parts.iter_mut().map(|part| part.as_mut().and_then(|RedisPart(member)| member.take()));
+        let with_denial = |member: Box<dyn Member>| Known { denial: member.known_denial(), member };
+        let parts: Few<Option<Known>> = members.map(|member| member.map(with_denial)).collect();
+        let denies = |part: &Known| part.denial.is_some() && !part.member.is_in_shadow();
+        match parts.iter().flatten().any(denies) {
+            true => JointOutcome::Ready(parts.into_iter().map(|part| part?.denied()).collect()),
+            false => JointOutcome::Pending(Box::pin(decide_joint(parts)), Few::new()),
         }
     }
 }
 
-/// Counts a part of a call that is denied without a trip. Returns the decision of the part if it is known.
-fn denied((member, known): (Option<Box<dyn Member>>, Option<Decision>)) -> Option<Decided> {
-    let member = member?;
-    if !member.is_in_shadow() {
-        let outcome = known.map(|denial| CallOutcome::of(&denial, false));
-        member.count(outcome.unwrap_or(CallOutcome::DeniedByOthers));
+impl Known {
+    /// Counts a part of a call that is denied without a trip, or because a limiter was closed. Returns the denial by
+    /// this part, if there is one. In shadow mode, a part has no share in the denial.
+    fn denied(self) -> Option<JointDecided> {
+        let Self { denial, member } = self;
+        if member.is_in_shadow() {
+            return None;
+        }
+        let outcome = denial.map(|denial| CallOutcome::of(&denial, false));
+        member.calls().add(outcome.unwrap_or(CallOutcome::DeniedByOthers));
+        Some(member.decided(denial?, Reservation::default()))
     }
-    let (decision, algorithm) = (known?, member.algorithm());
-    Some(Decided { decision, algorithm, reservation: Reservation::default(), borrowed: 0, is_shadow: false })
 }
 
-/// Decides a joint call. `None` stands for a limiter from which the call is exempt.
-async fn decide_joint(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisions, RedisError> {
-    let is_limited: Few<bool> = members.iter().map(Option::is_some).collect();
-    let call = JointCall::new(members.into_iter().flatten().collect());
+impl dyn Member {
+    /// Returns the result of this part.
+    fn decided(&self, decision: Decision, reservation: Reservation) -> JointDecided {
+        JointDecided {
+            decided: Decided::new(decision, reservation).with_info(self.info()),
+            algorithm: self.algorithm(),
+            borrowed: 0,
+            is_shadow: self.is_in_shadow(),
+        }
+    }
+}
+
+/// Decides a joint call. `None` stands for a limiter from which the call is exempt. If the denial of a part is known,
+/// the limiter is in shadow mode and was closed.
+async fn decide_joint(parts: Few<Option<Known>>) -> Result<AllDecisions, RedisError> {
+    let (mut all, mut places): (AllDecisions, Few<usize>) = Default::default();
+    let (mut open, mut closed) = (Few::<Box<dyn Member>>::new(), Few::<Box<dyn Member>>::new());
+    for (place, part) in parts.into_iter().enumerate() {
+        all.push(None);
+        match part {
+            None => {}
+            Some(Known { denial: None, member }) => {
+                places.push(place);
+                open.push(member);
+            }
+            Some(Known { denial: Some(denial), member }) => {
+                all[place] = Some(member.decided(denial, Reservation::default()));
+                closed.push(member);
+            }
+        }
+    }
+    let mut is_denied = false;
+    if !open.is_empty() {
+        let decided = decide_open(open).await?;
+        is_denied = denies(&decided);
+        places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
+    }
+    // A part in shadow mode has no decision if the call is denied.
+    match is_denied {
+        true => all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow))),
+        false => closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied)),
+    }
+    Ok(all)
+}
+
+/// Decides a joint call of limiters that were not closed before. There is at least one.
+async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, RedisError> {
+    let call = JointCall::new(members);
     call.check_supported()?;
-    let mut undecided = Undecided(call.members.iter().map(|member| member.counts()).collect());
+    let mut undecided = Undecided(call.members.iter().map(|member| Arc::clone(member.calls())).collect());
     let (call, decided) = match ask(call).await {
-        Ok(mut charged) => {
-            charged.sleep().await;
-            charged.decided().ok_or_else(no_runtime)?
-        }
+        Ok(mut charged) => match charged.sleep().await {
+            true => charged.decided().ok_or_else(no_runtime)?,
+            false => (charged.undo().ok_or_else(no_runtime)?, None),
+        },
         Err((Some(call), error)) => match fall_back(&call) {
-            Some(outcome) => (call, in_memory(outcome).await),
+            Some(outcome) => {
+                let decided = unless_closed(&call.members, in_memory(&call.members, outcome)).await;
+                (call, decided)
+            }
             None => {
                 undecided.0.clear();
                 return Err(error);
@@ -194,21 +258,45 @@ async fn decide_joint(members: Few<Option<Box<dyn Member>>>) -> Result<AllDecisi
         Err((None, error)) => return Err(error),
     };
     undecided.0.clear();
-    let is_denied = decided.iter().flatten().any(|one| !one.is_shadow && !one.decision.is_allowed());
-    for (member, Decided { decision, is_shadow, .. }) in
+    let Some(decided) = decided else {
+        let parts =
+            call.members.into_iter().map(|member| Known { denial: member.closed_denial(), member }.denied());
+        return Ok(parts.collect());
+    };
+    let is_denied = denies(&decided);
+    for (member, JointDecided { decided, is_shadow, .. }) in
         call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
     {
+        let decision = decided.decision();
         if !is_denied && !is_shadow && !decision.delay().is_zero() {
-            member.count(CallOutcome::Queued);
+            member.calls().add(CallOutcome::Queued);
         }
-        member.count(match is_denied && decision.is_allowed() {
-            true => CallOutcome::DeniedByOthers,
-            false => CallOutcome::of(decision, *is_shadow),
+        member.calls().add(match is_shadow {
+            true => CallOutcome::of(decision, true),
+            false => CallOutcome::of_joint(decision, !is_denied),
         });
     }
-    let mut decided = decided.into_iter();
-    let all = is_limited.into_iter().map(|is_limited| if is_limited { decided.next()? } else { None });
-    Ok(all.collect())
+    Ok(decided)
+}
+
+/// Returns whether a limiter that is not in shadow mode denies the call.
+fn denies(decided: &AllDecisions) -> bool {
+    decided.iter().flatten().any(|one| !one.is_shadow && !one.decided.decision().is_allowed())
+}
+
+/// Awaits `future` until a limiter that is not in shadow mode is closed. Returns `None` if one is closed first.
+async fn unless_closed<T>(members: &[Box<dyn Member>], future: impl Future<Output = T>) -> Option<T> {
+    let enforced = members.iter().filter(|member| member.cost() > 0 && !member.is_in_shadow());
+    let mut closed = Few::<BoxFuture<()>>::new();
+    for calls in enforced.map(|member| Arc::clone(member.calls())) {
+        closed.push(Box::pin(async move { calls.closed().await }));
+    }
+    let mut future = pin!(future);
+    poll_fn(|cx| match closed.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready()) {
+        true => Poll::Ready(None),
+        false => future.as_mut().poll(cx).map(Some),
+    })
+    .await
 }
 
 /// Makes the trips of a call. Returns an error if the server did not decide the call. The error contains the call,
@@ -267,14 +355,21 @@ fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
     Some(decide_in_memory(parts))
 }
 
-async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> Few<Option<Decided>> {
-    match outcome {
+/// Awaits the decision of the fallbacks. The layer goes on reporting the quotas of the limiters in Redis.
+async fn in_memory(members: &[Box<dyn Member>], outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
+    let decided = match outcome {
+        JointOutcome::Reported(_) => unreachable!("`decide_in_memory` returns the decisions"),
         JointOutcome::Ready(decided) => decided,
-        JointOutcome::Pending(wait) => match wait.await {
+        JointOutcome::Pending(wait, _) => match wait.await {
             Ok(decided) => decided,
             Err(never) => match never {},
         },
-    }
+    };
+    let reported = decided.into_iter().zip(members).map(|(one, member)| {
+        let JointDecided { decided, algorithm, borrowed, is_shadow } = one?;
+        Some(JointDecided { decided: decided.with_info(member.info()), algorithm, borrowed, is_shadow })
+    });
+    reported.collect()
 }
 
 impl JointCall {
@@ -532,57 +627,63 @@ impl Found {
 }
 
 impl Charged {
-    /// Waits until all buckets release the call.
-    async fn sleep(&self) {
-        let Some((call, outcomes)) = &self.call else { return };
+    /// Waits until all buckets release the call. Returns `false` if one of its limiters is closed first.
+    async fn sleep(&self) -> bool {
+        let Some((call, outcomes)) = &self.call else { return true };
         let delay = outcomes.iter().flatten().map(|outcome| Nanos::from(outcome.decision().delay()).0).max();
         if let Some(delay @ 1..) = delay
             && !call.is_denied(outcomes)
         {
             let link = call.links().any();
-            link.sleep_until(link.now().saturating_add(delay)).await;
+            let released = link.sleep_until(link.now().saturating_add(delay));
+            return unless_closed(&call.members, released).await.is_some();
         }
+        true
+    }
+
+    /// Undoes the charges of the call, and returns the call. Returns `None` when called again.
+    fn undo(&mut self) -> Option<JointCall> {
+        let (call, outcomes) = self.call.take()?;
+        call.undo(&outcomes, &self.runtime);
+        Some(call)
     }
 
     /// Returns the call, and the decision of each of its parts. Returns `None` when called again.
-    fn decided(&mut self) -> Option<(JointCall, Few<Option<Decided>>)> {
+    fn decided(&mut self) -> Option<(JointCall, Option<AllDecisions>)> {
         let (call, outcomes) = self.call.take()?;
         let is_denied = call.is_denied(&outcomes);
         let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
             let outcome = outcomes[*group]?;
-            let decision = outcome.decision();
+            // A call that is denied does not wait.
+            let decision = match is_denied {
+                true => outcome.decision().with_delay(0),
+                false => outcome.decision(),
+            };
             // A part in shadow mode has no decision if the call is denied.
             if is_denied && member.is_in_shadow() {
                 return None;
             }
             let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
-            Some(Decided {
-                decision,
-                algorithm: member.algorithm(),
-                reservation: match is_charged {
-                    true => member.reservation(outcome.charged_at()),
-                    false => Reservation::default(),
-                },
-                borrowed: 0,
-                is_shadow: member.is_in_shadow(),
-            })
+            let reservation = match is_charged {
+                true => member.reservation(outcome.charged_at()),
+                false => Reservation::default(),
+            };
+            Some(member.decided(decision, reservation))
         });
         let decided = decided.collect();
-        Some((call, decided))
+        Some((call, Some(decided)))
     }
 }
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        if let Some((call, outcomes)) = self.call.take() {
-            call.undo(&outcomes, &self.runtime);
-        }
+        self.undo();
     }
 }
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        self.0.iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
+        self.0.iter().for_each(|calls| calls.add(CallOutcome::Cancelled));
     }
 }
 
@@ -599,6 +700,8 @@ impl Drop for AwaitedJointCall {
 
 impl fmt::Debug for RedisPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPart").field("key", self.0.key()).finish_non_exhaustive()
+        f.debug_struct("RedisPart")
+            .field("key", &self.0.as_ref().map(|member| member.key()))
+            .finish_non_exhaustive()
     }
 }

@@ -1,13 +1,13 @@
-//! Limits that several machines share, in Redis or Valkey: a store for [`tower_throttle`].
+//! Limits that several machines share, in Redis or Valkey, for [`tower_throttle`].
 //!
 //! ```no_run
+//! use tower_throttle::Quota;
 //! use tower_throttle::algorithm::TokenBucket;
 //! use tower_throttle_redis::RedisStore;
-//! use tower_throttle::{Quota, RateLimiter};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let redis = RedisStore::connect("redis://127.0.0.1").await?;
-//! let logins = RateLimiter::builder(TokenBucket::new(Quota::per_minute(5))).name("login").store(redis).build()?;
+//! let logins = redis.limiter("login", TokenBucket::new(Quota::per_minute(5))).build()?;
 //! if logins.check("user:42").await?.is_allowed() {
 //!     // serve
 //! }
@@ -44,8 +44,28 @@
 //! A limit of the calls in progress ([`Concurrency`](tower_throttle::algorithm::Concurrency)) is kept as
 //! [permits](RedisPermits).
 //!
-//! With [leases](RedisStore::lease), a process takes several units of a `TokenBucket` at once, and decides most calls
+//! With [leases](RedisLeases), a process takes several units of a `TokenBucket` at once, and decides most calls
 //! without a trip.
+//!
+//! # What is counted
+//!
+//! `stats` of a limiter has the counts of all its calls in this process, and of those of its clones: the calls of its
+//! methods, and the requests of layers that use it. A layer counts its requests as well, in [counts of its
+//! own](tower_throttle::RateLimitLayer::stats). Each call is counted once, whatever it costs, in one of the fields of
+//! [`CallStats`](tower_throttle::stats::CallStats):
+//!
+//! | what happens to the call | field |
+//! |---|---|
+//! | it is admitted, by Redis or by the fallback | `admitted` |
+//! | it is denied, by Redis, by the fallback, or because the process remembers that the key has no units | `denied`, or `queue_full` if it would wait and finds the queue full |
+//! | it is denied because the limiter was [closed](RedisLimiter::close) | `closed` |
+//! | another limit of a joined layer denies the request, and this limit does not | `denied_by_others` |
+//! | its policy is in shadow mode, and it would have been denied | `shadow_denied` |
+//! | its future is dropped before the reply | `cancelled` |
+//! | it fails with a [`RedisError`] | none. [`RedisStore::stats`] has counts of failures |
+//!
+//! A call that waits is also counted in `queued` when it begins to wait. Peeks, refunds and resets are not counted, and
+//! neither is a call whose future was never polled.
 //!
 //! # What is not promised
 //!
@@ -75,12 +95,13 @@
 //! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but
 //!   at most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX`
 //!   units, has the longest delay that can be kept. In memory, delays have no such maximum.
-//! - A clock that was set for the limiter has no effect on the state of keys, which depends only on the server's clock.
-//!   A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key
+//! - A bucket that [starts empty](tower_throttle::algorithm::TokenBucket::start_empty) in memory is full for a new key
 //!   in Redis, because a new key counts as idle since the Unix epoch.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod call;
+mod calls;
 mod client;
 mod connection;
 mod error;
@@ -104,11 +125,12 @@ mod trips;
 mod wait;
 
 #[doc(hidden)]
-pub use self::{limiter::RedisKey, store::MakeKept, store::WithFallback, store::WithLeases};
+pub use call::Callee;
+pub use call::{RedisCall, RedisReply};
 pub use error::{RedisError, RedisErrorKind};
-pub use lease::LeasedLimit;
-pub use limiter::RedisLimit;
-pub use permits::RedisPermits;
+pub use lease::{RedisLeases, RedisLeasesBuilder};
+pub use limiter::{RedisLimiter, RedisLimiterBuilder};
+pub use permits::{RedisPermits, RedisPermitsBuilder};
 pub use store::{RedisStore, RedisStoreBuilder};
 
 /// A simulated server, for tests and simulations in virtual time. This module needs the feature `test-util`.

@@ -6,66 +6,89 @@
 //! window does not show which other calls wait. So calls that wait for a window are queued in their own process once
 //! they were denied, and the first call of each queue asks the server again when its units may be available.
 
-use std::borrow::Cow;
+use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::connection::BoxFuture;
+use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
+use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
 use super::joint::{InRedis, Member, RedisPart};
+use super::lease::RedisLeasesBuilder;
 use super::links::Links;
+use super::names::{Name, Registered};
 use super::script::ScriptPart;
 use super::states::{Action, Operation, Outcome, Plan, States};
 use super::trips::Trips;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::StoredAlgorithm;
+use tower_throttle::algorithm::{AlgorithmInfo, StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 #[cfg(feature = "test-util")]
 use tower_throttle::error::BoxError;
-use tower_throttle::stats::StoreStats;
-use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyText, KeyedStore, Permit, ReplaceAlgorithm, Reservation,
-    SettleStore, SharedKey, Store,
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, Settles, SharedKey,
 };
-use tower_throttle::store_support::{AnyAlgorithm, JointRequest, JointStore};
-use tower_throttle::store_support::{CallCounts, CallOutcome, holds_requests, memory_part};
+use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::store_support::{AnyAlgorithm, JointLimiter, JointRequest};
+use tower_throttle::store_support::{CallOutcome, memory_part, warn_of_bursts};
 #[cfg(feature = "test-util")]
-use tower_throttle::test_util::TestedStore;
+use tower_throttle::test_util::TestedLimiter;
 
-/// The store of one limiter in a [`RedisStore`](super::RedisStore).
-/// [`Builder::store`](tower_throttle::limiter::Builder::store) creates this store.
-pub struct RedisLimit<A: StoredAlgorithm> {
+/// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
+/// same name. [`RedisStore::limiter`](super::RedisStore::limiter) creates it.
+///
+/// Its methods have the names and the meanings of those of a [`RateLimiter`], and return futures. The futures borrow
+/// neither the key nor the limiter, and make the call when they are first polled.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_throttle::Quota;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle_redis::RedisStore;
+///
+/// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+/// let logins = redis.limiter("login", TokenBucket::new(Quota::per_minute(5))).build()?;
+/// if logins.check("user:42").await?.is_allowed() {
+///     // serve
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// The futures yield a [`RedisError`] if Redis does not decide the call, unless there is a
+/// [fallback](RedisLimiterBuilder::fallback).
+pub struct RedisLimiter<A: StoredAlgorithm> {
     shared: Arc<Shared<A>>,
 }
 
-/// The key of a [`RedisLimit`]: the name of the key in Redis.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct RedisKey(pub(super) Arc<str>);
-
-/// The future of a reply of a [`RedisLimit`].
-pub(super) type RedisReply<T> = BoxFuture<Result<T, RedisError>>;
+/// A builder of a [`RedisLimiter`]. [`RedisStore::limiter`](super::RedisStore::limiter) creates it.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
+    links: Links,
+    name: Name,
+    /// `true` if scripts decide the calls of each algorithm that has a script.
+    scripts: bool,
+    remember_denials: Duration,
+    algorithm: A,
+    fallback: Option<RateLimiter<A>>,
+}
 
 /// The part of a limiter that its clones share.
 struct Shared<A: StoredAlgorithm> {
     links: Links,
     trips: Arc<Trips<A>>,
-    key_text: KeyText,
+    name: Registered,
+    calls: Arc<Calls>,
     queues: WaitQueues,
     fallback: Option<RateLimiter<A>>,
-}
-
-/// A call of a limiter.
-#[derive(Clone, Debug)]
-struct Request<A> {
-    operation: Operation<A>,
-    settles: bool,
-    may_wait: bool,
-    max_wait: u64,
 }
 
 /// A guard that gives back the charge of a call if the call is dropped while it sleeps.
@@ -82,10 +105,10 @@ struct Part<A: StoredAlgorithm> {
     plan: Arc<Plan<A>>,
     key: Arc<str>,
     request: Request<A>,
+    operation: Operation<A>,
+    may_wait: bool,
     /// `true` if the call is charged at once for the time of its release.
     is_reserving: bool,
-    in_shadow: bool,
-    counts: Arc<CallCounts>,
     states: Option<States<A>>,
     /// The number of times that the limiter had forgotten states when the call was made.
     forgotten: u64,
@@ -93,34 +116,146 @@ struct Part<A: StoredAlgorithm> {
 
 const NOT_READ: &str = "the state is read first";
 
-impl<A: StoredAlgorithm> RedisLimit<A> {
+impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     pub(super) fn new(
         links: Links,
-        trips: Trips<A>,
-        key_text: KeyText,
-        fallback: Option<RateLimiter<A>>,
+        name: Name,
+        scripts: bool,
+        remember_denials: Duration,
+        algorithm: A,
     ) -> Self {
-        let shared =
-            Shared { links, trips: Arc::new(trips), key_text, queues: WaitQueues::default(), fallback };
-        Self { shared: Arc::new(shared) }
+        Self { links, name, scripts, remember_denials, algorithm, fallback: None }
     }
 
-    fn request(&self, attempt: &Attempt<'_, A>) -> Request<A> {
-        let operation = Operation::new(Action::Check, attempt.cost(), attempt.algorithm().cloned());
-        let waits = || attempt.algorithm().map_or_else(|| holds_requests(&*self.algorithm()), holds_requests);
-        Request {
-            operation,
-            settles: attempt.wants_reservation(),
-            may_wait: attempt.may_wait() || waits(),
-            max_wait: attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0),
-        }
+    /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
+    ///
+    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
+    ///
+    /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
+    /// `acquire`, `peek`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage
+    /// is made only in `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is limited in Redis
+    /// again as soon as Redis works. Reset the key once more then, or use a limiter without a fallback if you have to
+    /// know.
+    ///
+    /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
+    /// [`KeyText`](tower_throttle::limiter::KeyText), with the settings of the store:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::limiter::KeyText;
+    /// use tower_throttle_redis::RedisStore;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let local = RateLimiter::new(FixedWindow::new(Quota::per_minute(5)));
+    /// // There is no server at this address.
+    /// let redis = RedisStore::builder("redis://127.0.0.1:1").prefix("shop").connect_lazily()?;
+    /// let window = FixedWindow::new(Quota::per_minute(10));
+    /// let limiter = redis.limiter("login", window).fallback(local.clone()).build()?;
+    /// limiter.check("user:42").await?;
+    /// let text = KeyText::new("login").prefix("shop").of("user:42");
+    /// assert_eq!(local.peek(&text).remaining(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn fallback(mut self, limiter: RateLimiter<A>) -> Self {
+        self.fallback = Some(limiter);
+        self
+    }
+
+    /// Returns the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
+    /// or quota, or if the states of the algorithm cannot be kept in Redis.
+    pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
+        let Self { links, name, scripts, remember_denials, algorithm, fallback } = self;
+        warn_of_bursts(&algorithm, Some(name.as_str()));
+        let plan = Plan::new(algorithm, links.any().source(), scripts)?;
+        let name = name.register(plan.prefix())?;
+        let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
+        let (calls, queues) = (Arc::default(), WaitQueues::default());
+        Ok(RedisLimiter { shared: Arc::new(Shared { links, trips, name, calls, queues, fallback }) })
+    }
+}
+
+impl RedisLimiterBuilder<TokenBucket> {
+    /// Lets the limiter take up to `units` units of a key at once. These units are a *lease*: the limiter spends them
+    /// without further trips. [`RedisLeases`](super::RedisLeases) says what is promised.
+    ///
+    /// Only a `TokenBucket` can be leased. Other algorithms do not compile:
+    ///
+    /// ```compile_fail,E0599
+    /// # use tower_throttle::Quota;
+    /// # use tower_throttle::algorithm::FixedWindow;
+    /// # use tower_throttle_redis::RedisStore;
+    /// # fn example(redis: RedisStore) {
+    /// redis.limiter("api", FixedWindow::new(Quota::per_second(10))).lease(10);
+    /// # }
+    /// ```
+    pub fn lease(self, units: u64) -> RedisLeasesBuilder {
+        let Self { links, name, remember_denials, algorithm, fallback, .. } = self;
+        RedisLeasesBuilder::new(links, name, remember_denials, algorithm, units, fallback.is_some())
+    }
+}
+
+call_methods!([A: StoredAlgorithm] RedisLimiter<A>);
+
+impl<A: StoredAlgorithm> RedisLimiter<A> {
+    /// Refunds up to `cost` units that were charged to the key and still count. See [`RateLimiter::refund`].
+    pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
+        self.change(key, Action::Refund, cost)
+    }
+
+    /// Resets the key to the state of a new key. See [`RateLimiter::reset`].
+    pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<()> {
+        self.change(key, Action::Reset, 0)
+    }
+
+    /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. See
+    /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used.
+    ///
+    /// Other processes continue with their own algorithm, and the fallback with its own. If the states of the new
+    /// algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
+    pub fn replace(&self, algorithm: A) {
+        self.shared.trips.replace(algorithm, &self.shared.name);
+    }
+
+    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
+    /// with a cost above 0 are denied as well, without a trip. See [`RateLimiter::close`].
+    ///
+    /// Calls whose trips are under way are decided by these trips. The units of calls that were to be admitted after a
+    /// wait are given back. Other processes and other limiters of this process are not affected, even if they have the
+    /// same name, and neither is the fallback.
+    pub fn close(&self) {
+        self.shared.calls.close();
+    }
+
+    /// Returns a copy of the current algorithm.
+    #[must_use]
+    pub fn algorithm(&self) -> A {
+        self.shared.trips.plan().algorithm.clone()
+    }
+
+    fn registered(&self) -> &Registered {
+        &self.shared.name
+    }
+
+    fn store_stats(&self) -> StoreStats {
+        let Shared { links, fallback, .. } = &*self.shared;
+        let fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
+        let mut stats = links.stats();
+        stats.fallbacks = fallbacks;
+        stats
     }
 
     /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
     /// fails. As with all methods, a failure of Redis is no error if there is a fallback.
-    fn change(&self, key: Arc<str>, action: Action, cost: u64) -> RedisReply<()> {
-        let shared = Arc::clone(&self.shared);
-        Box::pin(async move {
+    fn change<K: SharedKey + ?Sized>(&self, key: &K, action: Action, cost: u64) -> RedisReply<()> {
+        let (shared, key) = (Arc::clone(&self.shared), self.key(key));
+        RedisReply::new(async move {
             shared.trips.forget(&key);
             let changed = shared.trips.ask(&key, Operation::new(action, cost, None)).await.map(|_| ());
             let Some(local) = &shared.fallback else { return changed };
@@ -135,60 +270,120 @@ impl<A: StoredAlgorithm> RedisLimit<A> {
     }
 }
 
+/// An admitted call has an empty permit, because no algorithm that works with a [`RedisLimiter`] limits calls in
+/// progress.
+impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
+    type Algorithm = A;
+
+    fn calls(&self) -> &Calls {
+        &self.shared.calls
+    }
+
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<A>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
+        let shared = self.shared;
+        async move {
+            let plan = shared.trips.plan();
+            let mut call = shared.calls.begin(request.is_in_shadow());
+            let decided = match shared.denial_of_closed(&plan, &request) {
+                Some(denial) => Ok(denied(&plan, denial)),
+                None => shared.decide(&plan, &key, &request, &mut call).await,
+            };
+            call.end(decided).map(then)
+        }
+    }
+
+    async fn look(self, key: Arc<str>, request: Request<A>) -> Result<Decision, RedisError> {
+        let (shared, plan) = (&self.shared, self.shared.trips.plan());
+        if let Some(denial) = shared.denial_of_closed(&plan, &request) {
+            return Ok(denial);
+        }
+        match (shared.peek(&key, &request).await, &shared.fallback) {
+            (Err(_), Some(local)) => Ok(local.peek_attempt(&*key, request.attempt(&plan.algorithm))),
+            (peeked, _) => Ok(*peeked?.decision()),
+        }
+    }
+}
+
 impl<A: StoredAlgorithm> Shared<A> {
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
     fn reservation(&self, key: &Arc<str>, request: &Request<A>, charged_at: Nanos) -> Reservation {
         let Ok(runtime) = Handle::try_current() else { return Reservation::default() };
-        if !request.settles {
+        if !request.settles() {
             return Reservation::default();
         }
-        let (trips, key, operation) = (Arc::clone(&self.trips), Arc::clone(key), request.operation.clone());
+        let (trips, key) = (Arc::clone(&self.trips), Arc::clone(key));
+        let operation = operation(request, Action::Check);
         Reservation::on_settle(move |actual| {
             trips.tell(&key, operation.settled(charged_at, actual)?, &runtime);
             None
         })
     }
 
-    /// Decides a call that does not wait.
-    async fn check(
+    /// Returns the denial of a call if the limiter was closed.
+    fn denial_of_closed(&self, plan: &Plan<A>, request: &Request<A>) -> Option<Decision> {
+        self.calls.denial(request.algorithm(&plan.algorithm), request.cost())
+    }
+
+    /// Returns the denial of a call that does not wait, if this process remembers a state that denies the call.
+    fn known_denial(&self, plan: &Arc<Plan<A>>, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
+        // The settlement of another call may return units at any time. So calls with settlement are always sent, even
+        // if a denial is remembered.
+        if request.settles() {
+            return None;
+        }
+        self.trips.known_denial(plan, key, &operation(request, Action::Check))
+    }
+
+    /// Decides a call, by the fallback if Redis fails.
+    async fn decide(
         &self,
+        plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         request: &Request<A>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        if let Some(denial) = self.known_denial(key, request) {
-            return Ok((denial, Reservation::default()));
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
+        let decided = match request.may_wait(&plan.algorithm) && request.cost() > 0 {
+            // This future and that of the fallback are large, and most calls need neither.
+            true => Box::pin(self.wait(plan, key, request, call)).await,
+            false => self.check(key, request).await,
+        };
+        match (&decided, &self.fallback) {
+            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, plan, key, request, call)).await),
+            _ => decided,
         }
-        let outcome = self.trips.ask(key, request.operation.clone()).await?;
+    }
+
+    /// Decides a call that does not wait.
+    async fn check(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decided, RedisError> {
+        let plan = self.trips.plan();
+        if let Some(denial) = self.known_denial(&plan, key, request) {
+            return Ok(denied(&plan, denial));
+        }
+        let (outcome, plan) = self.trips.ask(key, operation(request, Action::Check)).await?;
         let reservation = match outcome.decision().is_allowed() {
             true => self.reservation(key, request, outcome.charged_at()),
             false => Reservation::default(),
         };
-        Ok((outcome.decision(), reservation))
-    }
-
-    /// Returns the denial of a call that does not wait, if this process remembers a state that denies the call.
-    fn known_denial(&self, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
-        // The settlement of another call may return units at any time. So calls with settlement are always sent, even
-        // if a denial is remembered.
-        if request.settles {
-            return None;
-        }
-        self.trips.known_denial(key, &request.operation)
+        Ok(decided(&plan, outcome.decision(), reservation))
     }
 
     /// Decides a call that may wait.
     async fn wait(
         &self,
+        plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         request: &Request<A>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
-        if request.operation.cost() == 0 {
-            return self.check(key, request).await;
-        }
-        match request.operation.reserving(&self.trips.plan(), request.max_wait) {
-            Some(reserving) => self.sleep_until_given_time(key, request, reserving).await,
-            None => self.queue(key, request).await,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        match operation(request, Action::Check).reserving(plan, request.max_wait()) {
+            Some(reserving) => self.sleep_until_given_time(key, request, reserving, call).await,
+            None => self.queue(plan, key, request, call).await,
         }
     }
 
@@ -197,202 +392,168 @@ impl<A: StoredAlgorithm> Shared<A> {
         key: &Arc<str>,
         request: &Request<A>,
         reserving: Operation<A>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        let outcome = self.trips.ask(key, reserving.clone()).await?;
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        let (outcome, plan) = self.trips.ask(key, reserving.clone()).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
-            return Ok((decision, Reservation::default()));
+            return Ok(denied(&plan, decision));
         }
         let delay = Nanos::from(decision.delay()).0;
         if delay > 0 {
             let (give_back, runtime) = (reserving.undone(&outcome), Handle::try_current().ok());
             let mut sleeper = Sleeper { trips: &self.trips, key, give_back, runtime };
             let link = self.links.any();
-            link.sleep_until(link.now().saturating_add(delay)).await;
+            call.wait();
+            if call.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
+                return Ok(denied(&plan, closed(request.algorithm(&plan.algorithm))));
+            }
             sleeper.give_back = None;
         }
-        Ok((decision, self.reservation(key, request, outcome.charged_at())))
+        Ok(decided(&plan, decision, self.reservation(key, request, outcome.charged_at())))
     }
 
     async fn queue(
         &self,
+        plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         request: &Request<A>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        let plan = self.trips.plan();
-        let algorithm = request.operation.tier().unwrap_or(&plan.algorithm);
-        let Some(config) = algorithm.queue_config() else { return self.check(key, request).await };
-        if config.places() == 0 {
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        let algorithm = request.algorithm(&plan.algorithm);
+        let Some(config) = algorithm.queue_config().filter(|config| config.places() > 0) else {
             return self.check(key, request).await;
-        }
-        let waiting = self.queues.call(self.links.any(), key, &config, request.max_wait, None);
-        waiting.until_decided(|| self.check(key, request), || self.peek(key, request)).await
+        };
+        let waiting = self.queues.call(self.links.any(), key, &config, request.max_wait(), None);
+        let decided = waiting.until_decided(call, || self.check(key, request), || self.peek(key, request));
+        Ok(decided.await?.unwrap_or_else(|| denied(plan, closed(algorithm))))
     }
 
-    async fn peek(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decision, RedisError> {
-        Ok(self.trips.ask(key, request.operation.with(Action::Peek)).await?.decision())
+    async fn peek(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decided, RedisError> {
+        let (outcome, plan) = self.trips.ask(key, operation(request, Action::Peek)).await?;
+        Ok(denied(&plan, outcome.decision()))
     }
 
-    /// Returns `decided`, or the decision of the fallback if `decided` is an error.
-    async fn or_fallback(
+    /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
+    async fn fall_back(
         &self,
+        local: &RateLimiter<A>,
+        plan: &Plan<A>,
         key: &Arc<str>,
         request: &Request<A>,
-        decided: Result<(Decision, Reservation), RedisError>,
-    ) -> Result<(Decision, Reservation), RedisError> {
-        let (Err(_), Some(local)) = (&decided, &self.fallback) else { return decided };
-        match local.store().acquire(local.store().key(&**key), request.attempt()) {
-            Acquired::Ready(decision, reservation) => Ok((decision, reservation)),
-            Acquired::Pending(wait) => match wait.await {
-                Ok(waited) => Ok(waited),
-                Err(never) => match never {},
-            },
-        }
+        call: &mut CountedCall<'_>,
+    ) -> Decided {
+        let acquired = {
+            let attempt = request.attempt(&plan.algorithm);
+            match request.is_check() {
+                true => Acquired::Ready(local.check_attempt(&**key, attempt), Reservation::default()),
+                false => LimiterFor::acquire(local, &**key, attempt),
+            }
+        };
+        let decided = match acquired {
+            Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
+            Acquired::Replaced(decided) => *decided,
+            Acquired::Pending(wait) => {
+                call.wait();
+                match call.unless_closed(wait).await {
+                    None => denied(plan, closed(request.algorithm(&plan.algorithm))),
+                    Some(Ok(waited)) => waited,
+                    Some(Err(never)) => match never {},
+                }
+            }
+        };
+        decided.with_info(plan.info())
     }
 }
 
-impl<A: StoredAlgorithm> Request<A> {
-    /// Returns the attempt with which the call is passed to the fallback.
-    fn attempt(&self) -> Attempt<'_, A> {
-        let mut attempt = Attempt::new(self.operation.cost());
-        if let Some(tier) = self.operation.tier() {
-            attempt = attempt.with_algorithm(tier);
-        }
-        if self.settles {
-            attempt = attempt.with_reservation();
-        }
-        if self.max_wait < u64::MAX {
-            attempt = attempt.with_max_wait(Duration::from_nanos(self.max_wait));
-        }
-        if self.may_wait { attempt.wait() } else { attempt }
-    }
+/// Returns the operation of a call.
+fn operation<A: StoredAlgorithm>(request: &Request<A>, action: Action) -> Operation<A> {
+    Operation::new(action, request.cost(), request.tier().cloned())
 }
 
-impl<A: StoredAlgorithm> Store<A> for RedisLimit<A> {
-    type Key = RedisKey;
+/// Returns a decision that was made by `plan`.
+fn decided<A: StoredAlgorithm>(plan: &Plan<A>, decision: Decision, reservation: Reservation) -> Decided {
+    Decided::new(decision, reservation).with_info(plan.info())
+}
+
+/// Returns a decision that was made by `plan`, and that has no reservation.
+fn denied<A: StoredAlgorithm>(plan: &Plan<A>, decision: Decision) -> Decided {
+    decided(plan, decision, Reservation::default())
+}
+
+impl<A: StoredAlgorithm> Limiter for RedisLimiter<A> {
+    type Algorithm = A;
     type Error = RedisError;
-    type Wait = RedisReply<(Decision, Reservation)>;
+    type Wait = RedisReply<Decided>;
 
-    fn algorithm(&self) -> Cow<'_, A> {
-        self.shared.trips.algorithm()
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.shared.trips.plan().info()
     }
 
-    fn stats(&self) -> StoreStats {
-        let Shared { links, fallback, .. } = &*self.shared;
-        let fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
-        let mut stats = links.stats();
-        stats.fallbacks = fallbacks;
-        stats
+    fn stats(&self) -> LimiterStats {
+        self.stats()
     }
 
-    fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let (shared, request) = (Arc::clone(&self.shared), self.request(&attempt));
-        if !request.may_wait
-            && let Some(denial) = shared.known_denial(&key, &request)
-        {
-            return Acquired::Ready(denial, Reservation::default());
-        }
-        Acquired::Pending(Box::pin(async move {
-            let decided = match request.may_wait {
-                true => shared.wait(&key, &request).await,
-                false => shared.check(&key, &request).await,
-            };
-            shared.or_fallback(&key, &request, decided).await
-        }))
+    fn close(&self) {
+        self.close();
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some(self.name())
     }
 }
 
-impl<A: StoredAlgorithm, K: SharedKey + ?Sized> KeyedStore<A, K> for RedisLimit<A> {
-    fn key(&self, key: &K) -> RedisKey {
-        RedisKey(self.shared.key_text.of(key).into())
+impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A> {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<RedisReply<Decided>> {
+        let (shared, plan) = (&self.shared, self.shared.trips.plan());
+        let (key, request) = (self.key(key), Request::of(&attempt));
+        let known = || match request.may_wait(&plan.algorithm) {
+            true => None,
+            false => shared.known_denial(&plan, &key, &request),
+        };
+        let Some(denial) = shared.denial_of_closed(&plan, &request).or_else(known) else {
+            return Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity)));
+        };
+        shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
+        match attempt.knows(&plan.info()) {
+            true => Acquired::Ready(denial, Reservation::default()),
+            false => Acquired::Replaced(Box::new(denied(&plan, denial))),
+        }
     }
 }
 
 /// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline.
-impl<A: StoredAlgorithm> SettleStore<A> for RedisLimit<A> {}
+impl<A: StoredAlgorithm> Settles for RedisLimiter<A> {}
 
-impl<A: StoredAlgorithm> CheckStore<A> for RedisLimit<A> {
-    type Reply<T: Send + 'static> = RedisReply<T>;
-    type Output<T> = Result<T, RedisError>;
-
-    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
-        result
-    }
-
-    fn check(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
-        let (shared, request) = (Arc::clone(&self.shared), self.request(&attempt));
-        Box::pin(async move {
-            match (shared.check(&key, &request).await, &shared.fallback) {
-                (Err(_), Some(local)) => Ok(local.store().check(local.store().key(&*key), request.attempt())),
-                (decided, _) => decided.map(|(decision, _)| decision),
-            }
-        })
-    }
-
-    /// Returns an empty permit for an admitted call, because no algorithm of this crate that works with a
-    /// [`RedisLimit`] limits calls in progress.
-    fn try_acquire_permit(
-        &self,
-        key: RedisKey,
-        attempt: Attempt<'_, A>,
-    ) -> RedisReply<Result<Permit, Denied>> {
-        let decision = self.check(key, attempt);
-        Box::pin(async move { Ok(Permit::decided(decision.await?, Reservation::default())) })
-    }
-
-    fn peek(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, A>) -> RedisReply<Decision> {
-        let (shared, request) = (Arc::clone(&self.shared), self.request(&attempt));
-        Box::pin(async move {
-            match shared.peek(&key, &request).await {
-                Ok(decision) => Ok(decision),
-                Err(error) => match &shared.fallback {
-                    Some(local) => Ok(local.store().peek(local.store().key(&*key), request.attempt())),
-                    None => Err(error),
-                },
-            }
-        })
-    }
-
-    fn refund(&self, RedisKey(key): RedisKey, cost: u64) -> RedisReply<()> {
-        self.change(key, Action::Refund, cost)
-    }
-
-    fn reset(&self, RedisKey(key): RedisKey) -> RedisReply<()> {
-        self.change(key, Action::Reset, 0)
-    }
-}
-
-/// The states of keys are converted when the keys are next used. Other processes continue with their own algorithm.
-impl<A: StoredAlgorithm> ReplaceAlgorithm<A> for RedisLimit<A> {
-    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old algorithm stays in
-    /// use, and the error is logged (feature `tracing`). The fallback keeps its own algorithm.
-    fn replace(&self, algorithm: A) {
-        self.shared.trips.replace(algorithm);
-    }
-}
-
-impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointStore<A, K> for RedisLimit<A> {
+impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter<A> {
     type Kind = InRedis;
 
-    fn joint_part<'a>(&'a self, key: &K, attempt: Attempt<'_, A>, counts: &'a Arc<CallCounts>) -> RedisPart {
-        let RedisKey(key) = self.key(key);
-        let mut request = self.request(&attempt);
+    fn joint_part(&self, key: &K, attempt: Attempt<'_, A>) -> RedisPart {
+        let (key, request) = (self.key(key), Request::of(&attempt));
         let (shared, plan) = (Arc::clone(&self.shared), self.shared.trips.plan());
+        let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
-        let in_shadow = attempt.is_in_shadow();
-        request.may_wait &= request.operation.cost() > 0 && !in_shadow;
-        let reserving = match request.may_wait {
-            true => request.operation.reserving(&plan, request.max_wait),
+        let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
+        let reserving = match may_wait {
+            true => operation.reserving(&plan, request.max_wait()),
             false => None,
         };
         let is_reserving = reserving.is_some();
         if let Some(reserving) = reserving {
-            request.operation = reserving;
+            operation = reserving;
         }
-        let (forgotten, counts) = (shared.trips.forgotten(), Arc::clone(counts));
-        let part =
-            Part { shared, plan, key, request, is_reserving, in_shadow, counts, states: None, forgotten };
-        RedisPart::new(Box::new(part))
+        let forgotten = shared.trips.forgotten();
+        RedisPart::new(Box::new(Part {
+            shared,
+            plan,
+            key,
+            request,
+            operation,
+            may_wait,
+            is_reserving,
+            states: None,
+            forgotten,
+        }))
     }
 }
 
@@ -406,25 +567,21 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn cost(&self) -> u64 {
-        self.request.operation.cost()
+        self.request.cost()
     }
 
     fn is_in_shadow(&self) -> bool {
-        self.in_shadow
+        self.request.is_in_shadow()
     }
 
-    fn count(&self, outcome: CallOutcome) {
-        self.counts.add(outcome);
-    }
-
-    fn counts(&self) -> Arc<CallCounts> {
-        Arc::clone(&self.counts)
+    fn calls(&self) -> &Arc<Calls> {
+        &self.shared.calls
     }
 
     fn check_supported(&self) -> Result<(), RedisError> {
-        let algorithm = self.request.operation.tier().unwrap_or(&self.plan.algorithm);
+        let algorithm = self.request.algorithm(&self.plan.algorithm);
         let queues = || algorithm.queue_config().is_some_and(|config| config.places() > 0);
-        match self.request.may_wait && !self.is_reserving && queues() {
+        match self.may_wait && !self.is_reserving && queues() {
             true => Err(RedisError::new(
                 RedisErrorKind::Algorithm,
                 "in joined layers, only a `TokenBucket` or a `LeakyBucket` without tiers can have a queue",
@@ -434,12 +591,18 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn known_denial(&self) -> Option<Decision> {
-        let is_asked = self.in_shadow || self.request.may_wait;
-        if is_asked { None } else { self.shared.known_denial(&self.key, &self.request) }
+        let is_asked = self.request.is_in_shadow() || self.may_wait;
+        let known =
+            || if is_asked { None } else { self.shared.known_denial(&self.plan, &self.key, &self.request) };
+        self.closed_denial().or_else(known)
+    }
+
+    fn closed_denial(&self) -> Option<Decision> {
+        self.shared.denial_of_closed(&self.plan, &self.request)
     }
 
     fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)> {
-        self.plan.script_part(&self.request.operation, cost)
+        self.plan.script_part(&self.operation, cost)
     }
 
     fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError> {
@@ -449,12 +612,12 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn preview(&self, cost: u64, now: Nanos) -> Outcome {
         let states = self.states.as_ref().expect(NOT_READ);
-        states.preview(&self.plan, &self.request.operation.at_cost(cost), now)
+        states.preview(&self.plan, &self.operation.at_cost(cost), now)
     }
 
     fn apply(&mut self, cost: u64, now: Nanos) -> (Outcome, bool) {
         let states = self.states.as_mut().expect(NOT_READ);
-        states.apply(&self.plan, &self.request.operation.at_cost(cost), now)
+        states.apply(&self.plan, &self.operation.at_cost(cost), now)
     }
 
     fn write(&mut self, now: Nanos) -> (String, u64) {
@@ -471,7 +634,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn undo(&self, cost: u64, outcome: &Outcome, runtime: &Handle) {
-        if let Some(undo) = self.request.operation.at_cost(cost).undone(outcome) {
+        if let Some(undo) = self.operation.at_cost(cost).undone(outcome) {
             self.shared.trips.tell(&self.key, undo, runtime);
         }
     }
@@ -480,13 +643,17 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         self.shared.reservation(&self.key, &self.request, charged_at)
     }
 
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.plan.info()
+    }
+
     fn algorithm(&self) -> Option<AnyAlgorithm> {
-        self.request.operation.tier().cloned().map(|tier| Box::new(tier) as AnyAlgorithm)
+        self.request.tier().cloned().map(|tier| Box::new(tier) as AnyAlgorithm)
     }
 
     fn fallback_part(&self) -> Option<JointRequest<'_>> {
         let local = self.shared.fallback.as_ref()?;
-        Some(memory_part(local, &*self.key, self.request.attempt()))
+        Some(memory_part(local, &*self.key, self.request.attempt(&self.plan.algorithm)))
     }
 }
 
@@ -498,25 +665,47 @@ impl<A: StoredAlgorithm> Drop for Sleeper<'_, A> {
     }
 }
 
-impl<A: StoredAlgorithm> Clone for RedisLimit<A> {
+impl<A: StoredAlgorithm> Clone for RedisLimiter<A> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<A: StoredAlgorithm> fmt::Debug for RedisLimit<A> {
+impl<A: StoredAlgorithm> fmt::Debug for RedisLimiter<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLimit").field("key", &self.shared.key_text).finish_non_exhaustive()
+        f.debug_struct("RedisLimiter").field("name", &self.shared.name.as_str()).finish_non_exhaustive()
     }
 }
 
 #[cfg(feature = "test-util")]
-impl<A: StoredAlgorithm> TestedStore<A> for RedisLimit<A> {
-    async fn reply<T: Send + 'static>(reply: Self::Reply<T>) -> Result<T, BoxError> {
-        Ok(reply.await?)
+impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
+    fn check(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let decided = self.clone().decide(self.key(key), Request::of(&attempt).never_waiting(), identity);
+        async { Ok(*decided.await?.decision()) }
     }
 
-    fn result<T>(output: Self::Output<T>) -> Result<T, BoxError> {
-        Ok(output?)
+    fn peek(
+        &self,
+        key: &str,
+        attempt: Attempt<'_, A>,
+    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let decided = self.clone().look(self.key(key), Request::of(&attempt));
+        async { Ok(decided.await?) }
+    }
+
+    async fn refund(&self, key: &str, cost: u64) -> Result<(), BoxError> {
+        Ok(self.refund(key, cost).await?)
+    }
+
+    async fn reset(&self, key: &str) -> Result<(), BoxError> {
+        Ok(self.reset(key).await?)
+    }
+
+    fn replace(&self, algorithm: A) {
+        self.replace(algorithm);
     }
 }

@@ -22,8 +22,8 @@ use super::error::{RedisError, RedisErrorKind, convert};
 use super::link::{Link, Route};
 use super::script::TimeSource;
 use tower_throttle::clock::{AnyClock, Nanos};
+use tower_throttle::limiter::KeyText;
 use tower_throttle::stats::StoreStats;
-use tower_throttle::store::KeyText;
 
 /// The maximum number of nodes to which `CLUSTER SLOTS` is sent at the same time.
 const ASKED_AT_ONCE: usize = 4;

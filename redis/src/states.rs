@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::error::{RedisError, RedisErrorKind};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{StateReader, StateWriter, StoredAlgorithm};
+use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
 
@@ -31,6 +31,7 @@ const MAX_OTHERS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
+    info: Arc<AlgorithmInfo>,
     /// The beginning of the values that this process writes: the version, and the algorithm's
     /// [`unit`](StoredAlgorithm::unit).
     prefix: String,
@@ -101,6 +102,25 @@ pub(super) struct Outcome {
 impl<A: StoredAlgorithm> Plan<A> {
     /// Creates the plan, or returns an error if the states of the algorithm cannot be kept in Redis.
     pub(super) fn new(algorithm: A, source: TimeSource, scripts: bool) -> Result<Arc<Self>, RedisError> {
+        Self::with(algorithm, source, scripts, AlgorithmInfo::of)
+    }
+
+    /// Creates the plan of the algorithm that replaces the one of this plan. See [`new`](Self::new).
+    pub(super) fn replaced_by(
+        &self,
+        algorithm: A,
+        source: TimeSource,
+        scripts: bool,
+    ) -> Result<Arc<Self>, RedisError> {
+        Self::with(algorithm, source, scripts, |algorithm| self.info.replaced_by(algorithm))
+    }
+
+    fn with(
+        algorithm: A,
+        source: TimeSource,
+        scripts: bool,
+        info: impl FnOnce(&A) -> Arc<AlgorithmInfo>,
+    ) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
         let prefix = format!("{VERSION} {}", algorithm.unit());
@@ -112,7 +132,12 @@ impl<A: StoredAlgorithm> Plan<A> {
         });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
-        Ok(Arc::new(Self { algorithm, prefix, script, hands_out_times }))
+        Ok(Arc::new(Self { info: info(&algorithm), algorithm, prefix, script, hands_out_times }))
+    }
+
+    /// Returns what a layer reports of the algorithm.
+    pub(super) fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.info)
     }
 
     /// Returns the beginning of the values that this process writes. Algorithms with different units have different
@@ -279,11 +304,6 @@ impl<A> Operation<A> {
 
     pub(super) fn cost(&self) -> u64 {
         self.cost
-    }
-
-    /// Returns the algorithm of the call, if it is not the limiter's own.
-    pub(super) fn tier(&self) -> Option<&A> {
-        self.tier.as_ref()
     }
 
     /// Returns whether the operation may make units available.

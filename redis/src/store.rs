@@ -11,30 +11,25 @@ use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisResult};
 use super::client::{Client, Server};
 use super::connection::{Connection, completed};
 use super::error::{RedisError, RedisErrorKind, convert};
-use super::lease::LeasedLimit;
-use super::limiter::RedisLimit;
+use super::limiter::RedisLimiterBuilder;
 use super::link::Link;
 use super::links::Links;
-use super::names::Names;
-use super::permits::{Listener, RedisPermits};
+use super::names::{Name, Names};
+use super::permits::{Listener, RedisPermitsBuilder};
 use super::script::TimeSource;
 use super::sentinel::Sentinels;
-use super::states::Plan;
-use super::trips::Trips;
-use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::{Algorithm, Concurrency, StoredAlgorithm, TokenBucket};
+use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::clock::AnyClock;
+use tower_throttle::limiter::{KeySecret, KeyText};
 use tower_throttle::stats::StoreStats;
-use tower_throttle::store::{KeySecret, KeyText, MakeStore, Store, StoreSettings};
-use tower_throttle::store_support::{AsPermits, AsState, KeptAs};
 
 /// The time limit of an attempt to connect, unless another limit is set or the deadline of calls is longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
-/// Pass the store to [`Builder::store`](tower_throttle::limiter::Builder::store), which creates a [`RedisLimit`], or
-/// [`RedisPermits`] for a [`Concurrency`]. Each limiter needs a [name](tower_throttle::limiter::Builder::name).
+/// [`limiter`](Self::limiter) creates a limiter of rates, and [`permits`](Self::permits) a limiter of the calls in
+/// progress. The name of a limiter is part of its keys, so all processes that use this name share the limit.
 ///
 /// # Guarantees
 ///
@@ -64,7 +59,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 ///
 /// # Errors
 ///
-/// Calls fail with a [`RedisError`], unless there is a [fallback](RedisStore::fallback).
+/// Calls fail with a [`RedisError`], unless their limiter has a [fallback](RedisLimiterBuilder::fallback).
 #[derive(Clone)]
 pub struct RedisStore {
     links: Links,
@@ -95,30 +90,6 @@ enum Servers {
     Over(AssertUnwindSafe<Box<dyn Connection>>, TimeSource),
 }
 
-/// A [`RedisStore`] with a limiter in memory, which decides the calls that Redis could not decide.
-/// [`RedisStore::fallback`] creates this store.
-#[derive(Clone, Debug)]
-pub struct WithFallback<A: StoredAlgorithm> {
-    store: RedisStore,
-    fallback: RateLimiter<A>,
-}
-
-/// A [`RedisStore`] whose limiters lease units. [`RedisStore::lease`] creates this store.
-#[derive(Clone, Debug)]
-pub struct WithLeases {
-    store: RedisStore,
-    units: u64,
-}
-
-/// Makes the store of a limiter, by what is kept for its keys. There are two implementations, and a trait of the other
-/// crate cannot have both: [`StoredAlgorithm`] could be implemented for `Concurrency` later.
-#[doc(hidden)]
-pub trait MakeKept<A: Algorithm, Kept> {
-    type Store: Store<A>;
-
-    fn make(self, settings: StoreSettings<A>) -> Result<Self::Store, RedisError>;
-}
-
 /// The settings of a store, which apply to each of its limiters.
 #[derive(Clone, Debug)]
 struct Settings {
@@ -126,7 +97,6 @@ struct Settings {
     slot: Option<String>,
     secret: Option<KeySecret>,
     remember_denials: Duration,
-    permit_lease: Duration,
     /// `true` if scripts decide the calls of each algorithm that has a script.
     scripts: bool,
 }
@@ -216,135 +186,44 @@ impl RedisStore {
         self.links.stats()
     }
 
-    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) that passes a call to `limiter`
-    /// if Redis cannot decide the call.
-    ///
-    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
-    ///
-    /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
-    /// `acquire`, `peek`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage
-    /// is made only in `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is limited in Redis
-    /// again as soon as Redis works. Reset the key once more then, or use a store without a fallback if you have to
-    /// know.
-    ///
-    /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
-    /// [`KeyText`], with the settings of the store:
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tower_throttle::algorithm::FixedWindow;
-    /// use tower_throttle::store::KeyText;
-    /// use tower_throttle_redis::RedisStore;
-    /// use tower_throttle::{Quota, RateLimiter};
-    ///
-    /// let local = RateLimiter::new(FixedWindow::new(Quota::per_minute(5)));
-    /// // There is no server at this address.
-    /// let redis = RedisStore::builder("redis://127.0.0.1:1").prefix("shop").connect_lazily()?;
-    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(10)))
-    ///     .name("login")
-    ///     .store(redis.fallback(local.clone()))
-    ///     .build()?;
-    /// limiter.check("user:42").await?;
-    /// let text = KeyText::new("login").prefix("shop").of("user:42");
-    /// assert_eq!(local.peek(&text).remaining(), 4);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn fallback<A: StoredAlgorithm>(self, limiter: RateLimiter<A>) -> WithFallback<A> {
-        WithFallback { store: self, fallback: limiter }
-    }
-
-    /// Returns a store for [`Builder::store`](tower_throttle::limiter::Builder::store) whose limiters take up to
-    /// `units` units of a key at once. These units are a *lease*: the limiter spends them without further trips.
-    ///
-    /// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every
-    /// `units` calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice
-    /// as many in each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so
-    /// leases get smaller while few units are left.
+    /// Returns a builder of a limiter. All processes whose limiters have this name share the limit.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tower_throttle::Quota;
     /// use tower_throttle::algorithm::TokenBucket;
     /// use tower_throttle_redis::RedisStore;
-    /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
-    /// let bucket = TokenBucket::new(Quota::per_second(1_000).burst(200));
-    /// let limiter = RateLimiter::builder(bucket).name("api").store(redis.lease(10)).build()?;
+    /// let limiter = redis.limiter("api", TokenBucket::new(Quota::per_minute(100))).build()?;
     /// # Ok(())
     /// # }
     /// ```
-    ///
-    /// # Guarantees
-    ///
-    /// All processes together never admit a call that a single bucket would deny. The processes may deny calls that a
-    /// single bucket would admit, because other processes hold the units. Each process holds at most `units` units of a
-    /// key. One second after a process has leased units, or when the limiter is dropped, the process returns the units
-    /// that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is lost,
-    /// these units count as spent. Their refill begins with the first trip of any process that is made three seconds or
-    /// more after they were leased. If the server's clock was set back in between, these three seconds begin with the
-    /// first trip after the clock was set back.
-    ///
-    /// These guarantees require that the server's clock is not set forward, and that the process is not suspended
-    /// together with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent
-    /// after its end. Then the excess is at most the units of the leases.
-    ///
-    /// The methods of a limiter keep their meaning, except:
-    ///
-    /// | method | with leases |
-    /// |---|---|
-    /// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
-    /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold, or behind queued calls |
-    /// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
-    /// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
-    /// | `replace`, `settle` of a layer, `fallback` | do not compile |
-    ///
-    /// Other algorithms do not compile:
-    ///
-    /// ```compile_fail,E0277
-    /// # use tower_throttle::algorithm::FixedWindow;
-    /// # use tower_throttle_redis::RedisStore;
-    /// # use tower_throttle::{Quota, RateLimiter};
-    /// # fn example(redis: RedisStore) {
-    /// RateLimiter::builder(FixedWindow::new(Quota::per_second(10))).store(redis.lease(10));
-    /// # }
-    /// ```
-    ///
-    /// All limiters that share a name must lease units, and have the same quota. A call fails with
-    /// [`RedisErrorKind::Foreign`] if the value of its key was written by a limiter that leases no units or has another
-    /// quota. A call of a limiter without leases fails in the same way if the value was written by a limiter with
-    /// leases. So choose a new name when you begin to use leases, or when you change the quota.
-    ///
-    /// # Permissions
-    ///
-    /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to the
-    /// commands of limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
-    ///
-    /// # Memory
-    ///
-    /// For each limiter, a process holds units of at most 10,000 keys at once, each for about a second.
-    ///
-    /// # Errors
-    ///
-    /// A limiter is not built if `units` is 0, or if its bucket needs numbers above 2^53.
-    #[must_use]
-    pub fn lease(self, units: u64) -> WithLeases {
-        WithLeases { store: self, units }
+    pub fn limiter<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> RedisLimiterBuilder<A> {
+        let Settings { scripts, remember_denials, .. } = self.settings;
+        RedisLimiterBuilder::new(self.links.clone(), self.name(name), scripts, remember_denials, algorithm)
     }
 
-    fn limit<A: StoredAlgorithm>(
-        &self,
-        settings: StoreSettings<A>,
-        fallback: Option<RateLimiter<A>>,
-    ) -> Result<RedisLimit<A>, RedisError> {
-        let StoreSettings { algorithm, name, .. } = settings;
-        let Settings { scripts, remember_denials, .. } = self.settings;
-        let plan = Plan::new(algorithm, self.links.any().source(), scripts)?;
-        let key_text = self.settings.key_text(name.as_deref().unwrap_or_default());
-        let name = self.names.register(name, plan.prefix())?;
-        let trips = Trips::new(self.links.clone(), plan, scripts, remember_denials, name);
-        Ok(RedisLimit::new(self.links.clone(), trips, key_text, fallback))
+    /// Returns a builder of a limiter that admits at most `limit` calls at a time for each key. All processes whose
+    /// limiters have this name share the limit.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use tower_throttle_redis::RedisStore;
+    ///
+    /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+    /// let exports = redis.permits("exports", 1).queue(5).max_wait(Duration::from_secs(30)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn permits(&self, name: &str, limit: u64) -> RedisPermitsBuilder {
+        let listener = Arc::clone(&self.listener);
+        RedisPermitsBuilder::new(self.links.clone(), listener, self.name(name), self.deadline, limit)
+    }
+
+    fn name(&self, name: &str) -> Name {
+        self.names.name(name, self.settings.key_text(name))
     }
 
     fn to_server(
@@ -426,8 +305,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the secret for long keys. A key whose [text](tower_throttle::store::SharedKey) has more than [100
-    /// bytes](tower_throttle::store::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the
+    /// Sets the secret for long keys. A key whose [text](tower_throttle::limiter::SharedKey) has more than [100
+    /// bytes](tower_throttle::limiter::KeyText::MAX_LEN) is replaced by its hash with this secret. All processes need the
     /// same secret. Without a secret, keys of any length are stored in full.
     pub fn key_secret(mut self, secret: KeySecret) -> Self {
         self.settings.secret = Some(secret);
@@ -443,20 +322,6 @@ impl RedisStoreBuilder {
     /// wait for a `TokenBucket` or a `LeakyBucket`, are always sent.
     pub fn remember_denials(mut self, longest: Duration) -> Self {
         self.settings.remember_denials = longest;
-        self
-    }
-
-    /// Sets the time for which the server keeps a [permit](super::RedisPermits), or a place in the queue for permits,
-    /// without a renewal. The default is ten seconds. Values below 100 ms are raised to 100 ms, and values above one
-    /// day are lowered to one day.
-    ///
-    /// The permits of a process that has failed are free again after this time. A process that cannot reach the server
-    /// for this time, or that is suspended for this time, loses its permits. The time must be at least four times the
-    /// [deadline](Self::deadline). A process renews its permits and places after a third of this time. One trip renews
-    /// up to 256 permits and places of one key.
-    pub fn permit_lease(mut self, lease: Duration) -> Self {
-        let (shortest, longest) = (Duration::from_millis(100), Duration::from_secs(86_400));
-        self.settings.permit_lease = lease.clamp(shortest, longest);
         self
     }
 
@@ -575,80 +440,8 @@ impl Default for Settings {
             slot: None,
             secret: None,
             remember_denials: Duration::from_secs(1),
-            permit_lease: Duration::from_secs(10),
             scripts: true,
         }
-    }
-}
-
-impl<A: KeptAs> MakeStore<A> for RedisStore
-where
-    Self: MakeKept<A, A::Kept>,
-{
-    type Store = <Self as MakeKept<A, A::Kept>>::Store;
-    type Error = RedisError;
-
-    /// Creates the store of a limiter: [`RedisPermits`] for a `Concurrency`, and a [`RedisLimit`]
-    /// for any other algorithm.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the limiter has no name, if another limiter of this store has the same name and another
-    /// algorithm or quota, or if the states of the algorithm cannot be kept in Redis. For a `Concurrency`, also returns
-    /// an error if it has a total or drops the oldest waiter, or if the deadline of calls is longer than a quarter of
-    /// the lease of permits.
-    fn make_store(self, settings: StoreSettings<A>) -> Result<Self::Store, RedisError> {
-        self.make(settings)
-    }
-}
-
-impl<A: StoredAlgorithm> MakeKept<A, AsState> for RedisStore {
-    type Store = RedisLimit<A>;
-
-    fn make(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
-        self.limit(settings, None)
-    }
-}
-
-impl MakeKept<Concurrency, AsPermits> for RedisStore {
-    type Store = RedisPermits;
-
-    /// Creates the store of a limiter. Returns an error also if the algorithm has a total or drops the oldest waiter,
-    /// or if the deadline of calls is longer than a quarter of the lease of permits.
-    fn make(self, settings: StoreSettings<Concurrency>) -> Result<RedisPermits, RedisError> {
-        let StoreSettings { algorithm, name, .. } = settings;
-        let Self { links, settings, names, listener, deadline } = self;
-        let key_text = settings.key_text(name.as_deref().unwrap_or_default());
-        let register = |unit: &str| names.register(name, unit);
-        RedisPermits::new(algorithm, settings.permit_lease, deadline, links, listener, key_text, register)
-    }
-}
-
-impl<A: StoredAlgorithm> MakeStore<A> for WithFallback<A> {
-    type Store = RedisLimit<A>;
-    type Error = RedisError;
-
-    fn make_store(self, settings: StoreSettings<A>) -> Result<RedisLimit<A>, RedisError> {
-        self.store.limit(settings, Some(self.fallback))
-    }
-}
-
-impl MakeStore<TokenBucket> for WithLeases {
-    type Store = LeasedLimit;
-    type Error = RedisError;
-
-    /// Creates the store of a limiter.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the limiter has no name, if another limiter of this store has the same name, but another
-    /// quota or no leases, if a lease has 0 units, or if the bucket needs numbers above 2^53.
-    fn make_store(self, settings: StoreSettings<TokenBucket>) -> Result<LeasedLimit, RedisError> {
-        let Self { store: RedisStore { links, settings: store, names, .. }, units } = self;
-        let StoreSettings { algorithm, name, .. } = settings;
-        let key_text = store.key_text(name.as_deref().unwrap_or_default());
-        let register = |unit: &str| names.register(name, unit);
-        LeasedLimit::new(algorithm, units, store.remember_denials, links, key_text, register)
     }
 }
 

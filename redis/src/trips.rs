@@ -6,13 +6,12 @@
 //! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes
 //! no trips.
 
-use std::borrow::Cow;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
 use std::mem;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -42,16 +41,13 @@ const SET_KEYS: usize = 10;
 /// The trips of a limiter, for all its keys. The limiter's clones and its flights share this value.
 pub(super) struct Trips<A: StoredAlgorithm> {
     links: Links,
-    initial: A,
     plan: RwLock<Arc<Plan<A>>>,
-    is_replaced: AtomicBool,
     /// `true` if scripts decide the calls of each algorithm that has a script.
     scripts: bool,
     /// The keys for which a trip is under way, each with the calls that wait for its next trip.
     flights: DashMap<Arc<str>, Waiting<A>>,
     flights_begun: AtomicU64,
     denials: Denials<A>,
-    name: Registered,
 }
 
 /// A [`Flight`] that is polled by the call that began it. The only call for a key then needs no task, if one trip
@@ -97,8 +93,11 @@ struct Pending<A> {
     /// The time until which the caller waits for the result.
     deadline: Nanos,
     /// `None` if no caller waits for the result.
-    reply: Option<oneshot::Sender<Result<Outcome, RedisError>>>,
+    reply: Option<oneshot::Sender<Reply<A>>>,
 }
+
+/// The reply to a call: its outcome, and the plan by which it was decided.
+type Reply<A> = Result<(Outcome, Arc<Plan<A>>), RedisError>;
 
 /// A call that awaits its result. If the call is dropped after its flight has sent the result, but before the call has
 /// received the result, the charge of the call is undone.
@@ -106,7 +105,7 @@ struct Asked<'a, A: StoredAlgorithm> {
     trips: &'a Arc<Trips<A>>,
     key: &'a Arc<str>,
     operation: Operation<A>,
-    answer: oneshot::Receiver<Result<Outcome, RedisError>>,
+    answer: oneshot::Receiver<Reply<A>>,
     /// The flight of the call, if the call has begun one.
     flight: Option<PolledFlight>,
     runtime: &'a Handle,
@@ -150,23 +149,14 @@ struct Remembered<A: StoredAlgorithm> {
 impl<A: StoredAlgorithm> Trips<A> {
     /// Creates the trips of a limiter. `scripts` is `true` if scripts decide the calls of each algorithm that has a
     /// script.
-    pub(super) fn new(
-        links: Links,
-        plan: Arc<Plan<A>>,
-        scripts: bool,
-        remember_denials: Duration,
-        name: Registered,
-    ) -> Self {
+    pub(super) fn new(links: Links, plan: Arc<Plan<A>>, scripts: bool, remember_denials: Duration) -> Self {
         Self {
             links,
-            initial: plan.algorithm.clone(),
             plan: RwLock::new(plan),
-            is_replaced: AtomicBool::new(false),
             scripts,
             flights: DashMap::new(),
             flights_begun: AtomicU64::default(),
             denials: Denials::new(remember_denials),
-            name,
         }
     }
 
@@ -174,30 +164,27 @@ impl<A: StoredAlgorithm> Trips<A> {
         Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn algorithm(&self) -> Cow<'_, A> {
-        match self.is_replaced.load(Ordering::Acquire) {
-            true => Cow::Owned(self.plan().algorithm.clone()),
-            false => Cow::Borrowed(&self.initial),
-        }
-    }
-
-    /// Replaces the algorithm. If the states of the new algorithm cannot be kept in Redis, the old algorithm stays in
-    /// use, and the error is logged.
-    pub(super) fn replace(&self, algorithm: A) {
-        match Plan::new(algorithm, self.links.any().source(), self.scripts) {
+    /// Replaces the algorithm of the limiter with this name. If the states of the new algorithm cannot be kept in Redis,
+    /// the old algorithm stays in use, and the error is logged.
+    pub(super) fn replace(&self, algorithm: A, name: &Registered) {
+        match self.plan().replaced_by(algorithm, self.links.any().source(), self.scripts) {
             Ok(plan) => {
-                self.name.set(plan.prefix());
+                name.set(plan.prefix());
                 *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
-                self.is_replaced.store(true, Ordering::Release);
                 self.denials.clear();
             }
             Err(error) => log_not_replaced(&error),
         }
     }
 
-    /// Returns the denial of a call if a remembered state denies the call.
-    pub(super) fn known_denial(&self, key: &Arc<str>, call: &Operation<A>) -> Option<Decision> {
-        self.denials.answer(key, &self.plan(), call, self.links.any().now())
+    /// Returns the denial of a call if a remembered state denies the call. `plan` is the present plan.
+    pub(super) fn known_denial(
+        &self,
+        plan: &Arc<Plan<A>>,
+        key: &Arc<str>,
+        call: &Operation<A>,
+    ) -> Option<Decision> {
+        self.denials.answer(key, plan, call, self.links.any().now())
     }
 
     /// Remembers a state that was read at `now` by a request that was sent at `sent`. Does nothing if states were
@@ -226,13 +213,9 @@ impl<A: StoredAlgorithm> Trips<A> {
         self.denials.forget(key);
     }
 
-    /// Sends an operation to the server, and returns its outcome. Returns an error if there is no outcome by the
-    /// deadline.
-    pub(super) async fn ask(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        operation: Operation<A>,
-    ) -> Result<Outcome, RedisError> {
+    /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided. Returns an error
+    /// if there is no outcome by the deadline.
+    pub(super) async fn ask(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>) -> Reply<A> {
         let runtime = RedisError::current_runtime()?;
         let link = &*self.links.route(key).link;
         link.admit(link.now())?;
@@ -316,9 +299,9 @@ impl<A> Pending<A> {
 
     /// Sends the result to the caller. If the caller has dropped the call, and the call was charged, returns the
     /// operation that undoes the charge.
-    fn answer(self, result: Result<Outcome, RedisError>) -> Option<Operation<A>> {
+    fn answer(self, result: Reply<A>) -> Option<Operation<A>> {
         let sent = self.reply?.send(result);
-        let Err(Ok(outcome)) = sent else { return None };
+        let Err(Ok((outcome, _))) = sent else { return None };
         self.operation.undone(&outcome)
     }
 }
@@ -326,11 +309,7 @@ impl<A> Pending<A> {
 impl<A: StoredAlgorithm> Asked<'_, A> {
     /// Returns the result, or `None` if no result was sent before the deadline. A flight that the call has begun ends
     /// by itself at the deadline.
-    async fn answer(
-        &mut self,
-        link: &Link,
-        deadline: Nanos,
-    ) -> Option<Result<Result<Outcome, RedisError>, RecvError>> {
+    async fn answer(&mut self, link: &Link, deadline: Nanos) -> Option<Result<Reply<A>, RecvError>> {
         let Self { flight: Some(flight), answer, .. } = self else {
             return link.until(deadline, &mut self.answer).await;
         };
@@ -342,7 +321,7 @@ impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
     fn drop(&mut self) {
         // If no result was sent yet, the trip detects from now on that the call was dropped.
         self.answer.close();
-        if let Ok(Ok(outcome)) = self.answer.try_recv()
+        if let Ok(Ok((outcome, _))) = self.answer.try_recv()
             && let Some(undo) = self.operation.clone().undone(&outcome)
         {
             self.trips.tell(self.key, undo, self.runtime);
@@ -512,7 +491,8 @@ impl<A: StoredAlgorithm> Flight<A> {
             self.trips.denials.forget(&self.key);
         }
         debug_assert_eq!(batch.len(), outcomes.len(), "{plan:?}");
-        batch.into_iter().zip(outcomes).filter_map(|(call, outcome)| call.answer(Ok(outcome))).collect()
+        let answered = batch.into_iter().zip(outcomes);
+        answered.filter_map(|(call, outcome)| call.answer(Ok((outcome, Arc::clone(plan))))).collect()
     }
 
     /// Decides the calls in one or more round trips. Returns `None` if the server's clock was already past `not_after`,

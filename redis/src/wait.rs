@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dashmap::DashMap;
 use tokio::sync::Mutex;
 
+use super::calls::CountedCall;
 use super::error::RedisError;
 use super::link::Link;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::QueueConfig;
 use tower_throttle::clock::Nanos;
+use tower_throttle::limiter::Decided;
 use tower_throttle::store_support::{is_barred, with_queue_full};
 
 /// The queues of the keys for which calls of this process wait.
@@ -54,48 +56,59 @@ impl QueuedCall<'_> {
     ///
     /// A call that arrives while no call is queued is checked at once, and is queued only if it is denied. So calls
     /// that only await their trips are not queued, and share their trips. A call that arrives while others are queued
-    /// is queued at once, so that it does not overtake them.
-    pub(super) async fn until_decided<T, C, P>(
+    /// is queued at once, so that it does not overtake them. Returns `None` if the limiter is closed while the call is
+    /// queued.
+    pub(super) async fn until_decided<C, P>(
         &self,
+        call: &mut CountedCall<'_>,
         check: impl Fn() -> C,
         peek: impl Fn() -> P,
-    ) -> Result<(Decision, T), RedisError>
+    ) -> Result<Option<Decided>, RedisError>
     where
-        T: Default,
-        C: Future<Output = Result<(Decision, T), RedisError>>,
-        P: Future<Output = Result<Decision, RedisError>>,
+        C: Future<Output = Result<Decided, RedisError>>,
+        P: Future<Output = Result<Decided, RedisError>>,
     {
         let Self { queues, link, key, places, .. } = *self;
         let arrived = link.now();
         let latest = arrived.saturating_add(self.max_wait);
         let mut retry = None;
         if !queues.0.contains_key(key) {
-            let (decision, charged) = check().await?;
-            retry = self.retry(&decision, latest);
+            let decided = check().await?;
+            retry = self.retry(decided.decision(), latest);
             if retry.is_none() {
-                return Ok((decision, charged));
+                return Ok(Some(decided));
             }
         }
         let place = queues.join(key);
         if place.ahead >= places {
             let peeked = peek().await?;
-            let is_in_time = peeked.is_allowed() || self.retry(&peeked, latest).is_some();
-            let denial = denied_behind(peeked);
-            return Ok((if is_in_time { with_queue_full(denial) } else { denial }, T::default()));
+            let is_in_time =
+                peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
+            return Ok(Some(with_decision(peeked, |peeked| match is_in_time {
+                true => with_queue_full(denied_behind(peeked)),
+                false => denied_behind(peeked),
+            })));
         }
-        let Some(_first) = link.until(latest, place.queue.first.lock()).await else {
-            return Ok((denied_behind(peek().await?), T::default()));
+        call.wait();
+        let first = call.unless_closed(link.until(latest, place.queue.first.lock())).await;
+        let Some(first) = first else { return Ok(None) };
+        let Some(_first) = first else {
+            return Ok(Some(with_decision(peek().await?, denied_behind)));
         };
         loop {
-            if let Some(retry) = retry {
-                link.sleep_until(retry).await;
+            if let Some(retry) = retry
+                && call.unless_closed(link.sleep_until(retry)).await.is_none()
+            {
+                return Ok(None);
             }
-            let (decision, charged) = check().await?;
-            retry = self.retry(&decision, latest);
+            let decided = check().await?;
+            retry = self.retry(decided.decision(), latest);
             if retry.is_none() {
                 let waited = link.now().saturating_since(arrived);
-                let decision = if decision.is_allowed() { decision.with_delay(waited) } else { decision };
-                return Ok((decision, charged));
+                return Ok(Some(with_decision(decided, |decision| match decision.is_allowed() {
+                    true => decision.with_delay(waited),
+                    false => decision,
+                })));
             }
         }
     }
@@ -120,6 +133,16 @@ fn denied_behind(peeked: Decision) -> Decision {
     }
     let reset = Nanos::from(peeked.reset_after()).0;
     Decision::deny(peeked.limit(), 0, None, reset).with_unknown_wait(true)
+}
+
+/// Returns the same result of a call, with another decision.
+fn with_decision(decided: Decided, change: impl FnOnce(Decision) -> Decision) -> Decided {
+    let (decision, reservation, info) = decided.into_parts();
+    let decided = Decided::new(change(decision), reservation);
+    match info {
+        Some(info) => decided.with_info(info),
+        None => decided,
+    }
 }
 
 impl WaitQueues {

@@ -1,7 +1,7 @@
 //! What a layer knows of the algorithm of a limiter.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::definition::{Algorithm, holds_requests};
 use super::quota_policy::QuotaPolicy;
@@ -20,18 +20,36 @@ pub struct AlgorithmInfo {
     quotas: Box<[QuotaPolicy]>,
     holds_requests: bool,
     knows_priority: bool,
+    /// `true` if the limiter has or had an algorithm that queues the requests of a layer. All algorithms of a limiter
+    /// share it.
+    may_queue: Arc<AtomicBool>,
 }
 
 impl AlgorithmInfo {
-    /// Creates the value of an algorithm.
+    /// Creates the value of the first algorithm of a limiter.
     pub fn of(algorithm: &impl Algorithm) -> Arc<Self> {
+        Self::with(algorithm, Arc::default())
+    }
+
+    /// Creates the value of the algorithm that replaces the one with this value. The limiter must call this method before
+    /// the new algorithm decides a call, because a layer then asks how long a request may be queued.
+    pub fn replaced_by(&self, algorithm: &impl Algorithm) -> Arc<Self> {
+        Self::with(algorithm, Arc::clone(&self.may_queue))
+    }
+
+    fn with(algorithm: &impl Algorithm, may_queue: Arc<AtomicBool>) -> Arc<Self> {
         let mut quotas = Vec::new();
         algorithm.for_each_policy(&mut |quota| quotas.push(quota));
+        let holds_requests = holds_requests(algorithm);
+        if holds_requests {
+            may_queue.store(true, Ordering::Release);
+        }
         Arc::new(Self {
             generation: LATEST.fetch_add(1, Ordering::Relaxed) + 1,
             quotas: quotas.into(),
-            holds_requests: holds_requests(algorithm),
+            holds_requests,
             knows_priority: knows_priority(algorithm),
+            may_queue,
         })
     }
 
@@ -42,10 +60,17 @@ impl AlgorithmInfo {
     }
 
     /// Returns whether the algorithm [queues the requests of a layer](super::QueueConfig::holds_requests).
-    #[inline]
     #[must_use]
     pub fn holds_requests(&self) -> bool {
         self.holds_requests
+    }
+
+    /// Returns whether the limiter has or had an algorithm that [queues the requests of a
+    /// layer](super::QueueConfig::holds_requests).
+    #[inline]
+    #[must_use]
+    pub fn may_queue(&self) -> bool {
+        self.may_queue.load(Ordering::Acquire)
     }
 
     /// Returns whether the algorithm treats calls with [priority](crate::algorithm#priority) differently from other

@@ -35,10 +35,6 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         }
     }
 
-    pub(crate) fn with(cost: u64, algorithm: Option<&'a A>, priority: bool) -> Self {
-        Self { algorithm, priority, ..Self::new(cost) }
-    }
-
     /// Sets whether the policy of the call is in shadow mode, and the generation of the algorithm that the policy
     /// knows.
     #[inline]
@@ -104,13 +100,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     #[inline]
     #[must_use]
     pub fn knows(&self, info: &AlgorithmInfo) -> bool {
-        self.knows_generation(info.generation())
-    }
-
-    /// Returns whether the caller knows the algorithm of this generation, or does not need it.
-    #[inline]
-    pub(super) fn knows_generation(&self, generation: u64) -> bool {
-        self.known == 0 || self.known == generation
+        self.known == 0 || self.known == info.generation()
     }
 
     /// Returns whether the policy of the call is in shadow mode, so that the layer forwards the call even if it is

@@ -54,7 +54,11 @@ impl<A: Algorithm> Options<A> {
     }
 
     fn attempt(&self) -> Attempt<'_, A> {
-        Attempt::with(self.cost, self.algorithm.as_ref(), self.priority)
+        let mut attempt = Attempt::new(self.cost);
+        if let Some(algorithm) = &self.algorithm {
+            attempt = attempt.with_algorithm(algorithm);
+        }
+        if self.priority { attempt.with_priority() } else { attempt }
     }
 }
 
@@ -63,7 +67,8 @@ impl<A: Algorithm> RateLimiter<A> {
     /// Returns a call of cost 1 for `key`, whose options can then be set. The last method of the chain makes the call.
     ///
     /// The requests of a layer whose [key is missing](crate::key::MissingKey::Shared) have one budget together. A call
-    /// for [`StoreKey::<()>::Missing`](crate::key::StoreKey) uses this budget, so a peek shows it.
+    /// for [`StoreKey::<()>::Missing`](crate::key::StoreKey) uses this budget. So [`Call::peek`] shows it, and
+    /// [`Call::reset`] and [`Call::refund`] change it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -283,6 +288,17 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Releases the units that calls with these options hold. See [`RateLimiter::release`].
     pub fn release(self) {
         self.limiter.release_at(self.limiter.fingerprint(self.key), self.options.attempt());
+    }
+
+    /// Refunds up to as many units as the cost of this call. The other options have no effect. See
+    /// [`RateLimiter::refund`].
+    pub fn refund(self) {
+        self.limiter.refund_at(self.limiter.fingerprint(self.key), self.options.cost);
+    }
+
+    /// Resets the key to the state of a new key. The options have no effect. See [`RateLimiter::reset`].
+    pub fn reset(self) {
+        self.limiter.reset_at(self.limiter.fingerprint(self.key));
     }
 }
 

@@ -6,15 +6,6 @@ use crate::algorithm::Semaphore;
 /// The minimum and the maximum number of shared buckets, as base-2 logarithms.
 const SHARED_BITS: (u32, u32) = (8, 16);
 
-/// The options of a limiter whose state is in memory, as set in a [`Builder`](crate::limiter::Builder).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MemoryOptions {
-    pub(super) max_keys: usize,
-    pub(super) max_queued: Option<usize>,
-    pub(super) on_close: OnClose,
-    pub(super) on_full: OnFull,
-}
-
 /// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0
 /// are always allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,9 +82,8 @@ pub(super) struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// Creates the settings of a limiter with these options, in which `max_queued` calls may be queued.
-    pub(super) fn new(options: MemoryOptions, max_queued: u64) -> Self {
-        let MemoryOptions { max_keys, on_close, on_full, .. } = options;
+    /// Creates the settings of a limiter of at most `max_keys` keys, in which `max_queued` calls may be queued.
+    pub(super) fn new(max_keys: usize, max_queued: u64, on_close: OnClose, on_full: OnFull) -> Self {
         Self { waiting: Semaphore::new(max_queued), on_close, on_full, shared_bits: shared_bits(max_keys) }
     }
 

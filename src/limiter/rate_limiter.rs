@@ -11,7 +11,7 @@ use super::contract::{Acquired, Limiter, LimiterFor, Settles};
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
-use super::options::{MemoryOptions, OnClose, OnFull};
+use super::options::{OnClose, OnFull, StoreConfig};
 use super::queue::{Enqueued, Fate, Judged, QueueView};
 use super::reservation::{Denied, Permit, Reservation};
 use super::shard::Shard;
@@ -113,7 +113,10 @@ pub struct Builder<A> {
     algorithm: A,
     clock: AnyClock,
     name: Option<String>,
-    options: MemoryOptions,
+    max_keys: usize,
+    max_queued: Option<usize>,
+    on_close: OnClose,
+    on_full: OnFull,
 }
 
 impl<A: Algorithm> RateLimiter<A> {
@@ -243,7 +246,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(logins.peek("user:42").remaining(), 5);
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.table.refund(self.fingerprint(key), cost);
+        self.refund_at(self.fingerprint(key), cost);
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
@@ -261,7 +264,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(limiter.check("user:42").is_allowed());
     /// ```
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        self.table.reset(self.fingerprint(key));
+        self.reset_at(self.fingerprint(key));
     }
 }
 
@@ -484,7 +487,7 @@ impl<A: Algorithm> RateLimiter<A> {
                 let permit = holds.filter(|_| decision.is_allowed());
                 (decision, permit.map(|algorithm| permit_for(table, location, algorithm, call.cost())))
             }
-            None => (self.deny_without_room(call).0, None),
+            None => (self.deny_without_room(key, call).0, None),
         };
         Permit::decided(decision, permit.unwrap_or_default())
     }
@@ -499,12 +502,22 @@ impl<A: Algorithm> RateLimiter<A> {
         }
     }
 
+    /// Refunds units of the key. See [`refund`](Self::refund).
+    pub(super) fn refund_at(&self, key: Fingerprint, cost: u64) {
+        self.table.refund(key, cost);
+    }
+
+    /// Resets the key. See [`reset`](Self::reset).
+    pub(super) fn reset_at(&self, key: Fingerprint) {
+        self.table.reset(key);
+    }
+
     /// Charges the call, queues it, or denies it. See [`LimiterFor::acquire`].
     #[inline]
     pub(super) fn acquire_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         let table = &*self.table;
         if call.has_priority() {
-            table.log_ignored_priority(call.algorithm());
+            table.heeds_priority(call.algorithm());
         }
         let now = table.clock().now();
         let shard = table.of(key);
@@ -540,7 +553,7 @@ impl<A: Algorithm> RateLimiter<A> {
         table.calls().add_decision(&decision, call.is_in_shadow());
         shard.keep_denial(key, &call, &existing, &decision, table.clock());
         let reserves = call.wants_reservation() && decision.is_allowed();
-        if call.knows_generation(existing.generation()) && !reserves {
+        if call.knows(existing.info()) && !reserves {
             return Acquired::Ready(decision, Reservation::default());
         }
         let (charged_at, info) = (algorithm.last_update(existing.state), Arc::clone(existing.info()));
@@ -567,7 +580,7 @@ impl<A: Algorithm> RateLimiter<A> {
             table.calls().add_decision(&decision, false);
             decision
         });
-        checked.unwrap_or_else(|| self.deny_without_room(call).0)
+        checked.unwrap_or_else(|| self.deny_without_room(key, call).0)
     }
 
     /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone.
@@ -594,7 +607,7 @@ impl<A: Algorithm> RateLimiter<A> {
             (entered, location, holds, settles.then(|| entry.last_update()), info)
         });
         let Some((outcome, location, holds, charged_at, info)) = outcome else {
-            let (denial, info) = self.deny_without_room(call);
+            let (denial, info) = self.deny_without_room(key, call);
             return Acquired::by(&info, &call, denial, Reservation::default());
         };
         let held = match (holds, charged_at) {
@@ -668,11 +681,11 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Denies a call because there is no room for its key, and counts the call. Also returns the info of the algorithm.
     #[cold]
-    fn deny_without_room(&self, call: Attempt<'_, A>) -> (Decision, Arc<AlgorithmInfo>) {
-        let (algorithm, info) = self.table.current();
-        let denial = Decision::table_full(call.algorithm().unwrap_or(&algorithm).policy().quota);
+    fn deny_without_room(&self, key: Fingerprint, call: Attempt<'_, A>) -> (Decision, Arc<AlgorithmInfo>) {
+        let shard = self.table.of(key).lock();
+        let denial = Decision::table_full(shard.algorithm(call.algorithm()).policy().quota);
         self.table.calls().add_decision(&denial, call.is_in_shadow());
-        (denial, info)
+        (denial, Arc::clone(shard.info()))
     }
 }
 
@@ -750,13 +763,15 @@ impl<A: Algorithm> Builder<A> {
 
 impl<A: Algorithm> Builder<A> {
     fn new(algorithm: A) -> Self {
-        let options = MemoryOptions {
+        Self {
+            algorithm,
+            clock: AnyClock::default(),
+            name: None,
             max_keys: DEFAULT_MAX_KEYS,
             max_queued: None,
             on_close: OnClose::default(),
             on_full: OnFull::default(),
-        };
-        Self { algorithm, clock: AnyClock::default(), name: None, options }
+        }
     }
 
     /// Sets the maximum number of keys that are kept. The default is 100,000. A maximum of 0 is raised to 1.
@@ -764,7 +779,7 @@ impl<A: Algorithm> Builder<A> {
     /// The docs of [`RateLimiter`] describe the [memory](RateLimiter#memory) that the keys take, and [how large
     /// `max_keys` should be](RateLimiter#how-large-max_keys-should-be).
     pub fn max_keys(mut self, max_keys: usize) -> Self {
-        self.options.max_keys = max_keys;
+        self.max_keys = max_keys;
         self
     }
 
@@ -784,7 +799,7 @@ impl<A: Algorithm> Builder<A> {
     /// assert_eq!(limiter.stats().calls.table_full, 1);
     /// ```
     pub fn on_full(mut self, on_full: OnFull) -> Self {
-        self.options.on_full = on_full;
+        self.on_full = on_full;
         self
     }
 
@@ -802,14 +817,14 @@ impl<A: Algorithm> Builder<A> {
     /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection
     /// of the call take memory as well.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
-        self.options.max_queued = Some(max_queued);
+        self.max_queued = Some(max_queued);
         self
     }
 
     /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close). The default is
     /// [`OnClose::Reject`].
     pub fn on_close(mut self, on_close: OnClose) -> Self {
-        self.options.on_close = on_close;
+        self.on_close = on_close;
         self
     }
 
@@ -817,18 +832,21 @@ impl<A: Algorithm> Builder<A> {
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
-        let Self { algorithm, clock, name, options } = self;
-        let max_queued = options.max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
-        RateLimiter { table: Arc::new(Table::new(algorithm, clock, name, options, max_queued)) }
+        let Self { algorithm, clock, name, max_keys, max_queued, on_close, on_full } = self;
+        let max_queued = max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
+        let config = StoreConfig::new(max_keys, max_queued, on_close, on_full);
+        RateLimiter { table: Arc::new(Table::new(algorithm, clock, name, max_keys, config)) }
     }
 }
 
 /// Logs each window of the algorithm whose quota has a burst, which a window ignores. `limiter` is the limiter's name.
-fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
+pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
     algorithm.for_each_policy(&mut |window| {
         if window.ignores_burst() {
+            // The target is that of the events of layers, as it was when one module logged all of them.
             #[cfg(feature = "tracing")]
             tracing::warn!(
+                target: "tower_throttle::observe",
                 limiter,
                 "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
                 window.quota,

@@ -10,7 +10,7 @@ use super::attempt::Attempt;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
 use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
-use super::options::{MemoryOptions, OnFull, StoreConfig};
+use super::options::{OnFull, StoreConfig};
 use super::queue::{Arrival, PollTurn, Preview};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
@@ -34,6 +34,8 @@ pub(super) struct Table<A: Algorithm> {
     /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
     current: RwLock<(A, Arc<AlgorithmInfo>)>,
     name: Option<String>,
+    /// `true` if the current algorithm treats calls with priority differently from other calls.
+    knows_priority: AtomicBool,
     /// `true` once a warning of a call with priority was logged.
     ignored_priority: AtomicBool,
     seed: HashSeed,
@@ -69,26 +71,26 @@ pub(super) enum Settled {
 }
 
 impl<A: Algorithm> Table<A> {
-    /// Creates a table with these options, in which `max_queued` calls may be queued.
+    /// Creates a table of at most `max_keys` keys.
     pub(super) fn new(
         algorithm: A,
         clock: AnyClock,
         name: Option<String>,
-        options: MemoryOptions,
-        max_queued: u64,
+        max_keys: usize,
+        config: StoreConfig,
     ) -> Self {
-        let MemoryOptions { max_keys, on_full, .. } = options;
         let info = AlgorithmInfo::of(&algorithm);
         Self {
             keys: Shards::for_keys(max_keys, &algorithm, &info),
             shared: SharedBuckets::new(&algorithm, &info),
-            room: Room::new(max_keys, on_full, &algorithm, clock.now()),
+            room: Room::new(max_keys, config.on_full(), &algorithm, clock.now()),
+            knows_priority: AtomicBool::new(info.knows_priority()),
             current: RwLock::new((algorithm, info)),
             name,
             ignored_priority: AtomicBool::new(false),
             seed: HashSeed::random(),
             clock,
-            config: StoreConfig::new(options, max_queued),
+            config,
             calls: Arc::default(),
         }
     }
@@ -104,24 +106,25 @@ impl<A: Algorithm> Table<A> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    /// Returns the current algorithm and its info.
-    pub(super) fn current(&self) -> (A, Arc<AlgorithmInfo>) {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Returns the name of the limiter, if one was set.
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Logs the first call with priority whose algorithm ignores priority. `tier` is the algorithm that the call chose.
+    /// Returns whether the algorithm of a call with priority treats such calls differently from other calls. `tier` is
+    /// the algorithm that the call chose. Logs the first call whose algorithm does not.
+    ///
+    /// Takes no lock, because each call with priority asks, also during a replacement. The caller must hold no lock.
     #[cold]
-    pub(super) fn log_ignored_priority(&self, tier: Option<&A>) {
-        if !tier.map_or_else(|| self.info().knows_priority(), knows_priority)
-            && !self.ignored_priority.swap(true, Ordering::Relaxed)
-        {
+    pub(super) fn heeds_priority(&self, tier: Option<&A>) -> bool {
+        let heeds = tier.map_or_else(|| self.knows_priority.load(Ordering::Relaxed), knows_priority);
+        let is_settled = heeds
+            || self.ignored_priority.load(Ordering::Relaxed)
+            || self.ignored_priority.swap(true, Ordering::Relaxed);
+        if !is_settled {
             warn_of_priority(self.name());
         }
+        heeds
     }
 
     /// Returns the fingerprint of a key.
@@ -419,13 +422,14 @@ impl<A: Algorithm> Table<A> {
     /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, algorithm: A) -> Wakers {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let info = AlgorithmInfo::of(&algorithm);
+        let info = current.1.replaced_by(&algorithm);
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
             shard.replace((&algorithm, &info), one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);
+        self.knows_priority.store(info.knows_priority(), Ordering::Relaxed);
         *current = (algorithm, info);
         wake
     }
@@ -639,7 +643,9 @@ impl<A: Algorithm> SharedBuckets<A> {
 /// Logs that a call has priority on a limit that ignores priority. `name` is the name of the limiter.
 #[cfg(feature = "tracing")]
 fn warn_of_priority(name: Option<&str>) {
+    // The target is that of the events of layers, as it was when one module logged all of them.
     tracing::warn!(
+        target: "tower_throttle::observe",
         limiter = name,
         "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window (said \
          once)"

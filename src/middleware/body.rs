@@ -13,6 +13,9 @@ pin_project! {
     ///
     /// The trailers and errors of the inner service's body are passed on. `Default` creates an empty body for any type
     /// `B`. If the call has a permit, the body holds the permit until the body ends, fails or is dropped.
+    ///
+    /// In an axum app, [`axum_body`](crate::RateLimitLayer::axum_body) makes all bodies `axum::body::Body`. Use it if a
+    /// compiler error says that it expected or found `Response<ResponseBody<Body>>`.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -31,13 +34,10 @@ pin_project! {
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body }, permit: Permit::default() }
-    }
-
-    pub(super) fn holding(mut self, permit: Permit) -> Self {
-        self.permit = permit;
-        self
+    /// Creates the body of an admitted call. The permit is empty if the call has none.
+    #[inline]
+    pub(super) fn inner(body: B, permit: Permit) -> Self {
+        Self { kind: Kind::Inner { body }, permit }
     }
 
     pub(super) fn full(bytes: Bytes) -> Self {
@@ -54,19 +54,23 @@ impl<B> ResponseBody<B> {
 /// implements the trait.
 #[diagnostic::on_unimplemented(
     message = "a service with the body type `{B}` cannot be limited with the body `{Self}`",
-    note = "`same_body` is for services whose body is axum's `Body`, such as a `Router` or a handler"
+    note = "with `axum_body`, the service's body must be an `http_body::Body<Data = Bytes>` that is `Send` and `'static`"
 )]
 pub trait OuterBody<B> {
     #[doc(hidden)]
     type Body;
 
-    /// Converts the response body of an admitted call.
+    /// The body type that a function can give to a rejection, besides text and bytes.
     #[doc(hidden)]
-    fn admitted(body: B) -> Self::Body;
+    type Custom;
+
+    /// Converts the response body of an admitted call. The permit is empty if the call has none.
+    #[doc(hidden)]
+    fn admitted(body: B, permit: Permit) -> Self::Body;
 
     /// Converts the body of a rejection.
     #[doc(hidden)]
-    fn rejected(body: ResponseBody<B>) -> Self::Body;
+    fn rejected(body: ResponseBody<Self::Custom>) -> Self::Body;
 
     /// Returns a body that holds `permit` until the body ends, fails or is dropped.
     #[doc(hidden)]
@@ -79,10 +83,11 @@ pub struct WrapBody;
 
 impl<B> OuterBody<B> for WrapBody {
     type Body = ResponseBody<B>;
+    type Custom = B;
 
     #[inline]
-    fn admitted(body: B) -> ResponseBody<B> {
-        ResponseBody::inner(body)
+    fn admitted(body: B, permit: Permit) -> ResponseBody<B> {
+        ResponseBody::inner(body, permit)
     }
 
     #[inline]
@@ -90,24 +95,32 @@ impl<B> OuterBody<B> for WrapBody {
         body
     }
 
-    fn holding(body: ResponseBody<B>, permit: Permit) -> ResponseBody<B> {
-        body.holding(permit)
+    fn holding(mut body: ResponseBody<B>, permit: Permit) -> ResponseBody<B> {
+        body.permit = permit;
+        body
     }
 }
 
-/// The limited service has the body type of the inner service. Created by
-/// [`HttpResponder::same_body`](super::HttpResponder::same_body).
+/// Every body becomes axum's. Created by [`HttpResponder::axum_body`](super::HttpResponder::axum_body).
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SameBody;
+pub struct AxumBody;
 
 #[cfg(feature = "axum")]
-impl OuterBody<axum::body::Body> for SameBody {
+impl<B> OuterBody<B> for AxumBody
+where
+    B: Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + 'static,
+{
     type Body = axum::body::Body;
+    type Custom = axum::body::Body;
 
     #[inline]
-    fn admitted(body: axum::body::Body) -> axum::body::Body {
-        body
+    fn admitted(body: B, permit: Permit) -> axum::body::Body {
+        match permit.is_empty() {
+            // If `body` is axum's body already, `new` returns it as it is.
+            true => axum::body::Body::new(body),
+            false => axum::body::Body::new(ResponseBody::inner(body, permit)),
+        }
     }
 
     fn rejected(body: ResponseBody<axum::body::Body>) -> axum::body::Body {
@@ -118,7 +131,7 @@ impl OuterBody<axum::body::Body> for SameBody {
     }
 
     fn holding(body: axum::body::Body, permit: Permit) -> axum::body::Body {
-        axum::body::Body::new(ResponseBody::inner(body).holding(permit))
+        axum::body::Body::new(ResponseBody::inner(body, permit))
     }
 }
 
@@ -184,7 +197,7 @@ mod tests {
         assert_eq!(full.frame().await.unwrap().unwrap().into_data().unwrap(), "four");
         assert!(full.is_end_stream() && full.frame().await.is_none());
 
-        let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"inner")));
+        let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"inner")), Permit::default());
         assert_eq!(inner.size_hint().exact(), Some(5));
         assert_eq!(inner.collect().await.unwrap().to_bytes(), "inner");
     }

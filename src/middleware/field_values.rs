@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
 use crate::algorithm::QuotaPolicy;
@@ -38,7 +37,7 @@ pub(super) fn policy(name: &str, policy: QuotaPolicy) -> HeaderValue {
         // A concurrency limit has no window, because a unit becomes available when a call ends.
         true => format!("{name};q={quota};qu=\"concurrent-requests\""),
     };
-    value(text.into_bytes())
+    value(text.as_bytes())
 }
 
 /// Returns the start of an item of `RateLimit`, up to the number of the remaining units.
@@ -46,33 +45,38 @@ pub(super) fn item_start(name: &str) -> String {
     format!("{};r=", name_item(name))
 }
 
-/// Returns an item of `RateLimit`. `start` is the result of [`item_start`].
-pub(super) fn item(start: &str, remaining: u64, window: Option<Duration>) -> HeaderValue {
-    // The end of the item is written backwards. It consists of two numbers of at most 15 digits, and `;t=` between
-    // them.
-    let (mut end, mut at) = ([0; 33], 33);
+/// Returns an item of `RateLimit`. `start` is the result of [`item_start`], and `window` is in seconds.
+pub(super) fn item(start: &str, remaining: u64, window: Option<u64>) -> HeaderValue {
+    // The item is written backwards. It ends with two numbers of at most 15 digits, and `;t=` between them.
+    let mut text = [0; SHORT_START + 33];
+    let mut at = text.len();
     if let Some(window) = window {
-        at = write_digits(&mut end[..at], seconds(window).min(MAX_INTEGER));
-        at -= 3;
-        end[at..at + 3].copy_from_slice(b";t=");
+        at = write_digits(&mut text, at, window.min(MAX_INTEGER)) - 3;
+        text[at..at + 3].copy_from_slice(b";t=");
     }
-    at = write_digits(&mut end[..at], remaining.min(MAX_INTEGER));
-    // The capacity is exact, so that the vector becomes the header value without another copy.
-    let mut text = Vec::with_capacity(start.len() + end.len() - at);
-    text.extend_from_slice(start.as_bytes());
-    text.extend_from_slice(&end[at..]);
-    value(text)
+    at = write_digits(&mut text, at, remaining.min(MAX_INTEGER));
+    match at.checked_sub(start.len()) {
+        Some(begin) => {
+            text[begin..at].copy_from_slice(start.as_bytes());
+            value(&text[begin..])
+        }
+        None => value(&[start.as_bytes(), &text[at..]].concat()),
+    }
 }
+
+/// The length of the start of an item up to which the whole item is written without a second buffer.
+const SHORT_START: usize = 31;
 
 /// Returns the value of a header field that consists of a number. Makes one allocation.
 pub(super) fn number(number: u64) -> HeaderValue {
     let mut digits = [0; 20];
-    let at = write_digits(&mut digits, number);
-    value(digits[at..].to_vec())
+    let at = write_digits(&mut digits, 20, number);
+    value(&digits[at..])
 }
 
-pub(super) fn value(text: Vec<u8>) -> HeaderValue {
-    match HeaderValue::from_maybe_shared(Bytes::from(text)) {
+/// Returns the value of a header field with this text, which is printable.
+pub(super) fn value(text: &[u8]) -> HeaderValue {
+    match HeaderValue::from_bytes(text) {
         Ok(value) => value,
         Err(_) => unreachable!("names are printable, and so is the rest"),
     }
@@ -101,8 +105,13 @@ pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Returns the value of `Retry-After`: whole seconds, rounded up, at least 1.
 pub(super) fn retry_after(span: Duration) -> HeaderValue {
-    let span = span.min(MAX_RETRY_AFTER);
-    match seconds(span) {
+    retry_after_seconds(seconds(span.min(MAX_RETRY_AFTER)))
+}
+
+/// Returns the value of `Retry-After` for a number of seconds.
+#[inline]
+pub(super) fn retry_after_seconds(seconds: u64) -> HeaderValue {
+    match seconds {
         // Short waits are the common case. Their values are parts of a static string.
         short @ 1..1_000 => {
             let leading_zeros = usize::from(short < 100) + usize::from(short < 10);
@@ -137,28 +146,29 @@ pub(super) fn retry_after_millis(span: Duration) -> HeaderValue {
     number(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
-/// The numbers from 00 to 99, one after another.
-const TWO_DIGITS: &str = "00010203040506070809\
-    10111213141516171819202122232425262728293031323334353637383940414243444546474849\
-    50515253545556575859606162636465666768697071727374757677787980818283848586878889\
-    90919293949596979899";
+/// The numbers from 00 to 99.
+static TWO_DIGITS: [[u8; 2]; 100] = {
+    let (mut pairs, mut number) = ([[0; 2]; 100], 0);
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+};
 
-/// Writes a number in decimal digits at the end of `buffer`. Returns the index of the first digit.
-fn write_digits(buffer: &mut [u8], mut number: u64) -> usize {
-    let mut at = buffer.len();
-    while number >= 100 {
-        let pair = 2 * (number % 100) as usize;
-        number /= 100;
+/// Writes a number in decimal digits into `buffer`, up to the index `end`. Returns the index of the first digit.
+#[inline]
+fn write_digits<const N: usize>(buffer: &mut [u8; N], end: usize, mut number: u64) -> usize {
+    let mut at = end;
+    while number >= 10 {
         at -= 2;
-        buffer[at..at + 2].copy_from_slice(&TWO_DIGITS.as_bytes()[pair..pair + 2]);
+        buffer[at..at + 2].copy_from_slice(&TWO_DIGITS[(number % 100) as usize]);
+        number /= 100;
     }
-    if number >= 10 {
+    if number > 0 || at == end {
         at -= 1;
-        buffer[at] = b'0' + (number % 10) as u8;
-        number /= 10;
+        buffer[at] = b'0' + number as u8;
     }
-    at -= 1;
-    buffer[at] = b'0' + number as u8;
     at
 }
 
@@ -170,8 +180,24 @@ mod tests {
     fn names_are_escaped_and_numbers_fit() {
         let field = policy(r#"a"b\c"#, QuotaPolicy::new(u64::MAX, Duration::from_nanos(1)));
         assert_eq!(field, r#""a\"b\\c";q=999999999999999;w=1"#);
-        let field = item(&item_start("x"), u64::MAX, Some(Duration::MAX));
+        let field = item(&item_start("x"), u64::MAX, Some(u64::MAX));
         assert_eq!(field, r#""x";r=999999999999999;t=999999999999999"#);
+    }
+
+    #[test]
+    fn an_item_begins_with_its_name_however_long_it_is() {
+        for length in (1..60).chain([256]) {
+            let name = "x".repeat(length);
+            for (remaining, window) in [(0, 1), (7, 60), (u64::MAX, u64::MAX)] {
+                let [left, time] = [remaining, window].map(clamp_integer);
+                let start = item_start(&name);
+                assert_eq!(
+                    item(&start, remaining, Some(window)),
+                    format!("\"{name}\";r={left};t={time}").as_str()
+                );
+                assert_eq!(item(&start, remaining, None), format!("\"{name}\";r={left}").as_str());
+            }
+        }
     }
 
     #[test]
@@ -183,7 +209,7 @@ mod tests {
     fn digits_are_those_of_the_number() {
         for number in (0..1_002).chain([9_999, 10_000, 1_234_567, MAX_INTEGER, u64::MAX]) {
             let mut buffer = [b'x'; 24];
-            let at = write_digits(&mut buffer, number);
+            let at = write_digits(&mut buffer, 24, number);
             assert_eq!(buffer[at..], *number.to_string().as_bytes());
             assert!(buffer[..at].iter().all(|byte| *byte == b'x'));
             assert_eq!(super::number(number), number.to_string().as_str());

@@ -1,8 +1,8 @@
 //! The part of a policy that has the same type for all policies: the name, the settings and the counters.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use super::names::PolicyNames;
 use super::shadow::Shadow;
@@ -12,6 +12,7 @@ use crate::error::BoxError;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
 use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
+use crate::sys::lock::SpinLock;
 
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
@@ -19,6 +20,8 @@ pub struct PolicyInfo {
     /// The generation of the algorithm with these names.
     generation: u64,
     replaced: ReplacedNames,
+    /// `false` if the policy limits no requests.
+    is_enabled: bool,
     missing: MissingKey,
     on_store_error: OnStoreError,
     shadow: Option<Shadow>,
@@ -39,8 +42,9 @@ impl PolicyInfo {
     pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
         Self {
             generation: algorithm.generation(),
-            replaced: ReplacedNames::new(&algorithm),
+            replaced: ReplacedNames::new(),
             names: PolicyNames::unnamed(algorithm),
+            is_enabled: true,
             missing: MissingKey::default(),
             on_store_error: OnStoreError::default(),
             shadow: None,
@@ -64,7 +68,7 @@ impl PolicyInfo {
     }
 
     pub(super) fn names_mut(&mut self) -> &mut PolicyNames {
-        self.replaced = ReplacedNames::new(self.names.algorithm());
+        self.replaced = ReplacedNames::new();
         &mut self.names
     }
 
@@ -99,7 +103,17 @@ impl PolicyInfo {
     /// Returns whether a request can be queued.
     #[inline]
     pub(super) fn may_queue(&self) -> bool {
-        self.is_tiered || self.replaced.holds_requests.load(Ordering::Relaxed)
+        self.is_tiered || self.names.algorithm().may_queue()
+    }
+
+    pub(super) fn set_enabled(&mut self, is_enabled: bool) {
+        self.is_enabled = is_enabled;
+    }
+
+    /// Returns whether the policy limits requests. Otherwise, it needs no keys and counts nothing.
+    #[inline]
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled
     }
 
     pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
@@ -248,7 +262,8 @@ impl Clone for PolicyInfo {
         Self {
             names: self.names.clone(),
             generation: self.generation,
-            replaced: ReplacedNames::new(self.names.algorithm()),
+            replaced: ReplacedNames::new(),
+            is_enabled: self.is_enabled,
             missing: self.missing,
             on_store_error: self.on_store_error,
             shadow: self.shadow.clone(),
@@ -273,24 +288,17 @@ impl fmt::Debug for PolicyInfo {
 struct ReplacedNames {
     /// `true` once `names` is set.
     is_set: AtomicBool,
-    /// `true` if the latest algorithm queues the requests of a layer.
-    holds_requests: AtomicBool,
-    names: RwLock<Option<Arc<PolicyNames>>>,
+    names: SpinLock<Option<Arc<PolicyNames>>>,
 }
 
 impl ReplacedNames {
-    /// Creates the value of a policy whose limiter has this algorithm.
-    fn new(algorithm: &AlgorithmInfo) -> Self {
-        Self {
-            is_set: AtomicBool::new(false),
-            holds_requests: AtomicBool::new(algorithm.holds_requests()),
-            names: RwLock::new(None),
-        }
+    fn new() -> Self {
+        Self { is_set: AtomicBool::new(false), names: SpinLock::new(None) }
     }
 
     fn latest(&self) -> Option<Arc<PolicyNames>> {
         match self.is_set.load(Ordering::Acquire) {
-            true => self.names.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            true => self.names.lock().clone(),
             false => None,
         }
     }
@@ -304,10 +312,9 @@ impl ReplacedNames {
             return names;
         }
         let names = Arc::new(first.replaced(algorithm));
-        let mut latest = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.names.lock();
         if latest.as_ref().is_none_or(|latest| generation(latest) < algorithm.generation()) {
             *latest = Some(Arc::clone(&names));
-            self.holds_requests.store(algorithm.holds_requests(), Ordering::Relaxed);
             self.is_set.store(true, Ordering::Release);
         }
         names

@@ -10,6 +10,7 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use super::info::PolicyInfo;
+use super::names::PolicyNames;
 use super::outcome::{Outcome, limited};
 use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict};
 use crate::key::KeyError;
@@ -43,19 +44,22 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
     /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
     /// limiters of this kind decide such policies together with the others. Returns the error of the extractor if a
-    /// policy rejects the request because of its key.
+    /// policy rejects the request because of its key. `known` are the names for the algorithms that the policies know.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
+        known: KnownNames<'_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, Self::Kind>,
     ) -> Result<(), KeyError>;
 
-    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy.
+    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy. `known` are
+    /// the names for the algorithms that the policies knew.
     fn finish(
         &self,
         infos: &[PolicyInfo],
+        known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
         outcomes: &mut JointOutcomes,
     );
@@ -70,6 +74,10 @@ pub trait JointPolicy<Req>: PolicyCount {
 
 /// The parts of policies in a joint decision.
 pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
+
+/// For each policy, the names for the latest algorithm that it knows, or `None` for its first names. Empty if no
+/// algorithm was replaced.
+pub(super) type KnownNames<'n> = &'n [Option<Arc<PolicyNames>>];
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
 pub(super) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
@@ -96,18 +104,20 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
+        known: KnownNames<'_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, P::Kind>,
     ) -> Result<(), KeyError> {
         let (infos, others) = infos.split_at(P::COUNT);
-        let first = self.0.gather(infos, request, max_wait, parts);
+        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
+        let first = self.0.gather(infos, known, request, max_wait, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
         // The second policy is asked even if the request has no key for the first. If the second policy forbids the
         // caller, its error replaces that of the first policy.
-        match self.1.gather(others, request, max_wait, parts) {
+        match self.1.gather(others, others_known, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
         }
@@ -116,13 +126,15 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     fn finish(
         &self,
         infos: &[PolicyInfo],
+        known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
         outcomes: &mut JointOutcomes,
     ) {
         let (infos, others) = infos.split_at(P::COUNT);
+        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
         let (first, second) = decided.split_at_mut(P::COUNT);
-        self.0.finish(infos, first, outcomes);
-        self.1.finish(others, second, outcomes);
+        self.0.finish(infos, known, first, outcomes);
+        self.1.finish(others, others_known, second, outcomes);
     }
 
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
@@ -148,16 +160,18 @@ impl<P, Q> And<P, Q> {
         infos: &[PolicyInfo],
         request: &Req,
         mut decided: AllDecisions,
+        asked: &Asked,
         outcomes: &mut JointOutcomes,
     ) -> Verdict
     where
         Self: JointPolicy<Req>,
     {
-        self.finish(infos, &mut decided, outcomes);
+        self.finish(infos, &asked.known, &mut decided, outcomes);
         let is_allowed = |outcome: &Outcome| outcome.is_shadow() || outcome.decision().is_allowed();
         let is_admitted = outcomes.iter().flatten().all(is_allowed);
         count(infos, outcomes, is_admitted);
         if !is_admitted {
+            count_undecided(infos, outcomes, &asked.is_limited);
             return Err(RejectReason::Denied);
         }
         self.decide_shadows(infos, request, outcomes);
@@ -176,14 +190,25 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         max_wait: Option<Duration>,
         outcomes: &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
+        let known = match infos.iter().any(PolicyInfo::is_replaced) {
+            true => infos.iter().map(PolicyInfo::replaced_names).collect(),
+            false => Few::new(),
+        };
         let mut parts = Few::new();
-        if let Err(error) = self.gather(infos, request, max_wait, &mut parts) {
+        if let Err(error) = self.gather(infos, &known, request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            outcomes[at] = Some(Outcome::new(decision, false, Reservation::default()));
+            let outcome = outcomes[at].insert(Outcome::new(decision, false, Reservation::default()));
+            if let Some(Some(names)) = known.get(at) {
+                outcome.set_names(Arc::clone(names));
+            }
         });
+        let asked = |queued| {
+            let is_limited = parts.iter().map(Option::is_some).collect();
+            Asked { queued, is_limited, known }
+        };
         match outcome {
             JointOutcome::Reported(is_admitted) => {
                 count(infos, outcomes, is_admitted);
@@ -195,14 +220,15 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             }
             JointOutcome::Ready(decided) => {
                 outcomes.clear();
-                Progress::Ready(self.verdict(infos, request, decided, outcomes))
+                Progress::Ready(self.verdict(infos, request, decided, &asked(Few::new()), outcomes))
             }
             JointOutcome::Pending(wait, queued) => {
                 outcomes.clear();
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
-                let limited = infos.iter().zip(&parts).filter(|(_, part)| part.is_some());
-                let undecided: Few<_> = limited.map(|(info, _)| Arc::clone(info.calls())).collect();
-                Progress::Pending(JointPolicyWait { wait, queued, undecided: Undecided::new(undecided) })
+                let asked = asked(queued);
+                let limited = infos.iter().zip(&asked.is_limited).filter(|(_, is_limited)| **is_limited);
+                let undecided = Undecided::new(limited.map(|(info, _)| Arc::clone(info.calls())).collect());
+                Progress::Pending(JointPolicyWait { wait, asked, undecided })
             }
         }
     }
@@ -211,7 +237,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         &self,
         infos: &[PolicyInfo],
         request: &Req,
-        (waited, queued): (Result<AllDecisions, <P::Kind as JointKind>::Error>, Few<usize>),
+        (waited, asked): (Result<AllDecisions, <P::Kind as JointKind>::Error>, Asked),
         outcomes: &mut JointOutcomes,
     ) -> Verdict {
         let decided = match waited {
@@ -223,11 +249,12 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
         for (at, (info, one)) in infos.iter().zip(&decided).enumerate() {
-            if !queued.contains(&at) && one.as_ref().is_some_and(|one| one.decided.decision().is_delayed()) {
+            let is_delayed = || one.as_ref().is_some_and(|one| one.decided.decision().is_delayed());
+            if !asked.queued.contains(&at) && is_delayed() {
                 info.calls().add(CallOutcome::Queued);
             }
         }
-        self.verdict(infos, request, decided, outcomes)
+        self.verdict(infos, request, decided, &asked, outcomes)
     }
 
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
@@ -254,25 +281,45 @@ fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) 
     }
 }
 
+/// Counts a request that was denied in each policy that has no outcome because it was not asked.
+fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_limited: &[bool]) {
+    for ((info, outcome), is_limited) in infos.iter().zip(outcomes).zip(is_limited) {
+        // In shadow mode, a policy has no part in the denial.
+        if *is_limited && outcome.is_none() && !info.is_in_shadow() {
+            info.calls().add(CallOutcome::DeniedByOthers);
+        }
+    }
+}
+
+/// What is remembered of a request while it waits for a joint decision.
+#[derive(Debug, Default)]
+pub struct Asked {
+    /// The policies in whose queues the request was counted already.
+    queued: Few<usize>,
+    /// For each policy, whether it limits the request.
+    is_limited: Few<bool>,
+    /// The names for the algorithms that the policies knew: see [`KnownNames`].
+    known: Few<Option<Arc<PolicyNames>>>,
+}
+
 pin_project! {
     /// The wait for a joint decision.
     #[derive(Debug)]
     pub struct JointPolicyWait<W> {
         #[pin]
         wait: W,
-        // The policies in whose queues the request was counted already.
-        queued: Few<usize>,
+        asked: Asked,
         undecided: Undecided<Few<Arc<CallCounts>>>,
     }
 }
 
 impl<W: Future> Future for JointPolicyWait<W> {
-    type Output = (W::Output, Few<usize>);
+    type Output = (W::Output, Asked);
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let waited = ready!(this.wait.poll(cx));
         this.undecided.end();
-        Poll::Ready((waited, std::mem::take(this.queued)))
+        Poll::Ready((waited, std::mem::take(this.asked)))
     }
 }

@@ -10,6 +10,8 @@ use super::joint::And;
 use super::options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost};
 use super::policies::{Policies, PolicyCount};
 use super::policy::Policy;
+#[cfg(feature = "axum")]
+use super::respond::IntoAxumBody;
 use super::respond::{HttpResponder, OnReject, Rejection};
 use super::service::RateLimit;
 use super::shadow::Shadow;
@@ -47,6 +49,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | a cost that is known only with the response | [`settle`](RateLimitLayer::settle) |
 /// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
 /// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
+/// | to switch a limit off by a flag | [`enabled`](RateLimitLayer::enabled) |
 /// | to choose what happens to requests without a key | [`missing_key`](RateLimitLayer::missing_key) |
 /// | to choose what happens to requests that the limiter cannot decide | [`on_store_error`](RateLimitLayer::on_store_error) |
 /// | to try a limit out before it is enforced | [`shadow`](RateLimitLayer::shadow) |
@@ -56,15 +59,16 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
 /// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
+/// | a layer of an axum app that is optional, boxed, or kept in a list | [`axum_body`](RateLimitLayer::axum_body) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | the numbers of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
 ///
 /// # Order of the methods
 ///
 /// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
-/// `responder` before `on_reject`. Configure each layer before you join it by `and`. After `and`, only these methods
-/// can be called: `and`, `responder`, `on_reject`, `stats` and `record_metrics`. The methods not mentioned here can be
-/// called in any order before `and`.
+/// `responder` before `on_reject` and `axum_body`. Configure each layer before you join it by `and`. After `and`, only
+/// these methods can be called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`.
+/// The methods not mentioned here can be called in any order before `and`.
 ///
 /// # Shared state
 ///
@@ -129,7 +133,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
 
     fn with_info(self, f: impl FnOnce(&mut PolicyInfo)) -> Self {
         let mut policies = Arc::unwrap_or_clone(self.policies);
-        f(policies.first_info_mut());
+        f(&mut policies.infos_mut()[0]);
         Self { policies: Arc::new(policies), responder: self.responder }
     }
 
@@ -140,6 +144,32 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     #[must_use]
     pub fn hidden(self) -> Self {
         self.with_info(|info| info.names_mut().hide())
+    }
+
+    /// Sets whether this limit is enabled, so that a flag can switch it off. The default is `true`.
+    ///
+    /// A limit that is not enabled admits all requests, also those of [forbidden](crate::key::PeerIp::deny) callers. It
+    /// extracts no keys, charges and counts nothing, and reports nothing to callers. The type of the layer is the same
+    /// with either value, and the layer still gives the responses [its body](crate::middleware::ResponseBody).
+    ///
+    /// The method belongs to one policy. So call it before [`and`](RateLimitLayer::and), or call
+    /// [`Layers::enabled`](crate::middleware::Layers::enabled) for all policies that are joined. The names of all
+    /// policies stay as they are. To switch a limit off while it is used, call [`Shadow::set`] or use
+    /// [`unless`](RateLimitLayer::unless).
+    ///
+    /// If no limit decides a request, the request has no [`Decision`](crate::Decision). An axum handler that takes a
+    /// `Decision` then answers 500. So take `Option<Decision>`.
+    ///
+    /// ```
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).enabled(is_limited);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn enabled(self, is_enabled: bool) -> Self {
+        self.with_info(|info| info.set_enabled(is_enabled))
     }
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
@@ -216,8 +246,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// [`Preflight`](crate::key::Preflight), [`GrpcHealth`](crate::key::GrpcHealth) and
     /// [`GrpcReflection`](crate::key::GrpcReflection). If `unless` is called twice, requests that match either
     /// condition are exempt. Exempt requests need no key. But an exempt request is still rejected if its caller is [on
-    /// a deny list](crate::key::PeerIp::deny). To switch a limit off by configuration, use
-    /// [`shadow`](RateLimitLayer::shadow).
+    /// a deny list](crate::key::PeerIp::deny). To switch a limit off for all requests, use
+    /// [`enabled`](RateLimitLayer::enabled).
     ///
     /// ```
     /// use http::Request;
@@ -592,6 +622,38 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     }
 }
 
+#[cfg(feature = "axum")]
+impl<K, A: Algorithm, C, R: IntoAxumBody, L> RateLimitLayer<K, A, C, R, L> {
+    /// Gives all responses axum's body: the limited service has the body type [`axum::body::Body`], whatever the body
+    /// type of the inner service is.
+    ///
+    /// By default, the body type is [`ResponseBody`](crate::middleware::ResponseBody), which works with the bodies of
+    /// all services. But what contains a layer or nothing, such as tower's `option_layer`, and what names the type of
+    /// the responses, such as `BoxCloneSyncServiceLayer`, wants a layer that does not change this type. See
+    /// [optional limits](crate::guide::ordering#optional-limits-and-boxed-limits).
+    ///
+    /// If the body of the inner service is axum's already, it is passed on as it is, and each request takes one
+    /// allocation less, because axum boxes the bodies of all other types. Any other body, such as that of a layer that
+    /// compresses, is boxed once. If a call holds a permit, its body is wrapped, and the result is boxed.
+    ///
+    /// The method changes the responder. So a later [`responder`](RateLimitLayer::responder) replaces it.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tower::util::option_layer;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
+    /// let limit = RateLimitLayer::per_ip(Quota::per_minute(100)).axum_body();
+    /// let app: Router =
+    ///     Router::new().route("/", get(|| async { "hello" })).layer(option_layer(is_limited.then_some(limit)));
+    /// ```
+    #[must_use]
+    pub fn axum_body(self) -> RateLimitLayer<K, A, C, R::Responder, L> {
+        RateLimitLayer { policies: self.policies, responder: self.responder.into_axum_body() }
+    }
+}
+
 impl<Svc, K, A: Algorithm, C, R: Clone, L> Layer<Svc> for RateLimitLayer<K, A, C, R, L> {
     type Service = RateLimit<Svc, Policy<K, A, C, L>, R>;
 
@@ -624,6 +686,29 @@ impl<P: Clone, R> Layers<P, R> {
     #[must_use]
     pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
         let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
+        Layers { policies: Arc::new(policies), responder: self.responder }
+    }
+}
+
+impl<P: Clone, R> Layers<P, R> {
+    /// Sets whether the policies that are joined so far are enabled. See [`RateLimitLayer::enabled`]. The call replaces
+    /// the setting of each of them.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::SlidingWindow;
+    /// use tower_throttle::key::{Global, PeerIp};
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
+    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5))
+    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))))
+    ///     .enabled(is_limited);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub fn enabled(self, is_enabled: bool) -> Self {
+        let mut policies = Arc::unwrap_or_clone(self.policies);
+        policies.infos_mut().iter_mut().for_each(|info| info.set_enabled(is_enabled));
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }
@@ -670,6 +755,15 @@ impl<P, R> Layers<P, R> {
         F: Fn(&Rejection<'_>, &Req),
     {
         Layers { policies: self.policies, responder: OnReject::new(self.responder, observe) }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<P, R: IntoAxumBody> Layers<P, R> {
+    /// Gives all responses axum's body. See [`RateLimitLayer::axum_body`].
+    #[must_use]
+    pub fn axum_body(self) -> Layers<P, R::Responder> {
+        Layers { policies: self.policies, responder: self.responder.into_axum_body() }
     }
 }
 

@@ -65,7 +65,7 @@ pub use shadow::{Shadow, ShadowDenied};
 
 #[cfg(feature = "axum")]
 #[doc(hidden)]
-pub use self::body::SameBody;
+pub use self::{body::AxumBody, respond::IntoAxumBody};
 // These items occur in the types of layers and responders. They are public so that users can write such a type.
 #[doc(hidden)]
 pub use self::{

@@ -2,6 +2,7 @@
 //! times.
 
 use std::collections::HashSet;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue};
 
-use super::field_values::{self, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after};
+use super::field_values::{
+    self, MAX_RETRY_AFTER, NO_STORE, RATELIMIT, RATELIMIT_POLICY, retry_after_seconds,
+};
 use super::problem_json;
 use crate::algorithm::{AlgorithmInfo, QuotaPolicy};
 use crate::error::ConfigError;
@@ -19,7 +22,7 @@ const MAX_LEN: usize = 256;
 
 /// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`AlgorithmInfo::quotas`].
 #[derive(Clone, Debug)]
-pub(super) struct PolicyNames {
+pub struct PolicyNames {
     names: Box<[PolicyName]>,
     /// The algorithm with these limits.
     algorithm: Arc<AlgorithmInfo>,
@@ -121,10 +124,12 @@ pub(super) struct PolicyName {
     /// The body of a rejection with status 503. It is sent if the limiter is closed, if its key table is full, or if
     /// its store failed.
     reduced: Bytes,
-    /// The header fields that report this limit. The value of `RateLimit` is empty. These fields and those of `denied`
-    /// are copied into responses, so that the names of fields are not hashed for each response.
+    /// The header fields that report this limit. `RateLimit` is the second, and its value is empty. These fields and
+    /// those of `denied` are copied into responses, and values are set by their places, so that the names of fields are
+    /// neither hashed nor compared for each response.
     fields: HeaderMap,
-    /// The header fields of a usual rejection by this limit. The values of `Retry-After` and `RateLimit` are empty.
+    /// The header fields of a usual rejection by this limit. `Retry-After` is the third and `RateLimit` the fifth, and
+    /// their values are empty.
     denied: HeaderMap,
 }
 
@@ -172,33 +177,28 @@ impl PolicyName {
     /// Returns the item of `RateLimit`.
     #[inline]
     pub(super) fn limit_item(&self, remaining: u64, window: Option<Duration>) -> HeaderValue {
-        field_values::item(&self.item, remaining, window)
+        field_values::item(&self.item, remaining, window.map(field_values::seconds))
     }
 
-    /// Sets `headers` to both fields. `item` returns the value of `RateLimit`.
+    /// Adds both fields to `headers`, which is empty. `item` returns the value of `RateLimit`.
     #[inline]
     pub(super) fn set_fields(&self, headers: &mut HeaderMap, item: impl FnOnce() -> HeaderValue) {
-        *headers = self.fields.clone();
-        if let Some((_, value)) = headers.iter_mut().find(|(name, _)| *name == RATELIMIT) {
-            *value = item();
+        replace_empty(headers, &self.fields);
+        if let Some(limit) = headers.values_mut().nth(1) {
+            *limit = item();
         }
     }
 
-    /// Sets `headers` to the header fields of a usual rejection by this limit. `item` returns the value of `RateLimit`.
+    /// Adds the header fields of a usual rejection by this limit to `headers`, which is empty.
     #[inline]
-    pub(super) fn set_denied_fields(
-        &self,
-        headers: &mut HeaderMap,
-        wait: Duration,
-        item: impl Fn() -> HeaderValue,
-    ) {
-        *headers = self.denied.clone();
-        for (name, value) in headers {
-            if *name == RETRY_AFTER {
-                *value = retry_after(wait);
-            } else if *name == RATELIMIT {
-                *value = item();
-            }
+    pub(super) fn set_denied_fields(&self, headers: &mut HeaderMap, remaining: u64, wait: Duration) {
+        replace_empty(headers, &self.denied);
+        let seconds = field_values::seconds(wait.min(MAX_RETRY_AFTER));
+        let window = (!self.policy.is_concurrent()).then_some(seconds);
+        let mut values = headers.values_mut();
+        if let (Some(retry), Some(limit)) = (values.nth(2), values.nth(1)) {
+            *retry = retry_after_seconds(seconds);
+            *limit = field_values::item(&self.item, remaining, window);
         }
     }
 
@@ -235,8 +235,9 @@ impl PolicyName {
         Arc::clone(&self.name)
     }
 
-    pub(super) fn policy(&self) -> QuotaPolicy {
-        self.policy
+    #[inline]
+    pub(super) fn policy(&self) -> &QuotaPolicy {
+        &self.policy
     }
 
     fn prebuilt_fields(policy_field: &HeaderValue) -> HeaderMap {
@@ -253,6 +254,16 @@ impl PolicyName {
         fields.insert(RETRY_AFTER, HeaderValue::from_static(""));
         fields.extend(Self::prebuilt_fields(policy_field));
         fields
+    }
+}
+
+/// Replaces a map, which is empty, by a copy of `fields`.
+#[inline]
+fn replace_empty(headers: &mut HeaderMap, fields: &HeaderMap) {
+    let empty = mem::replace(headers, fields.clone());
+    // A map without a capacity has allocated nothing, so nothing leaks. Its drop would look for entries all the same.
+    if empty.capacity() == 0 {
+        mem::forget(empty);
     }
 }
 

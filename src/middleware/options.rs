@@ -35,9 +35,13 @@ impl<A: Algorithm> Options<A> {
     /// the algorithm's own maximum applies.
     #[inline]
     pub(super) fn attempt(&self, in_shadow: bool, known: u64, max_wait: Option<Duration>) -> Attempt<'_, A> {
-        let algorithm = self.algorithm.as_ref();
-        let mut attempt = Attempt::with(self.cost, algorithm, self.has_priority);
-        attempt = attempt.of_policy(in_shadow, known);
+        let mut attempt = Attempt::new(self.cost).of_policy(in_shadow, known);
+        if let Some(algorithm) = &self.algorithm {
+            attempt = attempt.with_algorithm(algorithm);
+        }
+        if self.has_priority {
+            attempt = attempt.with_priority();
+        }
         if let Some(max_wait) = max_wait {
             attempt = attempt.with_max_wait(max_wait);
         }

@@ -53,8 +53,12 @@ impl Outcome {
         Self { decision, is_shadow, reservation, names: None, details: None }
     }
 
-    /// Sets the names of the policy for the algorithm that decided the request. `None` stands for the policy's first
-    /// names.
+    /// Sets the names of the policy for the algorithm that decided the request.
+    pub(super) fn set_names(&mut self, names: Arc<PolicyNames>) {
+        self.names = Some(names);
+    }
+
+    /// Returns the same outcome with these names. `None` stands for the policy's first names.
     pub(super) fn with_names(self, names: Option<Arc<PolicyNames>>) -> Self {
         Self { names, ..self }
     }

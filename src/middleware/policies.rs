@@ -39,9 +39,9 @@ impl<P> Policies<P> {
         (&self.set, &self.infos)
     }
 
-    /// Returns the [`PolicyInfo`] of the first policy.
-    pub(super) fn first_info_mut(&mut self) -> &mut PolicyInfo {
-        &mut self.infos[0]
+    /// Returns the [`PolicyInfo`] of each policy.
+    pub(super) fn infos_mut(&mut self) -> &mut [PolicyInfo] {
+        &mut self.infos
     }
 
     pub(super) fn map<Q>(self, f: impl FnOnce(P) -> Q) -> Policies<Q> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use super::info::PolicyInfo;
-use super::joint::{JointOutcomes, JointParts, JointPolicy};
+use super::joint::{JointOutcomes, JointParts, JointPolicy, KnownNames};
 use super::names::PolicyNames;
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
@@ -76,6 +76,9 @@ impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
     where
         K: KeyExtractor<Req>,
     {
+        if !info.is_enabled() {
+            return None;
+        }
         match self.key.extract(request) {
             Ok(key) => key.map(StoreKey::Key),
             Err(error) => info.without_key_uncounted(&error),
@@ -90,6 +93,9 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     where
         K: KeyExtractor<Req>,
     {
+        if !info.is_enabled() {
+            return Ok(None);
+        }
         match self.key.extract(request) {
             Ok(key) => Ok(key.map(StoreKey::Key)),
             Err(error) => info.without_key(error),
@@ -292,6 +298,7 @@ where
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
+        known: KnownNames<'_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, L::Kind>,
@@ -300,7 +307,7 @@ where
         let key = self.key(info, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            let known = info.names().algorithm().generation();
+            let known = first_known(known).map_or(info.generation(), |names| names.algorithm().generation());
             self.limiter.joint_part(&key, options.attempt(in_shadow, known, max_wait))
         }));
         Ok(())
@@ -309,6 +316,7 @@ where
     fn finish(
         &self,
         infos: &[PolicyInfo],
+        known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
         outcomes: &mut JointOutcomes,
     ) {
@@ -316,7 +324,10 @@ where
         outcomes.push(decided[0].take().map(
             |JointDecided { decided, algorithm: tier, borrowed, is_shadow }| {
                 let (decision, reservation, algorithm) = decided.into_parts();
-                let names = algorithm.and_then(|algorithm| info.names_for(&algorithm));
+                let names = match algorithm {
+                    Some(algorithm) => info.names_for(&algorithm),
+                    None => first_known(known).cloned(),
+                };
                 let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
                 outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
                 outcome.set_borrowed(borrowed);
@@ -358,6 +369,11 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> fmt::Debug for Policy<K, A, 
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Policy").field("algorithm", &self.limiter.info()).finish_non_exhaustive()
     }
+}
+
+/// Returns the names for the algorithm that a single policy knows, or `None` if they are its first names.
+fn first_known(known: KnownNames<'_>) -> Option<&Arc<PolicyNames>> {
+    known.first()?.as_ref()
 }
 
 /// Returns the verdict on a request. If the request is denied in shadow mode, counts the denial and admits the request.

@@ -185,15 +185,10 @@ where
         request: Req,
         shared: &Arc<SharedPart<P, R>>,
     ) -> Self {
-        let answer = Some(shared.reject(rejected, &request, outcomes));
-        let mut future = Self { stage: Stage::Answered { answer, drain: None }, shared: None };
-        if let (Some(reading), Stage::Answered { drain, .. }) =
-            (shared.responder.drain(request), &mut future.stage)
-        {
-            *drain = Some(reading);
-            future.shared = Some(Arc::clone(shared));
-        }
-        future
+        let answer = shared.reject(rejected, &request, outcomes);
+        let drain = shared.responder.drain(request);
+        let shared = drain.is_some().then(|| Arc::clone(shared));
+        Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
     }
 
     /// Creates the future of a call that waits for its decision, because the call is queued or the limiter replies
@@ -346,9 +341,10 @@ impl<P, R> SharedPart<P, R> {
     fn admits_undecided(&self, error: &BoxError) -> bool {
         // Joined policies have one store, which fails for all of them.
         let (_, infos) = self.policies.parts();
-        infos.iter().for_each(|info| info.record_store_error(error));
+        let enabled = || infos.iter().filter(|info| info.is_enabled());
+        enabled().for_each(|info| info.record_store_error(error));
         observe::record_decision(|| Some("store_error"));
-        infos.iter().all(PolicyInfo::admits_on_store_error)
+        enabled().all(PolicyInfo::admits_on_store_error)
     }
 
     /// Returns the response to a rejected request.
@@ -380,15 +376,16 @@ impl<P, R> SharedPart<P, R> {
                 self.responder.reject(request, Rejection::Key(error))
             }
             RejectReason::StoreError(error) => {
-                self.responder.reject(request, Rejection::Store(StoreError::new(&infos[0], error)))
+                let info = infos.iter().find(|info| info.is_enabled()).unwrap_or(&infos[0]);
+                self.responder.reject(request, Rejection::Store(StoreError::new(info, error)))
             }
         }
     }
 
     /// Makes the response to an admitted call, as soon as the inner service has returned its result.
-    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
+    // Responses are large. This function is inlined, and takes and returns a `Poll`, because the compiler otherwise
     // copies each response several times.
-    #[inline(never)]
+    #[inline(always)]
     fn finish<Req, Res, Err>(
         &self,
         answered: Poll<Result<Res, Err>>,
@@ -398,26 +395,23 @@ impl<P, R> SharedPart<P, R> {
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
-        let answered = ready!(answered);
+        let Poll::Ready(result) = &answered else { return Poll::Pending };
         let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
         // If the inner service returned an error, the permit is released when this function returns.
         let permit = take_permit(outcomes);
         if self.has_timeline {
-            record_end(infos, outcomes, admitted.started, answered.is_ok());
+            record_end(infos, outcomes, admitted.started, result.is_ok());
         }
-        if let Ok(response) = &answered {
+        if let Ok(response) = result {
             policies.settle(infos, outcomes, response);
         }
-        Poll::Ready(match answered {
-            Ok(response) => {
-                let mut response = self.responder.map_response(&reports(infos, outcomes), response);
-                if !permit.is_empty() {
-                    response = self.responder.hold_permit(response, permit);
-                }
-                Ok(response)
+        match answered {
+            Poll::Ready(Ok(response)) => {
+                Poll::Ready(Ok(self.responder.convert(&reports(infos, outcomes), response, permit)))
             }
-            Err(error) => Err(self.responder.map_error(error)),
-        })
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.responder.map_error(error))),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 
@@ -427,4 +421,44 @@ struct Admitted<O> {
     /// The clock reading from which the response time is measured. Zero if none of the policies that decided the call
     /// has a timeline.
     started: Nanos,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::mpsc;
+
+    use http::{Request, Response};
+    use tower_layer::Layer;
+
+    use super::*;
+    use crate::middleware::{OnStoreError, RateLimitLayer};
+    use crate::quota::Quota;
+
+    #[test]
+    fn if_a_store_fails_only_policies_that_are_enabled_say_what_happens() {
+        for (is_enabled, name, errors) in [(true, "default", [1, 1]), (false, "default-2", [0, 1])] {
+            let (names, seen) = mpsc::channel();
+            let limit = || RateLimitLayer::per_ip(Quota::per_minute(1));
+            let layer = limit()
+                .enabled(is_enabled)
+                .and(limit().on_store_error(OnStoreError::Allow))
+                .on_reject(move |rejection: &Rejection<'_>, _: &Request<()>| {
+                    if let Rejection::Store(failure) = rejection {
+                        names.send(failure.name().to_owned()).unwrap();
+                    }
+                });
+            let shared = layer.layer(()).shared;
+            let down = || BoxError::from("down");
+            assert_eq!(shared.admits_undecided(&down()), !is_enabled);
+            assert_eq!(layer.stats().iter().map(|policy| policy.store_errors).collect::<Vec<_>>(), errors);
+            let rejected = RejectReason::StoreError(down());
+            let _ = shared.reject::<_, Response<()>, Infallible>(
+                rejected,
+                &Request::new(()),
+                &[None, None].into(),
+            );
+            assert_eq!(seen.recv().unwrap(), name);
+        }
+    }
 }

@@ -193,6 +193,16 @@ fn a_replaced_algorithm_costs_no_allocation_per_call() {
     same(per(900), per(901), 429);
 }
 
+#[test]
+fn a_replaced_algorithm_costs_no_allocation_per_joined_call() {
+    let limiter = RateLimiter::new(TokenBucket::new(MANY));
+    let all = RateLimitLayer::new(Global, FixedWindow::new(MANY));
+    let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone()).and(all).responder(silent());
+    let before = allocations(layer.clone(), 200);
+    limiter.replace(TokenBucket::new(Quota::per_hour(2_000_000)));
+    assert_eq!(allocations(layer, 200), before);
+}
+
 /// The size that the layer adds to the future of an admitted call: the outcome, and one reference.
 #[test]
 fn the_response_future_is_little_larger_than_that_of_the_inner_service() {

@@ -6,6 +6,7 @@ mod built_keys;
 #[cfg(feature = "test-util")]
 mod contract;
 mod custom_limiter;
+mod enabled;
 mod full_table;
 mod headers;
 mod joint_edge_cases;

@@ -219,6 +219,34 @@ async fn a_timeline_counts_waits_and_borrowed_units_alone_and_joined() {
     }
 }
 
+/// An algorithm that ignores priority lends no units of a later window, so a request that waits has borrowed nothing.
+#[tokio::test]
+async fn a_request_with_ignored_priority_borrows_nothing_alone_and_joined() {
+    for is_joined in [false, true] {
+        let clock = ManualClock::new();
+        let timeline = Timeline::new().clock(clock.clone());
+        let line = LeakyBucket::new(Quota::per_second(1));
+        let limiter = RateLimiter::builder(line.queue(5)).clock(clock.clone()).build();
+        let layer = RateLimitLayer::with_limiter(Global, limiter)
+            .priority(|_: &u64| true)
+            .timeline(&timeline)
+            .responder(ErrorResponder);
+        let inner = service_fn(|_: u64| std::future::ready(Ok::<_, Infallible>(())));
+        let other = RateLimiter::builder(FixedWindow::new(Quota::per_hour(9))).clock(clock.clone()).build();
+        let other = RateLimitLayer::with_limiter(Global, other);
+        let service = match is_joined {
+            true => BoxCloneService::new(layer.and(other).layer(inner)),
+            false => BoxCloneService::new(layer.layer(inner)),
+        };
+        let mut calls = [1, 2].map(|call| PolledByHand::new(service.clone().oneshot(call)));
+        assert_eq!(calls.each_mut().map(PolledByHand::poll), [true, false], "{is_joined}");
+        clock.set(Duration::from_secs(1));
+        assert!(calls[1].poll());
+        let total = timeline.total();
+        assert_eq!((total.admitted, total.queued, total.borrowed), (2, 1, 0), "{is_joined}");
+    }
+}
+
 /// Returns the labels and the counts of a list.
 fn listed(top: &TopKeys) -> Vec<(String, u64)> {
     top.list().into_iter().map(|key| (key.label, key.denied)).collect()

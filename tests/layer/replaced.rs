@@ -205,3 +205,45 @@ fn a_replaced_algorithm_keeps_its_name() {
     let quota = Quota::per_hour;
     check(&RateLimiter::new(TokenBucket::new(quota(5))), TokenBucket::new(quota(7)), "\"api\";q=7;w=3600");
 }
+
+/// Two policies of one layer have the same limiter and the same key, so one of them is charged for both. They know
+/// different algorithms, because only one of them was created before the replacement.
+#[tokio::test(start_paused = true)]
+async fn joined_policies_with_one_limiter_report_the_algorithm_that_decided_them() {
+    let bucket = |places| LeakyBucket::new(Quota::per_second(1)).queue(places);
+    for late_first in [true, false] {
+        let limiter = RateLimiter::new(bucket(5));
+        let early = RateLimitLayer::with_limiter(Global, limiter.clone());
+        let before = limits(&at_once(&early.layer(service_fn(echo)), 0))[0];
+        limiter.replace(bucket(9));
+        limiter.reset(&());
+        let late = RateLimitLayer::with_limiter(Global, limiter.clone());
+        let both = if late_first { late.and(early) } else { early.and(late) };
+        let service = both.layer(service_fn(echo));
+        let at_once = limits(&at_once(&service, 0));
+        assert!(at_once[0] > before && at_once[0] == at_once[1], "{before}, then {at_once:?}");
+        let mut waiting = PolledByHand::new(service.clone().oneshot(Request::new(0)));
+        assert!(!waiting.poll());
+        advance(Duration::from_secs(3)).await;
+        assert!(waiting.poll());
+        assert_eq!(limits(&waiting.output.unwrap().unwrap()), at_once);
+    }
+}
+
+/// A layer that has not seen the new algorithm yet asks how long its first request may wait.
+#[tokio::test(start_paused = true)]
+async fn the_first_request_that_a_new_algorithm_queues_does_not_wait_beyond_its_timeout() {
+    let bucket = || TokenBucket::new(Quota::per_second(1).burst(1));
+    let limiter = RateLimiter::new(bucket());
+    let service = RateLimitLayer::with_limiter(Global, limiter.clone()).layer(service_fn(echo));
+    assert!(at_once(&service, 0).status().is_success());
+    for _ in 0..2 {
+        limiter.replace(bucket());
+        limiter.replace(bucket().queue(5));
+        let mut request = Request::new(0);
+        request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+        request.headers_mut().insert("grpc-timeout", "100m".parse().unwrap());
+        let mut call = PolledByHand::new(service.clone().oneshot(request));
+        assert!(call.poll(), "the request waits for a second");
+    }
+}

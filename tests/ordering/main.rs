@@ -2,12 +2,13 @@
 //! place of an axum app, in hyper servers, and between other layers.
 #![cfg(feature = "axum")]
 
+mod axum_body;
 mod axum_placement;
 mod bodies;
+mod compile_errors;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;
-mod same_body;
 #[path = "../support/mod.rs"]
 mod support;
 mod timeouts;

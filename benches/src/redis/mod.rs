@@ -24,8 +24,8 @@ use tokio::task::LocalSet;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, StoredAlgorithm, TokenBucket};
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
-use tower_throttle_redis::{RedisLimit, RedisStore};
+use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle_redis::{RedisLimiter, RedisStore};
 
 use self::effort::{Effort, Efforts, observed};
 use self::peers::{PEERS, Peers, THROTTLE_KIT};
@@ -49,8 +49,6 @@ const PLENTY_A_MINUTE: Quota = Quota::per_minute(1_000_000);
 async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
 }
-
-type Limiter<A> = RateLimiter<A, RedisLimit<A>>;
 
 /// The values that the contestants share.
 #[derive(Clone)]
@@ -173,9 +171,9 @@ impl Setting {
         Self { runtime, keys, store, connection: connection.expect("the server answers") }
     }
 
-    fn build<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> Limiter<A> {
+    fn build<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> RedisLimiter<A> {
         let name = name.replace([' ', ','], "-");
-        RateLimiter::builder(algorithm).name(&name).store(self.store.clone()).build().expect("a limiter")
+        self.store.limiter(&name, algorithm).build().expect("a limiter")
     }
 
     /// Makes all calls, by several callers at the same time, and returns the time until the last call ends.

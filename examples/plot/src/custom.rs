@@ -79,7 +79,7 @@ pub(crate) fn tiers() -> Scene {
     let (clock, unit) = (ManualClock::new(), FINE.limit() / QUOTA.limit());
     let second = limiter(unit, &clock);
     let call = |now| {
-        assert!(second.call(KEY).cost(unit).tier(&bucket(now, unit)).check().is_allowed(), "at {now:?}")
+        assert!(second.call(KEY).cost(unit).tier(&bucket(now, unit)).check().is_allowed(), "at {now:?}");
     };
     let tokens = |now| second.call(KEY).tier(&bucket(now, unit)).peek().remaining();
     let curve = Curve::replay(&clock, &workload.passes(), call, tokens);

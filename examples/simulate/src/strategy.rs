@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::{Quota, RateLimiter};
 use tower_throttle_redis::test_util::RedisInProcess;
-use tower_throttle_redis::{LeasedLimit, RedisLimit, RedisStore};
+use tower_throttle_redis::{RedisLeases, RedisLimiter, RedisStore};
 
 /// The time from a machine to the center and back: two ticks of tokio's timer.
 const ROUND_TRIP: Duration = Duration::from_millis(2);
@@ -30,9 +30,9 @@ pub(crate) enum Kind {
     TokenServer,
     /// Each call makes a trip of its own to Redis, unless the connection that it uses remembers a denial.
     Redis,
-    /// Calls of a machine that arrive during a trip to Redis share the next trip, as with `RedisStore`.
+    /// Calls of a machine that arrive during a trip to Redis share the next trip, as with `RedisLimiter`.
     SingleFlight,
-    /// A machine takes several units at once, as with `RedisStore::lease`.
+    /// A machine takes several units at once, as with `RedisLeases`.
     Leases,
 }
 
@@ -54,7 +54,7 @@ impl Kind {
 type Bucket = TokenBucket;
 
 /// A limiter whose bucket is in Redis.
-type InRedis = RateLimiter<Bucket, RedisLimit<Bucket>>;
+type InRedis = RedisLimiter<Bucket>;
 
 /// All machines of a scenario, with one strategy.
 pub(crate) struct Machines {
@@ -63,7 +63,7 @@ pub(crate) struct Machines {
     redis: Vec<RedisInProcess>,
     in_memory: Vec<RateLimiter<Bucket>>,
     in_redis: Vec<InRedis>,
-    leased: Vec<RateLimiter<Bucket, LeasedLimit>>,
+    leased: Vec<RedisLeases>,
     /// For each machine, its connections on which no call is under way. This field is used if each call has a
     /// connection of its own.
     idle: Vec<Mutex<Vec<InRedis>>>,
@@ -72,11 +72,7 @@ pub(crate) struct Machines {
 }
 
 fn shared(quota: Quota, store: RedisStore) -> InRedis {
-    RateLimiter::builder(TokenBucket::new(quota))
-        .name(KEY)
-        .store(store)
-        .build()
-        .expect("the settings are right")
+    store.limiter(KEY, TokenBucket::new(quota)).build().expect("the settings are right")
 }
 
 impl Machines {
@@ -98,8 +94,8 @@ impl Machines {
             _ => Vec::new(),
         };
         let lease = |store: RedisStore| {
-            let builder = RateLimiter::builder(TokenBucket::new(quota)).name(KEY);
-            builder.store(store.lease(LEASE)).build().expect("the settings are right")
+            let builder = store.limiter(KEY, TokenBucket::new(quota)).lease(LEASE);
+            builder.build().expect("the settings are right")
         };
         let (mut in_redis, mut leased) = (Vec::new(), Vec::new());
         match kind {

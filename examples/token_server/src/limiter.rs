@@ -2,7 +2,7 @@
 
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::{Decision, Quota, RateLimiter};
-use tower_throttle_redis::{RedisError, RedisLimit, RedisStore};
+use tower_throttle_redis::{RedisError, RedisLimiter, RedisStore};
 
 /// The storage of all counts.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub(crate) enum Backend {
 #[derive(Clone, Debug)]
 pub(crate) enum Limiter {
     Memory(RateLimiter<FixedWindow>),
-    Redis(RateLimiter<FixedWindow, RedisLimit<FixedWindow>>),
+    Redis(RedisLimiter<FixedWindow>),
 }
 
 fn window(quota: Quota) -> FixedWindow {
@@ -31,10 +31,10 @@ impl Backend {
     ///
     /// Returns an error if Redis already has a limiter with this name and another quota.
     pub(crate) fn limiter(&self, name: &str, quota: Quota) -> Result<Limiter, RedisError> {
-        let builder = RateLimiter::builder(window(quota)).name(name);
+        let window = window(quota);
         Ok(match self {
-            Self::Memory => Limiter::Memory(builder.build()),
-            Self::Redis(store) => Limiter::Redis(builder.store(store.clone()).build()?),
+            Self::Memory => Limiter::Memory(RateLimiter::builder(window).name(name).build()),
+            Self::Redis(store) => Limiter::Redis(store.limiter(name, window).build()?),
         })
     }
 }

@@ -46,7 +46,7 @@ use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
-use tower_throttle::store::KeySecret;
+use tower_throttle::limiter::KeySecret;
 use tower_throttle_redis::RedisStore;
 
 use limiter::Backend;

@@ -7,8 +7,8 @@ mod bucket;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::convert::identity;
 use std::fmt;
 use std::mem;
 use std::pin::pin;
@@ -21,21 +21,22 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
+use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
+use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
-use super::limiter::{RedisKey, RedisReply};
 use super::link::Route;
 use super::links::{Attempted, Links};
-use super::names::Registered;
+use super::names::{Name, Registered};
 use super::states::Plan;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, TokenBucket};
 use tower_throttle::clock::Nanos;
-use tower_throttle::stats::StoreStats;
-use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyText, KeyedStore, Permit, Reservation, SharedKey, Store,
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
-use tower_throttle::store_support::{holds_requests, random_u64, with_retry_after};
+use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::store_support::{CallOutcome, random_u64, warn_of_bursts, with_retry_after};
 
 #[cfg(any(test, feature = "test-util"))]
 pub(super) use bucket::Leased;
@@ -59,11 +60,78 @@ const MAX_KEYS: usize = 10_000;
 /// The time after which a call asks again if it waits for the end of the leases of other processes, in nanoseconds.
 const UNKNOWN_WAIT: u64 = 50_000_000;
 
-/// The store of one limiter that leases units. [`Builder::store`](tower_throttle::limiter::Builder::store) creates this
-/// store from the result of [`RedisStore::lease`](super::RedisStore::lease).
+/// A limiter of token buckets in Redis that leases units: it takes several units of a key at once, and spends them
+/// without further trips. [`RedisLimiterBuilder::lease`](super::RedisLimiterBuilder::lease) creates it.
+///
+/// A call whose units are leased is decided at once. So a key with many calls needs about one trip for every `units`
+/// calls. A process leases units only of keys that it used within the last second: first 1 unit, and twice as many in
+/// each further trip, up to `units`. A lease has at most half of the units that the bucket has left, so leases get
+/// smaller while few units are left.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use tower_throttle::Quota;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle_redis::RedisStore;
+///
+/// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+/// let bucket = TokenBucket::new(Quota::per_second(1_000).burst(200));
+/// let limiter = redis.limiter("api", bucket).lease(10).build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The methods have the meanings of those of a [`RedisLimiter`](super::RedisLimiter), except:
+///
+/// | method | with leases |
+/// |---|---|
+/// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
+/// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold, or behind queued calls |
+/// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
+/// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
+/// | `close` | also returns the units that the process has not spent |
+/// | `replace`, `settle` of a layer, `and` of a layer | do not compile |
+///
+/// All limiters that share a name must lease units, and have the same quota. A call fails with
+/// [`RedisErrorKind::Foreign`] if the value of its key was written by a limiter that leases no units or has another
+/// quota. A call of a limiter without leases fails in the same way if the value was written by a limiter with leases. So
+/// choose a new name when you begin to use leases, or when you change the quota.
+///
+/// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to the
+/// commands of limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
+///
+/// # Guarantees
+///
+/// All processes together never admit a call that a single bucket would deny. The processes may deny calls that a
+/// single bucket would admit, because other processes hold the units. Each process holds at most `units` units of a
+/// key. One second after a process has leased units, or when the limiter is closed or dropped, the process returns the
+/// units that it has not spent, if the runtime still runs. If a process ends without returning units, or a reply is
+/// lost, these units count as spent. Their refill begins with the first trip of any process that is made three seconds
+/// or more after they were leased. If the server's clock was set back in between, these three seconds begin with the
+/// first trip after the clock was set back.
+///
+/// These guarantees require that the server's clock is not set forward, and that the process is not suspended together
+/// with its monotonic clock, as a virtual machine may be. Otherwise the units of a lease may be spent after its end.
+/// Then the excess is at most the units of the leases.
+///
+/// # Memory
+///
+/// For each limiter, a process holds units of at most 10,000 keys at once, each for about a second.
 #[derive(Clone)]
-pub struct LeasedLimit {
+pub struct RedisLeases {
     owner: Arc<Owner>,
+}
+
+/// A builder of [`RedisLeases`]. [`RedisLimiterBuilder::lease`](super::RedisLimiterBuilder::lease) creates it.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct RedisLeasesBuilder {
+    links: Links,
+    name: Name,
+    remember_denials: Duration,
+    algorithm: TokenBucket,
+    units: u64,
+    has_fallback: bool,
 }
 
 /// When the last clone of the limiter is dropped, the limiter's tasks return the units that were not spent.
@@ -72,16 +140,17 @@ struct Owner(Arc<SharedLeases>);
 /// The part of a limiter that its clones and its tasks share.
 struct SharedLeases {
     links: Links,
-    key_text: KeyText,
+    name: Registered,
+    calls: Calls,
     algorithm: TokenBucket,
+    info: Arc<AlgorithmInfo>,
     rules: Rules,
     script: LeaseScript,
     held: DashMap<Arc<str>, Arc<HeldUnits>>,
     names: LeaseNames,
     queues: WaitQueues,
     /// `true` if the limiter was dropped.
-    is_closed: AtomicBool,
-    _name: Registered,
+    is_dropped: AtomicBool,
 }
 
 /// The source of the names of leases. A name consists of a random number, which is chosen once for each limiter, and a
@@ -198,19 +267,37 @@ struct AwaitedCall<'a> {
     runtime: Handle,
 }
 
-impl LeasedLimit {
-    /// Creates the store of a limiter. `register` registers the limiter's name with the unit of the states of its keys.
+impl RedisLeasesBuilder {
+    /// Creates a builder. `has_fallback` is `true` if a fallback was set.
     pub(super) fn new(
+        links: Links,
+        name: Name,
+        remember_denials: Duration,
         algorithm: TokenBucket,
         units: u64,
-        remember_denials: Duration,
-        links: Links,
-        key_text: KeyText,
-        register: impl FnOnce(&str) -> Result<Registered, RedisError>,
-    ) -> Result<Self, RedisError> {
+        has_fallback: bool,
+    ) -> Self {
+        Self { links, name, remember_denials, algorithm, units, has_fallback }
+    }
+
+    /// Returns the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is empty, if another limiter of the store has the same name, but another quota or
+    /// no leases, if a fallback was set, if a lease has 0 units, or if the bucket needs numbers above 2^53.
+    pub fn build(self) -> Result<RedisLeases, RedisError> {
+        let Self { links, name, remember_denials, algorithm, units, has_fallback } = self;
+        let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
         if units == 0 {
-            return Err(RedisError::new(RedisErrorKind::Config, "a lease has at least one unit: `lease(1)`"));
+            return config("a lease has at least one unit: `lease(1)`");
         }
+        if has_fallback {
+            return config(
+                "a limiter that leases units has no fallback: call `fallback` or `lease`, but not both",
+            );
+        }
+        warn_of_bursts(&algorithm, Some(name.as_str()));
         let source = links.any().source();
         let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
         let bucket = Bucket::new(&algorithm).ok_or_else(|| {
@@ -219,101 +306,162 @@ impl LeasedLimit {
             RedisError::new(RedisErrorKind::Algorithm, detail)
         })?;
         let shared = SharedLeases {
-            _name: register(&format!("{prefix}, with leases"))?,
             links,
-            key_text,
+            name: name.register(&format!("{prefix}, with leases"))?,
+            calls: Calls::default(),
+            info: AlgorithmInfo::of(&algorithm),
             algorithm,
             rules: Rules { bucket, units, remember: Nanos::from(remember_denials).0 },
             script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
             names: LeaseNames::new(),
             queues: WaitQueues::default(),
-            is_closed: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
         };
-        Ok(Self { owner: Arc::new(Owner(Arc::new(shared))) })
+        Ok(RedisLeases { owner: Arc::new(Owner(Arc::new(shared))) })
+    }
+}
+
+call_methods!([] RedisLeases);
+
+impl RedisLeases {
+    /// Refunds up to `cost` units that were charged to the key and still count. See
+    /// [`RateLimiter::refund`](tower_throttle::RateLimiter::refund).
+    pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
+        let (shared, key) = (self.shared(), self.key(key));
+        RedisReply::new(async move { shared.ask(&key, Action::Refund, cost).await.map(|_| ()) })
+    }
+
+    /// Resets the key: refunds all units except those that are leased to other processes.
+    pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<()> {
+        self.refund(key, u64::MAX)
+    }
+
+    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
+    /// with a cost above 0 are denied as well, without a trip. The units that were not spent are returned. See
+    /// [`RateLimiter::close`](tower_throttle::RateLimiter::close).
+    ///
+    /// Calls whose trips are under way are decided by these trips. Other processes and other limiters of this process
+    /// are not affected, even if they have the same name.
+    pub fn close(&self) {
+        self.owner.0.calls.close();
+        self.owner.0.wake();
+    }
+
+    /// Returns a copy of the algorithm.
+    #[must_use]
+    pub fn algorithm(&self) -> TokenBucket {
+        self.owner.0.algorithm.clone()
     }
 
     fn shared(&self) -> Arc<SharedLeases> {
         Arc::clone(&self.owner.0)
     }
-}
 
-impl Store<TokenBucket> for LeasedLimit {
-    type Key = RedisKey;
-    type Error = RedisError;
-    type Wait = RedisReply<(Decision, Reservation)>;
-
-    fn algorithm(&self) -> Cow<'_, TokenBucket> {
-        Cow::Borrowed(&self.owner.0.algorithm)
+    fn registered(&self) -> &Registered {
+        &self.owner.0.name
     }
 
-    fn stats(&self) -> StoreStats {
+    fn store_stats(&self) -> StoreStats {
         self.owner.0.links.stats()
     }
-
-    fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
-        if !may_wait && let Some(decision) = shared.decide_held(&key, cost) {
-            return Acquired::Ready(decision, Reservation::default());
-        }
-        let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
-        Acquired::Pending(Box::pin(async move {
-            let decision = match may_wait {
-                true => shared.wait(&key, cost, max_wait).await?,
-                false => shared.check(&key, cost).await?,
-            };
-            Ok((decision, Reservation::default()))
-        }))
-    }
 }
 
-impl<K: SharedKey + ?Sized> KeyedStore<TokenBucket, K> for LeasedLimit {
-    fn key(&self, key: &K) -> RedisKey {
-        RedisKey(self.owner.0.key_text.of(key).into())
-    }
-}
+/// An admitted call has an empty permit, because a token bucket does not limit calls in progress.
+impl Callee for RedisLeases {
+    type Algorithm = TokenBucket;
 
-impl CheckStore<TokenBucket> for LeasedLimit {
-    type Reply<T: Send + 'static> = RedisReply<T>;
-    type Output<T> = Result<T, RedisError>;
-
-    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
-        result
+    fn calls(&self) -> &Calls {
+        &self.owner.0.calls
     }
 
-    fn check(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> RedisReply<Decision> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        Box::pin(async move { shared.check(&key, cost).await })
-    }
-
-    /// Returns an empty permit for an admitted call, because a token bucket does not limit calls in progress.
-    fn try_acquire_permit(
-        &self,
-        key: RedisKey,
-        attempt: Attempt<'_, TokenBucket>,
-    ) -> RedisReply<Result<Permit, Denied>> {
-        let decision = self.check(key, attempt);
-        Box::pin(async move { Ok(Permit::decided(decision.await?, Reservation::default())) })
-    }
-
-    fn peek(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, TokenBucket>) -> RedisReply<Decision> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        Box::pin(async move { shared.ask(&key, Action::Peek, cost).await })
-    }
-
-    fn refund(&self, RedisKey(key): RedisKey, cost: u64) -> RedisReply<()> {
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<TokenBucket>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
+        // A call that waits does not keep the limiter, so that the limiter's tasks end when the limiter is dropped.
         let shared = self.shared();
-        Box::pin(async move { shared.ask(&key, Action::Refund, cost).await.map(|_| ()) })
+        async move {
+            let mut call = shared.calls.begin(request.is_in_shadow());
+            let decided = shared.decide(&key, &request, &mut call).await;
+            call.end(decided).map(then)
+        }
     }
 
-    /// Refunds all units except those that are leased to other processes.
-    fn reset(&self, key: RedisKey) -> RedisReply<()> {
-        self.refund(key, u64::MAX)
+    async fn look(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decision, RedisError> {
+        let (shared, cost) = (self.shared(), request.cost());
+        match shared.calls.denial(&shared.algorithm, cost) {
+            Some(denial) => Ok(denial),
+            None => shared.ask(&key, Action::Peek, cost).await,
+        }
+    }
+}
+
+impl Limiter for RedisLeases {
+    type Algorithm = TokenBucket;
+    type Error = RedisError;
+    type Wait = RedisReply<Decided>;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.owner.0.info)
+    }
+
+    fn stats(&self) -> LimiterStats {
+        self.stats()
+    }
+
+    fn close(&self) {
+        self.close();
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some(self.name())
+    }
+}
+
+impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<RedisReply<Decided>> {
+        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
+        match shared.decide_at_once(&key, &request) {
+            Some(decision) => {
+                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
+                Acquired::Ready(decision, Reservation::default())
+            }
+            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
+        }
     }
 }
 
 impl SharedLeases {
+    /// Decides a call without a trip, if the limiter was closed, or if the call does not wait. Returns `None` if a trip
+    /// must decide the call.
+    fn decide_at_once(&self, key: &Arc<str>, request: &Request<TokenBucket>) -> Option<Decision> {
+        let may_wait = request.may_wait(&self.algorithm);
+        let held = || if may_wait { None } else { self.decide_held(key, request.cost()) };
+        self.calls.denial(&self.algorithm, request.cost()).or_else(held)
+    }
+
+    /// Decides a call.
+    async fn decide(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<TokenBucket>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        match self.decide_at_once(key, request) {
+            Some(decision) => Ok(Decided::new(decision, Reservation::default())),
+            None if request.may_wait(&self.algorithm) => self.wait(key, request, call).await,
+            None => self.check(key, request.cost()).await,
+        }
+    }
+
+    /// Wakes the tasks of all keys.
+    fn wake(&self) {
+        self.held.iter().for_each(|held| held.wake.notify_one());
+    }
+
     /// Decides a call that does not wait, without a trip. Returns `None` if a trip must decide the call.
     fn decide_held(&self, key: &Arc<str>, cost: u64) -> Option<Decision> {
         let held = self.held.get(key)?;
@@ -360,29 +508,33 @@ impl SharedLeases {
     }
 
     /// Decides a call that does not wait.
-    async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decision, RedisError> {
-        match self.decide_held(key, cost) {
-            Some(decision) => Ok(decision),
+    async fn check(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decided, RedisError> {
+        let decision = match self.decide_held(key, cost) {
+            Some(decision) => decision,
             // The script accepts no cost above the burst. A call with such a cost is always denied.
-            None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await,
-            None => self.ask(key, Action::Check, cost).await,
-        }
+            None if cost > self.rules.bucket.burst() => self.ask(key, Action::Peek, cost).await?,
+            None => self.ask(key, Action::Check, cost).await?,
+        };
+        Ok(Decided::new(decision, Reservation::default()))
     }
 
-    /// Decides a call that may wait for up to `max_wait` nanoseconds.
+    async fn peek(self: &Arc<Self>, key: &Arc<str>, cost: u64) -> Result<Decided, RedisError> {
+        Ok(Decided::new(self.ask(key, Action::Peek, cost).await?, Reservation::default()))
+    }
+
+    /// Decides a call that may wait.
     async fn wait(
         self: &Arc<Self>,
         key: &Arc<str>,
-        cost: u64,
-        max_wait: u64,
-    ) -> Result<Decision, RedisError> {
+        request: &Request<TokenBucket>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        let cost = request.cost();
         let config = self.algorithm.queue_config().filter(|config| cost > 0 && config.places() > 0);
         let Some(config) = config else { return self.check(key, cost).await };
-        let link = self.links.any();
-        let queued = self.queues.call(link, key, &config, max_wait, Some(UNKNOWN_WAIT));
-        let check = || async { Ok((self.check(key, cost).await?, ())) };
-        let (decision, ()) = queued.until_decided(check, || self.ask(key, Action::Peek, cost)).await?;
-        Ok(decision)
+        let queued = self.queues.call(self.links.any(), key, &config, request.max_wait(), Some(UNKNOWN_WAIT));
+        let decided = queued.until_decided(call, || self.check(key, cost), || self.peek(key, cost)).await?;
+        Ok(decided.unwrap_or_else(|| Decided::new(closed(&self.algorithm), Reservation::default())))
     }
 }
 
@@ -613,7 +765,8 @@ impl Served {
         let Self { shared, held, .. } = self;
         loop {
             let link = shared.links.any();
-            let is_brief = shared.is_closed.load(Ordering::Acquire) || shared.held.len() > MAX_KEYS;
+            let has_ended = || shared.is_dropped.load(Ordering::Acquire) || shared.calls.is_closed();
+            let is_brief = has_ended() || shared.held.len() > MAX_KEYS;
             let step = held.lock().next(&shared.rules, is_brief, link.now());
             match step {
                 NextStep::Trip(trip) => return Some(trip),
@@ -664,13 +817,13 @@ impl Drop for AwaitedCall<'_> {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.is_closed.store(true, Ordering::Release);
-        self.0.held.iter().for_each(|held| held.wake.notify_one());
+        self.0.is_dropped.store(true, Ordering::Release);
+        self.0.wake();
     }
 }
 
-impl fmt::Debug for LeasedLimit {
+impl fmt::Debug for RedisLeases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeasedLimit").field("key", &self.owner.0.key_text).finish_non_exhaustive()
+        f.debug_struct("RedisLeases").field("name", &self.owner.0.name.as_str()).finish_non_exhaustive()
     }
 }

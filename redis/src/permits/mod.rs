@@ -8,7 +8,7 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
+use std::convert::identity;
 use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -23,20 +23,20 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Trip};
+use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
+use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
-use super::limiter::{RedisKey, RedisReply};
 use super::link::Route;
 use super::links::{Attempted, Links};
-use super::names::Registered;
+use super::names::{Name, Registered};
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, Concurrency, QueueOverflow};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, Concurrency};
 use tower_throttle::clock::Nanos;
-use tower_throttle::stats::StoreStats;
-use tower_throttle::store::{
-    Acquired, Attempt, CheckStore, Denied, KeyText, KeyedStore, Permit, ReleaseStore, Reservation, SharedKey,
-    Store,
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
-use tower_throttle::store_support::{Charge, holds_requests, random_u64, reservation_of};
+use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::store_support::{CallOutcome, Charge, Settlement, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a connection lasts for [`IDLE`].
@@ -47,21 +47,20 @@ const IDLE: Duration = Duration::from_secs(10);
 const MAX_UNITS: u64 = 1 << 53;
 /// The maximum number of waiters of a key, unless the algorithm sets one.
 const MAX_WAITING: u64 = 10_000;
+/// The bounds of the time for which the server keeps a record without a renewal.
+const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(86_400));
 
-/// The store of one limiter with a [`Concurrency`] in a [`RedisStore`](super::RedisStore). This store limits the calls
-/// in progress of all processes. [`Builder::store`](tower_throttle::limiter::Builder::store) creates it.
+/// A limiter of the calls in progress of all processes. [`RedisStore::permits`](super::RedisStore::permits) creates it.
 ///
 /// For each key, the calls of all processes take permits from one limit, and wait in one queue in the order in which
 /// the server has received them.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use tower_throttle::RateLimiter;
-/// use tower_throttle::algorithm::Concurrency;
 /// use tower_throttle_redis::RedisStore;
 ///
 /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
-/// let exports = RateLimiter::builder(Concurrency::per_key(1)).name("exports").store(redis).build()?;
+/// let exports = redis.permits("exports", 1).build()?;
 /// let permit = exports.acquire_permit("user:42").await??;
 /// let token = permit.fencing_token();
 /// // Other processes wait until this permit is dropped, or until this process fails.
@@ -70,10 +69,13 @@ const MAX_WAITING: u64 = 10_000;
 /// # }
 /// ```
 ///
+/// The methods have the names and the meanings of those of a [`RateLimiter`](tower_throttle::RateLimiter) with a
+/// [`Concurrency`], and return futures. A call that [`check`](Self::check) or [`acquire`](Self::acquire) admits stays in
+/// progress until it is [released](Self::release).
+///
 /// # Guarantees
 ///
-/// The server keeps a permit, or the place of a waiter, for [ten seconds](super::RedisStoreBuilder::permit_lease)
-/// without a renewal. Each process renews its permits and places in the background, whenever a third of this time has
+/// The server keeps a permit, or the place of a waiter, for [ten seconds](RedisPermitsBuilder::lease) without a renewal. Each process renews its permits and places in the background, whenever a third of this time has
 /// passed. So if a process ends without returning its permits, they are free again after at most this time, and its
 /// places in the queue are gone.
 ///
@@ -106,10 +108,10 @@ const MAX_WAITING: u64 = 10_000;
 ///
 /// # Limits of other kinds
 ///
-/// [`total`](Concurrency::total) and [`DropOldest`](QueueOverflow::DropOldest) are not possible in Redis: the limiter's
-/// `build` returns an error. [`replace`](tower_throttle::RateLimiter::replace),
-/// [`fallback`](super::RedisStore::fallback), tuples with this algorithm, and joined layers do not compile. If the
-/// algorithm does not bound its queue, at most 10,000 calls of all processes wait for a key.
+/// A total for all keys, a queue that drops the oldest waiter, a replacement of the limit, a fallback, tuples with other
+/// algorithms, and joined layers are not possible, so there are no methods for them. For a total, wrap the layer in
+/// another whose key is `Global`. At most 10,000 calls of all processes wait for a key, unless
+/// [`queue`](RedisPermitsBuilder::queue) sets another number.
 ///
 /// # Permissions
 ///
@@ -121,6 +123,21 @@ const MAX_WAITING: u64 = 10_000;
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,
+}
+
+/// A builder of [`RedisPermits`]. [`RedisStore::permits`](super::RedisStore::permits) creates it.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct RedisPermitsBuilder {
+    links: Links,
+    listener: Arc<Listener>,
+    name: Name,
+    /// The time for which a call waits for the server.
+    deadline: Duration,
+    limit: u64,
+    places: Option<u64>,
+    max_wait: Option<Duration>,
+    lease: Duration,
 }
 
 /// When the last clone of the limiter is dropped, its forgotten permits are returned.
@@ -143,8 +160,10 @@ pub(super) struct Listener {
 /// The part of a limiter that its clones, its permits and its tasks share.
 struct SharedPermits {
     links: Links,
-    key_text: KeyText,
+    name: Registered,
+    calls: Calls,
     algorithm: Concurrency,
+    info: Arc<AlgorithmInfo>,
     limit: u64,
     /// The time for which the server keeps a record after a renewal, in nanoseconds.
     lease: u64,
@@ -154,8 +173,7 @@ struct SharedPermits {
     listener: Arc<Listener>,
     keys: DashMap<Arc<str>, Arc<Records>>,
     /// `true` if the limiter was dropped.
-    is_closed: AtomicBool,
-    _name: Registered,
+    is_dropped: AtomicBool,
 }
 
 /// The record of a call. When this value is dropped, a trip removes the record from the server, and its permit is
@@ -184,47 +202,80 @@ struct Served {
     has_ended: bool,
 }
 
-impl RedisPermits {
-    /// Creates the store of a limiter. `register` registers the limiter's name with the unit of the states of its keys.
+impl RedisPermitsBuilder {
     pub(super) fn new(
-        algorithm: Concurrency,
-        lease: Duration,
-        deadline: Duration,
         links: Links,
         listener: Arc<Listener>,
-        key_text: KeyText,
-        register: impl FnOnce(&str) -> Result<Registered, RedisError>,
-    ) -> Result<Self, RedisError> {
-        let error = |detail: &str| RedisError::new(RedisErrorKind::Algorithm, detail);
-        if algorithm.limit_in_total().is_some() {
-            return Err(error(
-                "permits in Redis have no total for all keys: call no `total`, and wrap the layer in another \
-                whose key is `Global`",
-            ));
+        name: Name,
+        deadline: Duration,
+        limit: u64,
+    ) -> Self {
+        let lease = Duration::from_secs(10);
+        Self { links, listener, name, deadline, limit, places: None, max_wait: None, lease }
+    }
+
+    /// Sets how many calls of all processes may wait, per key. With 0, no call waits. See
+    /// [`Concurrency::queue`](Concurrency::queue).
+    pub fn queue(mut self, places: u64) -> Self {
+        self.places = Some(places);
+        self
+    }
+
+    /// Sets how long a call may wait. A queued call is denied once it has waited for this time. See
+    /// [`Concurrency::max_wait`](Concurrency::max_wait).
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// Sets the time for which the server keeps a permit, or a place in the queue, without a renewal. The default is ten
+    /// seconds. Values below 100 ms are raised to 100 ms, and values above one day are lowered to one day.
+    ///
+    /// The permits of a process that has failed are free again after this time. A process that cannot reach the server
+    /// for this time, or that is suspended for this time, loses its permits. The time must be at least four times the
+    /// [deadline](super::RedisStoreBuilder::deadline). A process renews its permits and places after a third of this
+    /// time. One trip renews up to 256 permits and places of one key.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.clamp(LEASES.0, LEASES.1);
+        self
+    }
+
+    /// Returns the limiter.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is empty, if another limiter of the store has the same name and another limit or is
+    /// of another kind, if the limit is 0, or if the deadline of calls is longer than a quarter of the lease.
+    pub fn build(self) -> Result<RedisPermits, RedisError> {
+        let Self { links, listener, name, deadline, limit, places, max_wait, lease } = self;
+        let config = |detail: String| Err(RedisError::new(RedisErrorKind::Config, detail));
+        if limit == 0 {
+            return config("a limit of 0 calls at a time admits none: give at least 1".to_owned());
         }
         if lease / 4 < deadline {
-            let detail = format!(
-                "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of {deadline:?}: call \
-                 `permit_lease` with at least four times the deadline"
-            );
-            return Err(RedisError::new(RedisErrorKind::Config, detail));
-        }
-        let queue = algorithm.queue_config();
-        if queue.is_some_and(|queue| queue.overflow() == QueueOverflow::DropOldest) {
-            return Err(error(
-                "the queue for permits in Redis denies new calls when it is full: call no `overflow`",
+            return config(format!(
+                "a permit is kept for {lease:?} unless it is renewed, which is too short for a deadline of \
+                 {deadline:?}: call `lease` with at least four times the deadline"
             ));
         }
-        let places = match queue.map(|queue| queue.places()) {
+        let mut algorithm = Concurrency::per_key(limit);
+        if let Some(places) = places {
+            algorithm = algorithm.queue(places);
+        }
+        if let Some(max_wait) = max_wait {
+            algorithm = algorithm.max_wait(max_wait);
+        }
+        let places = match algorithm.queue_config().map(|queue| queue.places()) {
             None | Some(u64::MAX) => MAX_WAITING,
             Some(places) => places.min(MAX_UNITS),
         };
-        let limit = algorithm.limit_per_key().min(MAX_UNITS);
+        let limit = limit.min(MAX_UNITS);
         let (source, process, channel) =
             (links.any().source(), listener.process.clone(), listener.channel.clone());
         let shared = SharedPermits {
-            key_text,
-            _name: register(&format!("{PREFIX} {limit}"))?,
+            name: name.register(&format!("{PREFIX} {limit}"))?,
+            calls: Calls::default(),
+            info: AlgorithmInfo::of(&algorithm),
             script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
             links,
             algorithm,
@@ -233,112 +284,141 @@ impl RedisPermits {
             places,
             listener,
             keys: DashMap::new(),
-            is_closed: AtomicBool::new(false),
+            is_dropped: AtomicBool::new(false),
         };
-        Ok(Self { owner: Arc::new(Owner(Arc::new(shared))) })
+        Ok(RedisPermits { owner: Arc::new(Owner(Arc::new(shared))) })
+    }
+}
+
+call_methods!([] RedisPermits);
+
+impl RedisPermits {
+    /// Releases `cost` units of one or more calls of this process that [`check`](Self::check) or
+    /// [`acquire`](Self::acquire) admitted. See [`RateLimiter::release`](tower_throttle::RateLimiter::release).
+    ///
+    /// The next trip of the key returns the permits of the calls. The future does not wait for this trip.
+    pub fn release<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
+        let (shared, key) = (self.shared(), self.key(key));
+        RedisReply::new(async move { shared.release(&key, cost) })
+    }
+
+    /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
+    /// with a cost above 0 are denied as well, without a trip. See
+    /// [`RateLimiter::close`](tower_throttle::RateLimiter::close).
+    ///
+    /// Calls in progress keep their permits. Calls whose trips are under way are decided by these trips. Other processes
+    /// and other limiters of this process are not affected, even if they have the same name.
+    pub fn close(&self) {
+        self.owner.0.calls.close();
+    }
+
+    /// Returns a copy of the algorithm: a limit of the calls in progress for each key.
+    #[must_use]
+    pub fn algorithm(&self) -> Concurrency {
+        self.owner.0.algorithm.clone()
     }
 
     fn shared(&self) -> Arc<SharedPermits> {
         Arc::clone(&self.owner.0)
     }
-}
 
-impl Store<Concurrency> for RedisPermits {
-    type Key = RedisKey;
-    type Error = RedisError;
-    type Wait = RedisReply<(Decision, Reservation)>;
-
-    fn algorithm(&self) -> Cow<'_, Concurrency> {
-        Cow::Borrowed(&self.owner.0.algorithm)
+    fn registered(&self) -> &Registered {
+        &self.owner.0.name
     }
 
-    fn stats(&self) -> StoreStats {
+    fn store_stats(&self) -> StoreStats {
         let SharedPermits { links, keys, .. } = &*self.owner.0;
         let waiting = keys.iter().map(|records| records.waiting()).sum();
         let mut stats = links.stats();
         stats.waiting = waiting;
         stats
     }
+}
 
-    fn acquire(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> Acquired<Self::Wait> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        let may_wait = attempt.may_wait() || holds_requests(&shared.algorithm);
-        let max_wait = attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0);
-        let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
-        let can_wait = may_wait && shared.places > 0;
-        let max_wait = can_wait.then_some(max_wait.min(longest)).filter(|wait| *wait > 0);
-        Acquired::Pending(Box::pin(async move {
-            let (decision, permit) = shared.acquire(&key, cost, max_wait).await?;
-            Ok((decision, permit.map(reservation_of).unwrap_or_default()))
-        }))
+impl Callee for RedisPermits {
+    type Algorithm = Concurrency;
+
+    fn calls(&self) -> &Calls {
+        &self.owner.0.calls
+    }
+
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<Concurrency>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
+        // A call that waits does not keep the limiter, so that forgotten permits are returned when it is dropped.
+        let shared = self.shared();
+        async move {
+            let mut call = shared.calls.begin(request.is_in_shadow());
+            let decided = shared.decide(&key, &request, &mut call).await;
+            call.end(decided).map(then)
+        }
+    }
+
+    async fn look(self, key: Arc<str>, request: Request<Concurrency>) -> Result<Decision, RedisError> {
+        let (shared, cost) = (self.shared(), request.cost());
+        match shared.calls.denial(&shared.algorithm, cost) {
+            Some(denial) => Ok(denial),
+            None => shared.peek(&key, cost).await,
+        }
     }
 }
 
-impl<K: SharedKey + ?Sized> KeyedStore<Concurrency, K> for RedisPermits {
-    fn key(&self, key: &K) -> RedisKey {
-        RedisKey(self.owner.0.key_text.of(key).into())
+impl Limiter for RedisPermits {
+    type Algorithm = Concurrency;
+    type Error = RedisError;
+    type Wait = RedisReply<Decided>;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        Arc::clone(&self.owner.0.info)
+    }
+
+    fn stats(&self) -> LimiterStats {
+        self.stats()
+    }
+
+    fn close(&self) {
+        self.close();
+    }
+
+    fn name(&self) -> Option<&str> {
+        Some(self.name())
     }
 }
 
-impl CheckStore<Concurrency> for RedisPermits {
-    type Reply<T: Send + 'static> = RedisReply<T>;
-    type Output<T> = Result<T, RedisError>;
-
-    fn output<T>(result: Result<T, RedisError>) -> Result<T, RedisError> {
-        result
-    }
-
-    /// The process renews the permit of an admitted call until the call is released by
-    /// [`release`](tower_throttle::RateLimiter::release).
-    fn check(&self, key: RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<Decision> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        Box::pin(async move {
-            let (decision, permit) = shared.acquire(&key.0, cost, None).await?;
-            if let Some(permit) = permit {
-                reservation_of(permit).forget();
+impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, Concurrency>) -> Acquired<RedisReply<Decided>> {
+        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
+        match shared.calls.denial(&shared.algorithm, request.cost()) {
+            Some(decision) => {
+                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
+                Acquired::Ready(decision, Reservation::default())
             }
-            Ok(decision)
-        })
-    }
-
-    fn try_acquire_permit(
-        &self,
-        key: RedisKey,
-        attempt: Attempt<'_, Concurrency>,
-    ) -> RedisReply<Result<Permit, Denied>> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        Box::pin(async move {
-            let (decision, permit) = shared.acquire(&key.0, cost, None).await?;
-            Ok(Permit::decided(decision, permit.map(reservation_of).unwrap_or_default()))
-        })
-    }
-
-    fn peek(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<Decision> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        Box::pin(async move { shared.peek(&key, cost).await })
-    }
-
-    /// Does nothing: the units of a call are released only when the call ends.
-    fn refund(&self, _: RedisKey, _: u64) -> RedisReply<()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-
-    /// Does nothing: calls in progress stay counted.
-    fn reset(&self, _: RedisKey) -> RedisReply<()> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-/// Releases calls of this process. The next trip of the key returns their permits. `release` does not wait for this
-/// trip.
-impl ReleaseStore<Concurrency> for RedisPermits {
-    fn release(&self, RedisKey(key): RedisKey, attempt: Attempt<'_, Concurrency>) -> RedisReply<()> {
-        let (shared, cost) = (self.shared(), attempt.cost());
-        Box::pin(async move { shared.release(&key, cost) })
+            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
+        }
     }
 }
 
 impl SharedPermits {
+    /// Decides a call. The reservation of an admitted call that has units is its permit.
+    async fn decide(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        request: &Request<Concurrency>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        if let Some(denial) = self.calls.denial(&self.algorithm, request.cost()) {
+            return Ok(Decided::new(denial, Reservation::default()));
+        }
+        let longest = self.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
+        let can_wait = request.may_wait(&self.algorithm) && self.places > 0;
+        let max_wait = can_wait.then_some(request.max_wait().min(longest)).filter(|wait| *wait > 0);
+        let (decision, permit) = self.acquire(key, request.cost(), max_wait, call).await?;
+        Ok(Decided::new(decision, permit.map(reservation_of).unwrap_or_default()))
+    }
+
     /// Decides a call. If `max_wait` is given, the call waits for up to `max_wait` nanoseconds. Returns the permit of
     /// an admitted call, if the call has units.
     async fn acquire(
@@ -346,6 +426,7 @@ impl SharedPermits {
         key: &Arc<str>,
         units: u64,
         max_wait: Option<u64>,
+        counted: &mut CountedCall<'_>,
     ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
         // A call without units is always admitted, and a call of too many units is always denied.
         if units == 0 || units > self.limit {
@@ -360,14 +441,28 @@ impl SharedPermits {
         let call = PermitCall::new(arrived, deadline, latest, reply);
         let place = Place::new(self, key, units, call, latest.is_some(), runtime);
         let latest = latest.unwrap_or(deadline);
-        let mut received = link.until(deadline.min(latest), &mut answer).await;
+        let first = link.until(deadline.min(latest), &mut answer);
+        let mut received = match counted.unless_closed(first).await {
+            Some(received) => received,
+            None if place.is_waiting() => {
+                counted.wait();
+                return Ok((closed(&self.algorithm), None));
+            }
+            // The trip of the call is under way.
+            None => link.until(deadline.min(latest), &mut answer).await,
+        };
         if received.is_none() && !place.is_waiting() {
             received = link.until(deadline, &mut answer).await;
         }
         while received.is_none() && place.is_waiting() && link.now() < latest {
+            counted.wait();
             place.tend();
             let soon = link.now().saturating_add(self.lease / 8);
-            received = link.until(latest.min(soon), &mut answer).await;
+            let next = link.until(latest.min(soon), &mut answer);
+            match counted.unless_closed(next).await {
+                Some(next) => received = next,
+                None => return Ok((closed(&self.algorithm), None)),
+            }
         }
         if received.is_none() && place.is_waiting() {
             answer.close();
@@ -472,7 +567,7 @@ impl Place {
 }
 
 impl Charge for HeldPermit {
-    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
+    fn settle(self: Box<Self>, _: u64) -> Option<Settlement> {
         None
     }
 
@@ -502,7 +597,7 @@ impl Served {
     async fn serve(mut self) {
         let mut next_route = None;
         let Self { shared, records, number, .. } = &self;
-        while let Some(trip) = records.next_trip(*number, &shared.is_closed, shared.links.any()).await {
+        while let Some(trip) = records.next_trip(*number, &shared.is_dropped, shared.links.any()).await {
             let is_first = next_route.is_none();
             let route = next_route.take().unwrap_or_else(|| shared.links.route(records.key()));
             let link = &*route.link;
@@ -615,7 +710,7 @@ async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: A
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.is_closed.store(true, Ordering::Release);
+        self.0.is_dropped.store(true, Ordering::Release);
         self.0.keys.iter().for_each(|records| records.wake());
     }
 }
@@ -649,6 +744,6 @@ impl Drop for Listener {
 
 impl fmt::Debug for RedisPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPermits").field("key", &self.owner.0.key_text).finish_non_exhaustive()
+        f.debug_struct("RedisPermits").field("name", &self.owner.0.name.as_str()).finish_non_exhaustive()
     }
 }

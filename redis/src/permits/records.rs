@@ -365,10 +365,10 @@ impl Records {
     }
 
     /// Returns the next trip of the task with the number `task`, once there is one. Returns `None` if nothing is left
-    /// to do, or if another task has taken over. `is_closed` is `true` if the limiter was dropped.
-    pub(super) async fn next_trip(&self, task: u64, is_closed: &AtomicBool, link: &Link) -> Option<Trip> {
+    /// to do, or if another task has taken over. `is_dropped` is `true` if the limiter was dropped.
+    pub(super) async fn next_trip(&self, task: u64, is_dropped: &AtomicBool, link: &Link) -> Option<Trip> {
         loop {
-            let step = self.lock().next(&self.rules, task, is_closed.load(Ordering::Acquire), link.now());
+            let step = self.lock().next(&self.rules, task, is_dropped.load(Ordering::Acquire), link.now());
             match step {
                 Step::Trip(trip) => return Some(trip),
                 Step::Wait(until) => {
@@ -674,13 +674,13 @@ impl State {
         self.records.values().filter(|record| record.waits()).count() as u64
     }
 
-    /// Returns what the task with the number `task` does at `now`. If `is_closed` is `true`, the limiter was dropped,
+    /// Returns what the task with the number `task` does at `now`. If `is_dropped` is `true`, the limiter was dropped,
     /// and the task gives forgotten permits back to the server.
-    fn next(&mut self, rules: &Rules, task: u64, is_closed: bool, now: Nanos) -> Step {
+    fn next(&mut self, rules: &Rules, task: u64, is_dropped: bool, now: Nanos) -> Step {
         if !self.task.is_present(task) {
             return Step::End;
         }
-        self.expire(rules, is_closed, now);
+        self.expire(rules, is_dropped, now);
         let mut trip = Trip { operations: Vec::new(), peeks: Vec::new(), deadlines: None };
         // New calls come first, because their deadlines are near.
         self.add_new(&mut trip, now);
@@ -765,14 +765,14 @@ impl State {
         if waiters > 0 { next.min(self.polls.next().max(self.retry_at)) } else { next }
     }
 
-    /// Removes the records that have expired because they could not be renewed. If `is_closed`, also removes the
+    /// Removes the records that have expired because they could not be renewed. If `is_dropped`, also removes the
     /// records of forgotten permits.
-    fn expire(&mut self, rules: &Rules, is_closed: bool, now: Nanos) {
+    fn expire(&mut self, rules: &Rules, is_dropped: bool, now: Nanos) {
         self.leaving.retain(|_, expires| *expires > now);
         let is_over = |record: &Record| match &record.stage {
             Stage::Asking { .. } => record.waits() && rules.valid_until(record.renewed) <= now,
             Stage::Held { valid_until, is_forgotten, .. } => {
-                (is_closed && *is_forgotten) || *valid_until.borrow() <= now
+                (is_dropped && *is_forgotten) || *valid_until.borrow() <= now
             }
         };
         let over: Vec<_> =

@@ -7,8 +7,6 @@ use tokio::runtime::{Builder, Runtime};
 use super::RedisPermits;
 use crate::store::RedisStore;
 use crate::tests::redis_server::RedisServer;
-use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::Concurrency;
 
 const LEASE: Duration = Duration::from_millis(1_200);
 
@@ -16,14 +14,13 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn limiter(server: &RedisServer) -> RateLimiter<Concurrency, RedisPermits> {
-    let store = RedisStore::builder(&server.url()).deadline(LEASE / 8).permit_lease(LEASE);
-    let store = store.connect_lazily().unwrap();
-    RateLimiter::builder(Concurrency::per_key(1)).name("test").store(store).build().unwrap()
+fn limiter(server: &RedisServer) -> RedisPermits {
+    let store = RedisStore::builder(&server.url()).deadline(LEASE / 8).connect_lazily().unwrap();
+    store.permits("test", 1).lease(LEASE).build().unwrap()
 }
 
 /// Makes calls until one is admitted.
-async fn until_admitted(limiter: &RateLimiter<Concurrency, RedisPermits>) {
+async fn until_admitted(limiter: &RedisPermits) {
     for _ in 0..100 {
         if limiter.try_acquire_permit("a").await.is_ok_and(|permit| permit.is_ok()) {
             return;

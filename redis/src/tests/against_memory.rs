@@ -12,9 +12,10 @@ use tower_throttle::store_support::next;
 use super::Random;
 use super::redis_connection::Connection;
 use super::redis_server::{RedisServer, Reply};
+use crate::call::{Callee, Request};
 use crate::client::{Client, Server};
 use crate::error::RedisError;
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use crate::script::TimeSource;
 use crate::store::RedisStoreBuilder;
 use tower_throttle::Decision;
@@ -25,7 +26,7 @@ use tower_throttle::algorithm::{
     TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::store::{Acquired, Attempt, CheckStore, KeyedStore, Reservation, Store};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, LimiterFor, Reservation};
 
 const START: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -77,7 +78,7 @@ struct Both<'a, A: StoredAlgorithm> {
     calls: &'a Calls<A>,
     memory: RateLimiter<A>,
     clock: ManualClock,
-    redis: RedisLimit<A>,
+    redis: RedisLimiter<A>,
     /// The time that the tests set, in microseconds.
     time: &'static AtomicU64,
     runtime: &'a Runtime,
@@ -132,36 +133,36 @@ impl<A: StoredAlgorithm> Both<'_, A> {
 
     /// Makes a call in memory, and begins the same call in Redis.
     fn begin(&mut self, call: Call) -> (Option<Decision>, Reservation, Task) {
-        let (local, remote) = (self.memory.store().clone(), self.redis.clone());
-        let (here, there) = (local.key(self.key.as_str()), remote.key(self.key.as_str()));
+        let (local, remote, key) = (self.memory.clone(), self.redis.clone(), self.key.as_str());
         let none = || (None, Reservation::default());
         let (now, task) = match call {
             Call::Acquire { tier, cost } => {
                 let attempt = self.attempt(tier, cost);
                 let attempt = if self.calls.settles { attempt.with_reservation() } else { attempt };
-                let Acquired::Ready(decision, reservation) = local.acquire(here, attempt) else {
+                let Acquired::Ready(decision, reservation) = LimiterFor::acquire(&local, key, attempt) else {
                     panic!("no call waits")
                 };
-                let acquired = remote.acquire(there, attempt);
+                let acquired = LimiterFor::acquire(&remote, key, attempt);
                 let task = async {
                     match acquired {
                         Acquired::Ready(decision, reservation) => Ok((Some(decision), reservation)),
-                        Acquired::Pending(wait) => wait.await.map(|(decision, kept)| (Some(decision), kept)),
+                        Acquired::Replaced(decided) => Ok(shown(*decided)),
+                        Acquired::Pending(wait) => wait.await.map(shown),
                     }
                 };
                 ((Some(decision), reservation), self.runtime.spawn(task))
             }
             Call::Check { tier, cost } => {
                 let attempt = self.attempt(tier, cost);
-                let checked = remote.check(there, attempt);
-                let task = async { checked.await.map(|decision| (Some(decision), Reservation::default())) };
-                ((Some(local.check(here, attempt)), Reservation::default()), self.runtime.spawn(task))
+                let checked = remote.decide(self.name().into(), Request::of(&attempt).never_waiting(), shown);
+                let task = checked;
+                ((Some(local.check_attempt(key, attempt)), Reservation::default()), self.runtime.spawn(task))
             }
             Call::Peek { tier, cost } => {
                 let attempt = self.attempt(tier, cost);
-                let peeked = remote.peek(there, attempt);
+                let peeked = remote.look(self.name().into(), Request::of(&attempt));
                 let task = async { peeked.await.map(|decision| (Some(decision), Reservation::default())) };
-                ((Some(local.peek(here, attempt)), Reservation::default()), self.runtime.spawn(task))
+                ((Some(local.peek_attempt(key, attempt)), Reservation::default()), self.runtime.spawn(task))
             }
             Call::Settle { place, actual } => {
                 let (here, there) = self.unsettled.swap_remove(place);
@@ -177,14 +178,14 @@ impl<A: StoredAlgorithm> Both<'_, A> {
                 (none(), self.runtime.spawn(async { Ok((None, Reservation::default())) }))
             }
             Call::Refund { cost } => {
-                local.refund(here, cost);
-                let refunded = remote.refund(there, cost);
+                local.refund(key, cost);
+                let refunded = remote.refund(key, cost);
                 let task = async { refunded.await.map(|()| (None, Reservation::default())) };
                 (none(), self.runtime.spawn(task))
             }
             Call::Reset => {
-                local.reset(here);
-                let reset = remote.reset(there);
+                local.reset(key);
+                let reset = remote.reset(key);
                 let task = async { reset.await.map(|()| (None, Reservation::default())) };
                 (none(), self.runtime.spawn(task))
             }
@@ -268,6 +269,11 @@ impl<A: StoredAlgorithm> Both<'_, A> {
     }
 }
 
+fn shown(decided: Decided) -> (Option<Decision>, Reservation) {
+    let (decision, reservation, _) = decided.into_parts();
+    (Some(decision), reservation)
+}
+
 /// Makes `runs` random runs of calls. Panics if a decision in Redis differs from that in memory.
 fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
     let server = RedisServer::start();
@@ -278,7 +284,7 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
     let time: &AtomicU64 = Box::leak(Box::default());
     let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
     let store = super::settings(calls.scripts, Duration::ZERO)(store).connect_lazily().unwrap();
-    let redis = super::limit(&store, calls.algorithm.clone());
+    let redis = super::limiter(&store, calls.algorithm.clone());
     let (mut allowed, mut denied, mut settled) = (0, 0, 0);
     let mut differences = Vec::new();
     for run in 0..runs {

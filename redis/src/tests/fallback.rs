@@ -4,20 +4,17 @@ use std::time::Duration;
 
 use super::faults::swaps;
 use super::staged::{Mode, Staged};
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
-use tower_throttle::store::{MakeStore, StoreSettings};
 
 fn with_fallback<A: StoredAlgorithm>(
     server: &Staged,
     algorithm: A,
     local: RateLimiter<A>,
-) -> RateLimiter<A, RedisLimit<A>> {
-    let mut settings = StoreSettings::new(algorithm);
-    settings.name = Some("test".to_owned());
-    RateLimiter::with_store(swaps(server).fallback(local).make_store(settings).unwrap())
+) -> RedisLimiter<A> {
+    swaps(server).limiter("test", algorithm).fallback(local).build().unwrap()
 }
 
 #[tokio::test(start_paused = true)]
@@ -30,7 +27,7 @@ async fn a_fallback_decides_what_redis_cannot() {
     server.set(Mode::Hang);
     assert_eq!(limiter.check("a").await.unwrap().remaining(), 0);
     assert!(!limiter.check("a").await.unwrap().is_allowed());
-    assert!(!limiter.acquire_within("a", Duration::ZERO).await.unwrap().is_allowed());
+    assert!(!limiter.call("a").max_wait(Duration::ZERO).acquire().await.unwrap().is_allowed());
     assert_eq!(limiter.peek("b").await.unwrap().limit(), 1);
     limiter.reset("a").await.unwrap();
     assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback was reset");

@@ -5,12 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::staged::{Mode, Staged};
-use super::{limit, limiter, settings, store};
+use super::{limiter, settings, store};
 use crate::connection::{Connection, Reply};
 use crate::error::RedisErrorKind;
 use crate::store::RedisStore;
 use tower_throttle::Quota;
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 
 const MS: Duration = Duration::from_millis(1);
@@ -246,18 +245,18 @@ fn settings_that_redis_cannot_work_with_are_errors_when_built() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = swaps(&Staged::new());
-        let build = |quota| RateLimiter::builder(FixedWindow::new(quota));
-        let error = build(Quota::per_hour(5)).store(store.clone()).build().unwrap_err();
+        let build = |name, quota| store.limiter(name, FixedWindow::new(quota)).build();
+        let error = build("", Quota::per_hour(5)).unwrap_err();
         assert_eq!(error.kind(), RedisErrorKind::Name);
-        let _login = build(Quota::per_hour(5)).name("login").store(store.clone()).build().unwrap();
-        assert!(build(Quota::per_hour(5)).name("login").store(store.clone()).build().is_ok());
-        let error = build(Quota::per_hour(6)).name("login").store(store.clone()).build().unwrap_err();
+        let _login = build("login", Quota::per_hour(5)).unwrap();
+        assert!(build("login", Quota::per_hour(5)).is_ok());
+        let error = build("login", Quota::per_hour(6)).unwrap_err();
         assert!(error.to_string().contains("another algorithm or quota"), "{error}");
         assert_eq!(
             RedisStore::builder("http://x").connect_lazily().unwrap_err().kind(),
             RedisErrorKind::Config
         );
-        let _ = limit(&store, TokenBucket::new(Quota::per_hour(5)));
+        let _ = limiter(&store, TokenBucket::new(Quota::per_hour(5)));
     });
 }
 

@@ -192,7 +192,7 @@ async fn calls_that_wait_for_a_window_wait_in_order() {
     assert_eq!(delays, [Some(0), Some(0), Some(1), Some(1), Some(2), None]);
     assert_eq!(start.elapsed().as_secs(), 2);
     assert!(window.check("a").await.unwrap().is_allowed());
-    assert!(!window.acquire_within("a", 10 * MS).await.unwrap().is_allowed());
+    assert!(!window.call("a").max_wait(10 * MS).acquire().await.unwrap().is_allowed());
 }
 
 /// Makes a call and polls it once.

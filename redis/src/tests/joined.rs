@@ -1,19 +1,17 @@
 //! Joint calls on one key.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::faults::swaps;
-use super::limit;
+use super::limiter;
 use super::staged::{Mode, Staged};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::joint::InRedis;
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm};
-use tower_throttle::store::Attempt;
-use tower_throttle::store_support::CallCounts;
-use tower_throttle::store_support::{AllDecisions, JointKind, JointOutcome, JointStore};
+use tower_throttle::limiter::Attempt;
+use tower_throttle::store_support::{AllDecisions, JointKind, JointLimiter, JointOutcome};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -27,14 +25,13 @@ fn shadow<A: StoredAlgorithm>(cost: u64) -> Attempt<'static, A> {
 
 /// Decides a joint call on `key` of one limiter, with a part for each of `attempts`.
 async fn decide<A: StoredAlgorithm>(
-    limit: &RedisLimit<A>,
+    limit: &RedisLimiter<A>,
     key: &str,
     attempts: impl IntoIterator<Item = Attempt<'static, A>>,
 ) -> Result<AllDecisions, RedisError> {
-    let counts = Arc::<CallCounts>::default();
-    let parts = attempts.into_iter().map(|attempt| Some(limit.joint_part(key, attempt, &counts))).collect();
-    match InRedis::decide(parts) {
-        JointOutcome::Pending(decided) => decided.await,
+    let parts = attempts.into_iter().map(|attempt| Some(limit.joint_part(key, attempt)));
+    match InRedis::decide(&mut parts.collect::<Vec<_>>(), &mut |_, _| {}) {
+        JointOutcome::Pending(decided, _) => decided.await,
         _ => panic!("no denial is remembered"),
     }
 }
@@ -42,27 +39,31 @@ async fn decide<A: StoredAlgorithm>(
 #[tokio::test(start_paused = true)]
 async fn a_part_in_shadow_mode_neither_charges_nor_denies_the_parts_of_its_key() {
     let server = Staged::new();
-    let limit = limit(&swaps(&server), FixedWindow::new(Quota::per_hour(3)));
+    let limit = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(3)));
     for left in [2, 1, 0] {
         let attempts = [shadow(5), enforced(1)].map(Attempt::with_reservation);
         let decided = decide(&limit, "a", attempts).await.unwrap();
         let decided: Vec<_> = decided.into_iter().flatten().collect();
         assert_eq!(decided.iter().map(|one| one.is_shadow).collect::<Vec<_>>(), [true, false]);
-        for one in &decided {
-            assert!(one.decision.is_allowed() && one.decision.remaining() == left, "{one:?}");
-            assert_eq!(one.reservation.is_empty(), one.is_shadow, "the part in shadow mode was not charged");
+        for one in decided {
+            let (decision, reservation, _) = one.decided.into_parts();
+            assert!(decision.is_allowed() && decision.remaining() == left, "{decision:?}");
+            assert_eq!(reservation.is_empty(), one.is_shadow, "the part in shadow mode was not charged");
         }
     }
     let decided = decide(&limit, "a", [enforced(1), shadow(5)]).await.unwrap();
     let decided: Vec<_> = decided.into_iter().collect();
-    assert!(!decided[0].as_ref().unwrap().decision.is_allowed() && decided[1].is_none(), "{decided:?}");
+    assert!(
+        !decided[0].as_ref().unwrap().decided.decision().is_allowed() && decided[1].is_none(),
+        "{decided:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_are_late_after_a_reply_do_not_open_the_breaker() {
     let server = Staged::new();
     let store = swaps(&server);
-    let limit = limit(&store, FixedWindow::new(Quota::per_hour(3)));
+    let limit = limiter(&store, FixedWindow::new(Quota::per_hour(3)));
     server.set(Mode::Hold);
     let call = |key: &'static str| {
         let limit = limit.clone();
@@ -85,7 +86,7 @@ async fn calls_that_are_late_after_a_reply_do_not_open_the_breaker() {
 async fn a_joint_denial_closes_a_breaker_that_waits_for_a_write() {
     let server = Staged::new();
     let store = swaps(&server);
-    let limit = limit(&store, FixedWindow::new(Quota::per_hour(3)));
+    let limit = limiter(&store, FixedWindow::new(Quota::per_hour(3)));
     assert!(decide(&limit, "a", [enforced(2)]).await.is_ok());
     server.set_full(true);
     assert_eq!(decide(&limit, "a", [enforced(1)]).await.unwrap_err().kind(), RedisErrorKind::OutOfMemory);
@@ -96,7 +97,7 @@ async fn a_joint_denial_closes_a_breaker_that_waits_for_a_write() {
     tokio::time::advance(400 * MS).await;
     let texts = server.texts();
     let decided = decide(&limit, "a", [enforced(2)]).await.unwrap();
-    assert!(!decided.into_iter().flatten().next().unwrap().decision.is_allowed());
+    assert!(!decided.into_iter().flatten().next().unwrap().decided.decision().is_allowed());
     assert!(!store.stats().is_circuit_open, "the state was written as it is");
     assert_eq!(server.texts(), texts);
 }

@@ -1,4 +1,6 @@
 mod against_memory;
+mod closed;
+mod counted;
 mod differential;
 mod fallback;
 mod faults;
@@ -18,12 +20,10 @@ mod threads;
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::limiter::RedisLimit;
+use super::limiter::RedisLimiter;
 use super::script::TimeSource;
-use super::store::{MakeKept, RedisStore, RedisStoreBuilder};
-use tower_throttle::RateLimiter;
+use super::store::{RedisStore, RedisStoreBuilder};
 use tower_throttle::algorithm::StoredAlgorithm;
-use tower_throttle::store::StoreSettings;
 
 fn settings(scripts: bool, remember_denials: Duration) -> impl Fn(RedisStoreBuilder) -> RedisStoreBuilder {
     move |store| {
@@ -39,14 +39,8 @@ fn store(
     settings(RedisStoreBuilder::over(connection, TimeSource::Server)).connect_lazily().unwrap()
 }
 
-fn limit<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimit<A> {
-    let mut settings = StoreSettings::new(algorithm);
-    settings.name = Some("test".to_owned());
-    store.clone().make(settings).unwrap()
-}
-
-fn limiter<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
-    RateLimiter::with_store(limit(store, algorithm))
+fn limiter<A: StoredAlgorithm>(store: &RedisStore, algorithm: A) -> RedisLimiter<A> {
+    store.limiter("test", algorithm).build().unwrap()
 }
 
 /// A simple generator of random numbers (xorshift).

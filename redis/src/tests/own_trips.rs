@@ -12,9 +12,8 @@ use super::staged::{Mode, Staged};
 use super::{limiter, settings, store};
 use crate::connection::Reply;
 use crate::error::RedisError;
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use tower_throttle::Quota;
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::FixedWindow;
 
 /// Counts how often a call is woken.
@@ -27,7 +26,7 @@ impl Wake for Wakes {
     }
 }
 
-type Window = RateLimiter<FixedWindow, RedisLimit<FixedWindow>>;
+type Window = RedisLimiter<FixedWindow>;
 
 /// Returns a server that holds its replies, and a limiter of five calls.
 fn held() -> (Staged, Window) {

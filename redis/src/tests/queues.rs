@@ -8,10 +8,9 @@ use super::faults::swaps;
 use super::flights::settle;
 use super::limiter;
 use super::staged::Staged;
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm, Tiered};
 
 const MS: Duration = Duration::from_millis(1);
@@ -20,16 +19,14 @@ fn window(limit: u64) -> FixedWindow {
     FixedWindow::new(Quota::per_hour(limit))
 }
 
-fn build<A: StoredAlgorithm>(algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
+fn build<A: StoredAlgorithm>(algorithm: A) -> RedisLimiter<A> {
     limiter(&swaps(&Staged::new()), algorithm)
 }
 
 /// Makes ten calls at once that wait for up to `max_wait`.
-async fn ten<A: StoredAlgorithm>(
-    limiter: &RateLimiter<A, RedisLimit<A>>,
-    max_wait: Duration,
-) -> Vec<Decision> {
-    let calls: Vec<_> = (0..10).map(|_| tokio::spawn(limiter.acquire_within("a", max_wait))).collect();
+async fn ten<A: StoredAlgorithm>(limiter: &RedisLimiter<A>, max_wait: Duration) -> Vec<Decision> {
+    let calls: Vec<_> =
+        (0..10).map(|_| tokio::spawn(limiter.call("a").max_wait(max_wait).acquire())).collect();
     let mut decisions = Vec::new();
     for call in calls {
         decisions.push(call.await.unwrap().unwrap());
@@ -57,7 +54,7 @@ async fn only_a_call_that_would_be_in_time_finds_the_queue_full() {
     let waiting = tokio::spawn(limiter.acquire("a"));
     settle().await;
     for (max_wait, is_full) in [(10 * MS, false), (Duration::MAX, true)] {
-        let denied = limiter.acquire_within("a", max_wait).await.unwrap();
+        let denied = limiter.call("a").max_wait(max_wait).acquire().await.unwrap();
         assert_eq!((denied.is_allowed(), denied.is_queue_full()), (false, is_full), "{max_wait:?}");
         assert_eq!(denied.retry_after(), None, "the wait behind the queue is unknown");
         assert!(!denied.never_fits());
@@ -75,7 +72,7 @@ async fn a_call_does_not_overtake_those_that_wait() {
     settle().await;
     let second = tokio::spawn(limiter.acquire("a"));
     settle().await;
-    let in_haste = limiter.acquire_within("a", Duration::ZERO).await.unwrap();
+    let in_haste = limiter.call("a").max_wait(Duration::ZERO).acquire().await.unwrap();
     assert!(!in_haste.is_allowed(), "the unit that is left is not for a later call");
     assert!(limiter.acquire("a").await.unwrap().is_queue_full());
     advance(1_000 * MS).await;

@@ -6,34 +6,37 @@ use tokio::time::advance;
 
 use super::faults::swaps;
 use super::flights::settle;
-use super::limit;
+use super::limiter;
 use super::staged::Staged;
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm, Tiered, TokenBucket};
-use tower_throttle::store::{Acquired, Attempt, KeyedStore, Reservation};
+use tower_throttle::limiter::{Acquired, Attempt, LimiterFor, Reservation};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// Makes a call with the key `a` that can be settled.
-async fn charge<A: StoredAlgorithm, S: KeyedStore<A, str>>(
-    store: &S,
-    tier: Option<&A>,
+async fn charge<L: LimiterFor<str>>(
+    limiter: &L,
+    tier: Option<&L::Algorithm>,
     cost: u64,
 ) -> (Decision, Reservation) {
     let attempt = Attempt::new(cost).with_reservation();
     let attempt = tier.map_or(attempt, |tier| attempt.with_algorithm(tier));
-    match store.acquire(KeyedStore::<A, str>::key(store, "a"), attempt) {
-        Acquired::Ready(decision, reservation) => (decision, reservation),
+    let decided = match limiter.acquire("a", attempt) {
+        Acquired::Ready(decision, reservation) => return (decision, reservation),
+        Acquired::Replaced(decided) => *decided,
         Acquired::Pending(wait) => wait.await.unwrap_or_else(|error| panic!("{}", error.into())),
-    }
+    };
+    let (decision, reservation, _) = decided.into_parts();
+    (decision, reservation)
 }
 
 /// Makes calls that take 900 ms each, one after another for ten seconds, and settles each at two units. Returns the
 /// number of admitted calls.
-async fn admitted<A: StoredAlgorithm, S: KeyedStore<A, str>>(store: &S) -> u64 {
+async fn admitted(limiter: &impl LimiterFor<str>) -> u64 {
     let (mut admitted, mut present) = (0, None);
     for step in 0..100 {
         if let Some((_, reservation)) = present.take_if(|(end, _)| step >= *end) {
@@ -41,7 +44,7 @@ async fn admitted<A: StoredAlgorithm, S: KeyedStore<A, str>>(store: &S) -> u64 {
             settle().await;
         }
         if present.is_none() {
-            let (decision, reservation) = charge(store, None, 1).await;
+            let (decision, reservation) = charge(limiter, None, 1).await;
             if decision.is_allowed() {
                 (admitted, present) = (admitted + 1, Some((step + 9, reservation)));
             }
@@ -55,15 +58,15 @@ async fn admitted<A: StoredAlgorithm, S: KeyedStore<A, str>>(store: &S) -> u64 {
 async fn settling_above_what_is_left_keeps_the_unit_that_is_partly_refilled() {
     let bucket = TokenBucket::new(Quota::per_second(1));
     let memory = RateLimiter::new(bucket.clone());
-    assert_eq!(admitted(memory.store()).await, 10);
-    assert_eq!(admitted(&limit(&swaps(&Staged::new()), bucket)).await, 10);
+    assert_eq!(admitted(&memory).await, 10);
+    assert_eq!(admitted(&limiter(&swaps(&Staged::new()), bucket)).await, 10);
 }
 
-fn tiers() -> (RedisLimit<Tiered<TokenBucket>>, Staged, [Tiered<TokenBucket>; 2]) {
+fn tiers() -> (RedisLimiter<Tiered<TokenBucket>>, Staged, [Tiered<TokenBucket>; 2]) {
     let server = Staged::new();
     let tiers = [TokenBucket::new(Quota::per_hour(10)), TokenBucket::new(Quota::per_second(5).burst(20))];
     let tiers = tiers.map(Tiered::new);
-    (limit(&swaps(&server), tiers[0].clone()), server, tiers)
+    (limiter(&swaps(&server), tiers[0].clone()), server, tiers)
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,23 +109,26 @@ async fn a_denial_of_a_new_tier_is_kept_and_its_wait_is_true() {
 #[tokio::test(start_paused = true)]
 async fn a_key_whose_tiers_are_all_fresh_is_a_new_key() {
     /// Returns the units that are left in the first tier, which the key used long ago.
-    async fn left<S: KeyedStore<Tiered<TokenBucket>, str>>(store: S, paid: &Tiered<TokenBucket>) -> u64 {
-        assert!(charge(&store, None, 1).await.0.is_allowed());
+    async fn left<L: LimiterFor<str, Algorithm = Tiered<TokenBucket>>>(
+        limiter: L,
+        paid: &Tiered<TokenBucket>,
+    ) -> u64 {
+        assert!(charge(&limiter, None, 1).await.0.is_allowed());
         advance(Duration::from_secs(360)).await;
-        assert!(charge(&store, Some(paid), 20).await.0.is_allowed());
+        assert!(charge(&limiter, Some(paid), 20).await.0.is_allowed());
         advance(Duration::from_secs(4)).await;
-        charge(&store, None, 1).await.0.remaining()
+        charge(&limiter, None, 1).await.0.remaining()
     }
     let (redis, _, [free, paid]) = tiers();
     assert_eq!(left(redis, &paid).await, 9);
-    assert_eq!(left(RateLimiter::new(free).store().clone(), &paid).await, 9);
+    assert_eq!(left(RateLimiter::new(free), &paid).await, 9);
 }
 
 #[tokio::test(start_paused = true)]
 async fn algorithms_that_differ_in_their_queues_are_one_tier_also_within_a_trip() {
     let server = Staged::new();
     let window = || FixedWindow::new(Quota::per_hour(10));
-    let limit = limit(&swaps(&server), Tiered::new(window()));
+    let limit = limiter(&swaps(&server), Tiered::new(window()));
     let queued = Tiered::new(window().max_wait(Duration::ZERO).queue(3));
     // The first call makes a trip, and the other two are decided together in the next.
     let tiers = [None, Some(&queued), None];
@@ -139,7 +145,7 @@ async fn algorithms_that_differ_in_their_queues_are_one_tier_also_within_a_trip(
 #[tokio::test(start_paused = true)]
 async fn a_settlement_undoes_a_charge_that_was_made_while_the_clock_was_behind() {
     let server = Staged::new();
-    let limit = limit(&swaps(&server), TokenBucket::new(Quota::per_second(1).burst(5)));
+    let limit = limiter(&swaps(&server), TokenBucket::new(Quota::per_second(1).burst(5)));
     assert!(charge(&limit, None, 3).await.0.is_allowed());
     server.set_ahead(-900_000);
     let (decision, reservation) = charge(&limit, None, 2).await;
@@ -153,7 +159,7 @@ async fn a_settlement_undoes_a_charge_that_was_made_while_the_clock_was_behind()
 #[tokio::test(start_paused = true)]
 async fn peeks_after_the_clock_was_set_back_tell_a_wait_that_ends() {
     let server = Staged::new();
-    let limit = RateLimiter::with_store(limit(&swaps(&server), FixedWindow::new(Quota::per_minute(1))));
+    let limit = limiter(&swaps(&server), FixedWindow::new(Quota::per_minute(1)));
     assert!(limit.check("a").await.unwrap().is_allowed());
     server.set_ahead(-1_000_000_000);
     assert_eq!(limit.peek("a").await.unwrap().retry_after(), Some(60_000 * MS));
@@ -164,7 +170,7 @@ async fn peeks_after_the_clock_was_set_back_tell_a_wait_that_ends() {
 #[tokio::test(start_paused = true)]
 async fn calls_without_a_queue_are_denied_only_if_no_units_are_left() {
     let server = Staged::new();
-    let limit = limit(&swaps(&server), FixedWindow::new(Quota::per_hour(2)).queue(0));
+    let limit = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(2)).queue(0));
     let [first, second, third] = [1; 3].map(|cost| charge(&limit, None, cost));
     let (first, second, third) = tokio::join!(first, second, third);
     assert_eq!([first, second, third].map(|(decision, _)| decision.is_allowed()), [true, true, false]);
@@ -174,10 +180,9 @@ async fn calls_without_a_queue_are_denied_only_if_no_units_are_left() {
 async fn a_full_queue_behind_the_clock_tells_the_wait_until_it_has_a_place() {
     async fn waits<A: StoredAlgorithm>(algorithm: A) {
         let server = Staged::new();
-        let limit = limit(&swaps(&server), algorithm);
-        assert!(charge(&limit, None, 1).await.0.is_allowed());
+        let limiter = limiter(&swaps(&server), algorithm);
+        assert!(charge(&limiter, None, 1).await.0.is_allowed());
         server.set_ahead(-500_000);
-        let limiter = RateLimiter::with_store(limit.clone());
         // The key's time stands still for 500 ms, and the next unit takes a second after that.
         let wait = limiter.acquire("a").await.unwrap().retry_after();
         assert_eq!(wait, Some(1_500 * MS), "{:?}", limiter.algorithm());
@@ -194,11 +199,11 @@ async fn a_full_queue_behind_the_clock_tells_the_wait_until_it_has_a_place() {
 async fn a_wait_behind_the_clock_that_is_too_long_tells_when_it_is_in_time() {
     async fn waits<A: StoredAlgorithm>(algorithm: A) {
         let server = Staged::new();
-        let limiter = RateLimiter::with_store(limit(&swaps(&server), algorithm));
+        let limiter = limiter(&swaps(&server), algorithm);
         assert!(limiter.acquire("a").await.unwrap().is_allowed());
         server.set_ahead(-500_000);
         // The next slot is 1500 ms away: the key's time stands still for the first 500 ms of them.
-        let in_haste = async || limiter.acquire_within("a", 100 * MS).await.unwrap();
+        let in_haste = async || limiter.call("a").max_wait(100 * MS).acquire().await.unwrap();
         assert_eq!(in_haste().await.retry_after(), Some(1_400 * MS), "{:?}", limiter.algorithm());
         advance(1_399 * MS).await;
         assert!(!in_haste().await.is_allowed());

@@ -11,12 +11,11 @@ use tokio::task::yield_now;
 use super::staged::Staged;
 use super::{Random, limiter, settings};
 use crate::error::RedisError;
-use crate::limiter::RedisLimit;
+use crate::limiter::RedisLimiter;
 use crate::script::TimeSource;
 use crate::store::RedisStoreBuilder;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::FixedWindow;
 
 const KEYS: usize = 3;
@@ -27,7 +26,7 @@ const CALLS: usize = 2_000;
 type Result = std::result::Result<Decision, RedisError>;
 
 /// Makes calls for random keys. Returns, for each key, the number of calls whose result was received.
-async fn call(limiter: RateLimiter<FixedWindow, RedisLimit<FixedWindow>>, seed: u64) -> [u64; KEYS] {
+async fn call(limiter: RedisLimiter<FixedWindow>, seed: u64) -> [u64; KEYS] {
     let (mut random, mut received) = (Random(seed), [0; KEYS]);
     for _ in 0..CALLS {
         let key = random.below(KEYS as u64) as usize;

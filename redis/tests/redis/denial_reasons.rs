@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use tokio::task::{JoinHandle, yield_now};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::{
-    Concurrency, FixedWindow, LeakyBucket, Lockout, StoredAlgorithm, Tiered, TokenBucket,
-};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Lockout, StoredAlgorithm, Tiered, TokenBucket};
 use tower_throttle::key::Global;
 use tower_throttle::middleware::Rejection;
-use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
-use tower_throttle_redis::{RedisLimit, RedisPermits, RedisStore};
+use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer};
+use tower_throttle_redis::{RedisLimiter, RedisPermits, RedisStore};
 
 use crate::patient;
 use crate::support::redis_server::RedisServer;
@@ -29,19 +27,15 @@ fn reasons(decision: &Decision) -> Vec<&'static str> {
 }
 
 async fn connect(server: &RedisServer) -> RedisStore {
-    patient(server).permit_lease(Duration::from_secs(100)).connect().await.unwrap()
+    patient(server).connect().await.unwrap()
 }
 
-fn limiter<A: StoredAlgorithm>(
-    store: &RedisStore,
-    name: &str,
-    algorithm: A,
-) -> RateLimiter<A, RedisLimit<A>> {
-    RateLimiter::builder(algorithm).name(name).store(store.clone()).build().unwrap()
+fn limiter<A: StoredAlgorithm>(store: &RedisStore, name: &str, algorithm: A) -> RedisLimiter<A> {
+    store.limiter(name, algorithm).build().unwrap()
 }
 
-fn permits(store: &RedisStore, name: &str, algorithm: Concurrency) -> RateLimiter<Concurrency, RedisPermits> {
-    RateLimiter::builder(algorithm).name(name).store(store.clone()).build().unwrap()
+fn permits(store: &RedisStore, places: u64) -> RedisPermits {
+    store.permits("permits", 1).queue(places).lease(Duration::from_secs(100)).build().unwrap()
 }
 
 /// One call an hour. The second denial within an hour locks the key out for a day.
@@ -64,7 +58,7 @@ async fn locks_out<A: StoredAlgorithm>(store: &RedisStore, name: &str, algorithm
     assert_eq!(reasons(&limiter.peek("key").await.unwrap()), ["locked out"]);
     let denied = limiter.try_acquire_permit("key").await.unwrap().unwrap_err();
     assert_eq!(reasons(denied.decision()), ["locked out"]);
-    let acquired = limiter.acquire_within("key", Duration::from_secs(1)).await.unwrap();
+    let acquired = limiter.call("key").max_wait(Duration::from_secs(1)).acquire().await.unwrap();
     assert_eq!(reasons(&acquired), ["locked out"]);
 }
 
@@ -108,10 +102,9 @@ async fn a_denial_says_that_the_queue_is_full() {
     assert_fills!(limiter(&store, "leaky", LeakyBucket::new(HOUR).queue(1)), 1);
     assert_fills!(limiter(&store, "bucket", TokenBucket::new(HOUR).queue(1)), 1);
     assert_fills!(limiter(&store, "window", FixedWindow::new(HOUR).queue(1)), 1);
-    let leases = store.clone().lease(1);
     let bucket = TokenBucket::new(HOUR).queue(1);
-    assert_fills!(RateLimiter::builder(bucket).name("leased").store(leases).build().unwrap(), 1);
-    assert_fills!(permits(&store, "permits", Concurrency::per_key(1).queue(1)), 1);
+    assert_fills!(store.limiter("leased", bucket).lease(1).build().unwrap(), 1);
+    assert_fills!(permits(&store, 1), 1);
 }
 
 #[tokio::test]
@@ -134,7 +127,7 @@ async fn a_call_that_may_not_wait_is_not_denied_by_its_queue() {
     assert_none!(limiter(&store, "leaky", LeakyBucket::new(HOUR).queue(1).max_wait(second)));
     assert_none!(limiter(&store, "bucket", TokenBucket::new(HOUR).queue(1).max_wait(second)));
     assert_none!(limiter(&store, "window", FixedWindow::new(HOUR).queue(1).max_wait(second)));
-    assert_none!(permits(&store, "permits", Concurrency::per_key(1).queue(0)));
+    assert_none!(permits(&store, 0));
 }
 
 #[tokio::test]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
+use tower_throttle::Quota;
 use tower_throttle::algorithm::FixedWindow;
-use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::{RedisErrorKind, RedisLimit, RedisStore, RedisStoreBuilder};
+use tower_throttle_redis::{RedisErrorKind, RedisLimiter, RedisStore, RedisStoreBuilder};
 
 use crate::support::redis_server::{RedisCluster, RedisServer};
 
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LIMIT: u64 = 100;
 const KEYS: usize = 5;
 
-type Limiter = RateLimiter<FixedWindow, RedisLimit<FixedWindow>>;
+type Limiter = RedisLimiter<FixedWindow>;
 
 /// A master and its replica, watched by three sentinels.
 pub(crate) struct Group {
@@ -53,7 +53,7 @@ impl Group {
 
 fn limiter(store: &RedisStore) -> Limiter {
     let window = FixedWindow::new(Quota::per_day(LIMIT));
-    RateLimiter::builder(window).name("test").store(store.clone()).build().unwrap()
+    store.limiter("test", window).build().unwrap()
 }
 
 /// Makes up to `calls` calls for a key. Returns the number of admitted calls. Calls that fail are made again.

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
-use tower_throttle::algorithm::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
-use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::{RedisErrorKind, RedisLimit, RedisStore};
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{FixedWindow, SlidingLog, TokenBucket};
+use tower_throttle_redis::{RedisErrorKind, RedisLimiter, RedisStore};
 
 use crate::failover::Group;
 use crate::patient;
@@ -16,11 +16,11 @@ use crate::support::redis_server::{RedisCluster, RedisServer};
 const MS: Duration = Duration::from_millis(1);
 const LIMIT: u64 = 1_000_000;
 
-type Limiter = RateLimiter<FixedWindow, RedisLimit<FixedWindow>>;
+type Limiter = RedisLimiter<FixedWindow>;
 
 fn limiter(store: &RedisStore) -> Limiter {
     let window = FixedWindow::new(Quota::per_day(LIMIT));
-    RateLimiter::builder(window).name("test").store(store.clone()).build().unwrap()
+    store.limiter("test", window).build().unwrap()
 }
 
 async fn used(limiter: &Limiter, key: &str) -> u64 {
@@ -151,13 +151,10 @@ async fn kill_connections<'a>(servers: impl IntoIterator<Item = &'a RedisServer>
 #[tokio::test]
 async fn every_kind_of_trip_survives_the_end_of_an_idle_connection() {
     let server = RedisServer::start();
-    let store = patient(&server).permit_lease(Duration::from_secs(60)).connect().await.unwrap();
-    let log = RateLimiter::builder(SlidingLog::new(Quota::per_day(50))).name("log").store(store.clone());
-    let leased = RateLimiter::builder(TokenBucket::new(Quota::per_day(50))).name("leased");
-    let permits = RateLimiter::builder(Concurrency::per_key(1)).name("permits").store(store.clone());
-    let log = log.build().unwrap();
-    let leased = leased.store(store.lease(1)).build().unwrap();
-    let permits = permits.build().unwrap();
+    let store = patient(&server).connect().await.unwrap();
+    let log = store.limiter("log", SlidingLog::new(Quota::per_day(50))).build().unwrap();
+    let leased = store.limiter("leased", TokenBucket::new(Quota::per_day(50))).lease(1).build().unwrap();
+    let permits = store.permits("permits", 1).lease(Duration::from_secs(60)).build().unwrap();
     for _ in 0..5 {
         kill_connections([&server]).await;
         assert!(log.check("a").await.unwrap().is_allowed(), "a trip that reads and a trip that writes");
@@ -312,7 +309,7 @@ async fn idle_connections_are_kept_alive() {
     let server = RedisServer::start();
     let of_client = redis::Client::open(server.url()).unwrap();
     let stores = [
-        patient(&server).permit_lease(Duration::from_secs(60)).connect().await.unwrap(),
+        patient(&server).connect().await.unwrap(),
         tower_throttle_redis::RedisStoreBuilder::from_client(of_client).connect().await.unwrap(),
         RedisStore::cluster(cluster.urls()).deadline(10_000 * MS).connect().await.unwrap(),
         RedisStore::sentinel(group.urls(), "mymaster").deadline(10_000 * MS).connect().await.unwrap(),
@@ -324,8 +321,7 @@ async fn idle_connections_are_kept_alive() {
         }
     }
     // A call that waits for a permit has a connection for messages.
-    let permits = RateLimiter::builder(Concurrency::per_key(1)).name("permits").store(stores[0].clone());
-    let permits = permits.build().unwrap();
+    let permits = stores[0].permits("permits", 1).lease(Duration::from_secs(60)).build().unwrap();
     let held = permits.acquire_permit("a").await.unwrap().unwrap();
     let waits = tokio::spawn(permits.acquire_permit("a"));
     sleep(500 * MS).await;

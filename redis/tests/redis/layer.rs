@@ -9,7 +9,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_throttle::key::{StoreKey, from_fn};
 use tower_throttle::middleware::OnStoreError;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 use tower_throttle_redis::{RedisErrorKind, RedisStore};
 
 use crate::support::redis_server::RedisServer;
@@ -35,8 +35,7 @@ async fn two_apps_admit_100_of_400() {
     let limits = || (TokenBucket::new(Quota::per_day(150)), SlidingWindow::new(Quota::per_day(100)));
     let mut services = Vec::new();
     for _ in 0..2 {
-        let limiter =
-            RateLimiter::builder(limits()).name("api").store(connect(&server).await).build().unwrap();
+        let limiter = connect(&server).await.limiter("api", limits()).build().unwrap();
         services.push(RateLimitLayer::with_limiter(from_fn(key_of), limiter).layer(service_fn(hello)));
     }
     let calls: Vec<_> =
@@ -56,7 +55,7 @@ async fn two_apps_admit_100_of_400() {
 async fn a_call_is_settled_by_its_response() {
     let server = RedisServer::start();
     let window = FixedWindow::new(Quota::per_day(10));
-    let limiter = RateLimiter::builder(window).name("api").store(connect(&server).await).build().unwrap();
+    let limiter = connect(&server).await.limiter("api", window).build().unwrap();
     for (estimate, actual, remaining) in [(5, 2, 8), (1, 4, 4)] {
         let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone())
             .cost(move |_: &Http| estimate)
@@ -73,11 +72,53 @@ async fn a_call_is_settled_by_its_response() {
 }
 
 #[tokio::test]
+async fn a_layer_reports_the_quota_of_the_algorithm_that_decided() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let limiter = store.limiter("api", FixedWindow::new(Quota::per_day(2))).build().unwrap();
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone());
+    let service = layer.layer(service_fn(hello));
+    let reported = async || {
+        let response = service.clone().oneshot(get("a")).await.unwrap();
+        let field = |name| response.headers()[name].to_str().unwrap().to_owned();
+        (response.status().as_u16(), field("ratelimit-policy"), field("ratelimit"))
+    };
+    let (status, policy, limit) = reported().await;
+    assert!(status == 200 && policy.contains("q=2;") && limit.contains("r=1;"), "{policy}, {limit}");
+    limiter.replace(FixedWindow::new(Quota::per_day(9)));
+    let (status, policy, limit) = reported().await;
+    assert!(status == 200 && policy.contains("q=9;") && limit.contains("r=7;"), "{policy}, {limit}");
+    limiter.replace(FixedWindow::new(Quota::per_day(1)));
+    // The second denial is remembered, and made without a trip.
+    for _ in 0..2 {
+        let (status, policy, limit) = reported().await;
+        assert!(status == 429 && policy.contains("q=1;") && limit.contains("r=0;"), "{policy}, {limit}");
+    }
+    let calls = limiter.stats().calls;
+    assert_eq!((calls.admitted, calls.denied, calls.ended()), (2, 2, 4));
+    assert_eq!(layer.stats().calls, calls);
+}
+
+#[tokio::test]
+async fn a_closed_limiter_is_503_and_only_in_its_process() {
+    let server = RedisServer::start();
+    let [one, other] = [connect(&server).await, connect(&server).await]
+        .map(|store| store.limiter("api", FixedWindow::new(Quota::per_day(2))).build().unwrap());
+    let [closed, open] = [&one, &other].map(|limiter| {
+        RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone()).layer(service_fn(hello))
+    });
+    one.close();
+    assert_eq!(closed.oneshot(get("a")).await.unwrap().status(), 503);
+    assert_eq!(open.oneshot(get("a")).await.unwrap().status(), 200);
+    assert_eq!((one.stats().calls.closed, other.stats().calls.admitted), (1, 1));
+}
+
+#[tokio::test]
 async fn a_server_that_is_gone_is_503_or_no_limit() {
     let mut server = RedisServer::start();
     let store = patient(&server).deadline(Duration::from_millis(50)).connect().await.unwrap();
     let window = FixedWindow::new(Quota::per_day(10));
-    let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
+    let limiter = store.limiter("api", window).build().unwrap();
     let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter);
     let allow = layer.clone().on_store_error(OnStoreError::Allow).layer(service_fn(hello));
     let reject = layer.layer(service_fn(hello));
@@ -97,8 +138,8 @@ async fn a_service_that_connects_lazily_starts_without_redis_and_is_limited_when
     let builder = || RedisStore::builder(&server.url());
     assert_eq!(builder().connect().await.unwrap_err().kind(), RedisErrorKind::Unreachable);
     let [allow, reject] = [OnStoreError::Allow, OnStoreError::Reject].map(|treatment| {
-        let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(2))).name("api");
-        let limiter = limiter.store(builder().connect_lazily().unwrap()).build().unwrap();
+        let window = FixedWindow::new(Quota::per_day(2));
+        let limiter = builder().connect_lazily().unwrap().limiter("api", window).build().unwrap();
         let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter).on_store_error(treatment);
         layer.layer(service_fn(hello))
     });
@@ -119,7 +160,7 @@ async fn a_wrong_password_is_an_error_of_connect_and_is_no_limit_after_connectin
     let builder = || RedisStore::builder(&server.url().replace("//", "//:wrong@"));
     assert!(builder().connect().await.is_err());
     let store = builder().connect_lazily().unwrap();
-    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(2))).name("api").store(store.clone());
+    let limiter = store.limiter("api", FixedWindow::new(Quota::per_day(2)));
     let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.build().unwrap());
     let service = layer.on_store_error(OnStoreError::Allow).layer(service_fn(hello));
     for _ in 0..20 {

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 use tower_throttle_redis::RedisStore;
 
 use crate::cluster::keys_of_nodes;
@@ -21,8 +21,7 @@ const BUCKET: TokenBucket = TokenBucket::new(Quota::per_second(1_000).burst(200)
 async fn processes_with_leases_admit_no_more_than_one_bucket() {
     let server = RedisServer::start();
     let stores = [(); 8].map(|()| patient(&server).connect_lazily().unwrap());
-    let build = |store| RateLimiter::builder(BUCKET).name("api").store(store).build().unwrap();
-    let limiters = stores.clone().map(|store| build(store.lease(25)));
+    let limiters = stores.each_ref().map(|store| store.limiter("api", BUCKET).lease(25).build().unwrap());
     let start = Instant::now();
     let processes = limiters.map(|limiter| {
         tokio::spawn(async move {
@@ -56,7 +55,7 @@ async fn a_layer_spends_leased_units_without_trips() {
     let server = RedisServer::start();
     let store = patient(&server).connect().await.unwrap();
     let bucket = TokenBucket::new(Quota::per_hour(100));
-    let limiter = RateLimiter::builder(bucket).name("api").store(store.clone().lease(20)).build().unwrap();
+    let limiter = store.limiter("api", bucket).lease(20).build().unwrap();
     let before = store.stats().trips;
     let service = RateLimitLayer::with_limiter(Global, limiter).layer(service_fn(hello));
     let mut admitted = 0;
@@ -75,8 +74,7 @@ async fn leases_follow_a_slot_that_moves_and_lose_no_unit() {
     let bucket = TokenBucket::new(Quota::per_day(1).burst(50_000));
     let limiters = [(); 2].map(|()| {
         let store = RedisStore::cluster(cluster.urls()).deadline(Duration::from_secs(20));
-        let store = store.connect_lazily().unwrap().lease(10);
-        RateLimiter::builder(bucket.clone()).name("test").store(store).build().unwrap()
+        store.connect_lazily().unwrap().limiter("test", bucket.clone()).lease(10).build().unwrap()
     });
     let [[key], ..] = keys_of_nodes(&cluster, 1).map(|keys| <[String; 1]>::try_from(keys).unwrap());
     let text = format!("throttle:{{{key}}}:test");

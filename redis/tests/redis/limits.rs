@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
+use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, StoredAlgorithm, Tiered,
     TokenBucket,
 };
-use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::{RedisError, RedisErrorKind, RedisLimit, RedisStore};
+use tower_throttle_redis::{RedisError, RedisErrorKind, RedisLimiter, RedisStore};
 
 use crate::support::redis_server::{RedisServer, Reply};
 use crate::{connect, patient};
 
-fn build<A: StoredAlgorithm>(store: &RedisStore, name: &str, algorithm: A) -> RateLimiter<A, RedisLimit<A>> {
-    RateLimiter::builder(algorithm).name(name).store(store.clone()).build().unwrap()
+fn build<A: StoredAlgorithm>(store: &RedisStore, name: &str, algorithm: A) -> RedisLimiter<A> {
+    store.limiter(name, algorithm).build().unwrap()
 }
 
 #[tokio::test]
@@ -97,8 +97,8 @@ async fn tiers_share_what_was_used() -> Result<(), RedisError> {
     let tiers = build(&connect(&server).await, "api", Tiered::new(free));
     assert_eq!(tiers.check_n("a", 2).await?.remaining(), 0);
     assert!(!tiers.check("a").await?.is_allowed());
-    assert_eq!(tiers.tier(&paid).check("a").await?.remaining(), 7);
-    assert_eq!(tiers.tier(&paid).peek("a").await?.remaining(), 7);
+    assert_eq!(tiers.call("a").tier(&paid).check().await?.remaining(), 7);
+    assert_eq!(tiers.call("a").tier(&paid).peek().await?.remaining(), 7);
     assert!(!tiers.check("a").await?.is_allowed());
     Ok(())
 }

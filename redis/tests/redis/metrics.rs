@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 use tower_throttle_redis::RedisStore;
 
 fn at_once(n: u64) -> TokenBucket {
@@ -44,7 +44,7 @@ async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_
     plain("first").and(plain("second")).record_metrics();
     let redis = RedisStore::builder("redis://127.0.0.1:1").connect_lazily().unwrap();
     let in_redis = |name: &'static str| {
-        let limiter = RateLimiter::builder(at_once(1)).name(name).store(redis.clone()).build().unwrap();
+        let limiter = redis.limiter(name, at_once(1)).build().unwrap();
         RateLimitLayer::with_limiter(Global, limiter).name(name)
     };
     in_redis("alone").record_metrics();

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tower_throttle::Quota;
 use tower_throttle::algorithm::TokenBucket;
-use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::{RedisLimit, RedisStore};
+use tower_throttle_redis::{RedisLimiter, RedisStore};
 
 use crate::support::redis_server::RedisServer;
 
@@ -17,7 +17,7 @@ const DEADLINE: Duration = Duration::from_millis(50);
 const BURST: u64 = 100_000;
 const KEYS: usize = 20;
 
-type Limiter = RateLimiter<TokenBucket, RedisLimit<TokenBucket>>;
+type Limiter = RedisLimiter<TokenBucket>;
 
 /// A call: when it began, how long it took, and whether it failed.
 struct Call {
@@ -44,7 +44,7 @@ async fn outage(
 ) -> (Limiter, u64) {
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let bucket = TokenBucket::new(Quota::per_day(1).burst(BURST));
-    let limiter = RateLimiter::builder(bucket).name("test").store(store.clone()).build().unwrap();
+    let limiter = store.limiter("test", bucket).build().unwrap();
     let total = Duration::from_millis(500) + time + Duration::from_secs(3);
     let load = tokio::spawn({
         let limiter = limiter.clone();

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
-use tower_throttle::algorithm::{Concurrency, TokenBucket};
-use tower_throttle::{Quota, RateLimiter};
+use tower_throttle::Quota;
+use tower_throttle::algorithm::TokenBucket;
 use tower_throttle_redis::{RedisErrorKind, RedisStore};
 
 use crate::permits::{MS, acquire, begin_to_wait, leasing, limiter, two, until_left};
@@ -16,8 +16,8 @@ async fn a_permit_that_cannot_be_renewed_is_lost_before_another_call_gets_it() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address()).await;
     let lease = Duration::from_millis(800);
-    let one = limiter(leasing(&proxy.url(), lease).connect().await.unwrap(), Concurrency::per_key(1));
-    let other = limiter(leasing(&server.url(), lease).connect().await.unwrap(), Concurrency::per_key(1));
+    let one = limiter(&leasing(&proxy.url(), lease).connect().await.unwrap(), lease, 1);
+    let other = limiter(&leasing(&server.url(), lease).connect().await.unwrap(), lease, 1);
     let permit = acquire(&one).await;
     proxy.set(Fault::HoldRequests);
     let lost = async {
@@ -42,7 +42,7 @@ async fn a_permit_that_cannot_be_renewed_is_lost_before_another_call_gets_it() {
 #[tokio::test]
 async fn a_server_that_has_lost_its_data_ends_permits_and_keeps_waiters() {
     let server = RedisServer::start();
-    let [one, other] = two(&server, Duration::from_millis(900), Concurrency::per_key(1)).await;
+    let [one, other] = two(&server, Duration::from_millis(900), |store| store.permits("exports", 1)).await;
     let first = acquire(&one).await;
     let next = begin_to_wait(&other, &server).await;
     server.call(&["FLUSHALL"]).ok();
@@ -57,7 +57,7 @@ async fn a_server_that_has_lost_its_data_ends_permits_and_keeps_waiters() {
 async fn foreign_values_are_errors_and_stay() {
     let server = RedisServer::start();
     let store = leasing(&server.url(), Duration::from_secs(1)).connect().await.unwrap();
-    let exports = limiter(store.clone(), Concurrency::per_key(1));
+    let exports = limiter(&store, Duration::from_secs(1), 1);
     for foreign in [&["SET", "throttle:{a}:exports", "1"][..], &["HSET", "throttle:{a}:exports", "name", "1"]]
     {
         server.call(foreign);
@@ -69,7 +69,7 @@ async fn foreign_values_are_errors_and_stay() {
     let permit = acquire(&exports).await;
     let bucket = TokenBucket::new(Quota::per_hour(5));
     let other = leasing(&server.url(), Duration::from_secs(1)).connect().await.unwrap();
-    let bucket = RateLimiter::builder(bucket).name("exports").store(other).build().unwrap();
+    let bucket = other.limiter("exports", bucket).build().unwrap();
     assert_eq!(bucket.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
     drop(permit);
 }
@@ -78,17 +78,10 @@ async fn foreign_values_are_errors_and_stay() {
 async fn a_server_that_does_not_answer_is_an_error_in_time_and_returned_permits_follow() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.address()).await;
-    let store = RedisStore::builder(&proxy.url())
-        .deadline(500 * MS)
-        .permit_lease(Duration::from_secs(20))
-        .connect()
-        .await
-        .unwrap();
-    let one = limiter(store, Concurrency::per_key(1));
-    let other = limiter(
-        leasing(&server.url(), Duration::from_secs(20)).connect().await.unwrap(),
-        Concurrency::per_key(1),
-    );
+    let store = RedisStore::builder(&proxy.url()).deadline(500 * MS).connect().await.unwrap();
+    let lease = Duration::from_secs(20);
+    let one = limiter(&store, lease, 1);
+    let other = limiter(&leasing(&server.url(), lease).connect().await.unwrap(), lease, 1);
     let permit = acquire(&one).await;
     proxy.set(Fault::SwallowReplies);
     let start = Instant::now();
@@ -113,10 +106,7 @@ async fn permits_and_waiters_follow_a_slot_that_moves() {
     let cluster = RedisCluster::start();
     let limiters = [(); 2].map(|()| {
         let store = RedisStore::cluster(cluster.urls()).deadline(Duration::from_secs(5));
-        limiter(
-            store.permit_lease(Duration::from_secs(20)).connect_lazily().unwrap(),
-            Concurrency::per_key(1),
-        )
+        limiter(&store.connect_lazily().unwrap(), Duration::from_secs(20), 1)
     });
     let [one, other] = limiters;
     let permit = acquire(&one).await;

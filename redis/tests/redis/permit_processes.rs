@@ -8,7 +8,6 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::{sleep, timeout};
-use tower_throttle::algorithm::Concurrency;
 
 use crate::permits::{leasing, limiter};
 use crate::support::redis_server::{RedisServer, Reply};
@@ -31,7 +30,7 @@ fn now() -> u64 {
 async fn child() {
     let (Ok(url), Ok(kind)) = (std::env::var(URL), std::env::var(KIND)) else { return };
     let limit = kind.parse().unwrap_or(1);
-    let exports = limiter(leasing(&url, LEASE).connect().await.unwrap(), Concurrency::per_key(limit));
+    let exports = limiter(&leasing(&url, LEASE).connect().await.unwrap(), LEASE, limit);
     let mut random = Random::new(u64::from(std::process::id()));
     loop {
         let Ok(Ok(permit)) = exports.acquire_permit("a").await else { continue };
@@ -127,7 +126,7 @@ async fn the_permit_of_a_killed_process_goes_to_the_next_waiter_after_its_lease(
         let holder = Process::start(&server, "hold", sender);
         assert_eq!(lines.recv_timeout(Duration::from_secs(20)).unwrap().action, "begin");
         let store = leasing(&server.url(), LEASE).connect().await.unwrap();
-        let waiter = limiter(store, Concurrency::per_key(1));
+        let waiter = limiter(&store, LEASE, 1);
         let next = tokio::spawn(async move { waiter.acquire_permit("a").await.unwrap().unwrap() });
         // The holder renews its permit a few times.
         sleep(Duration::from_millis(400 + 150 * round)).await;

@@ -8,32 +8,37 @@ use http_body_util::{BodyExt, Full};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::{Concurrency, QueueOverflow};
+use tower_throttle::RateLimitLayer;
 use tower_throttle::key::Global;
-use tower_throttle::store::Permit;
-use tower_throttle::{RateLimitLayer, RateLimiter};
-use tower_throttle_redis::{RedisErrorKind, RedisPermits, RedisStore, RedisStoreBuilder};
+use tower_throttle::limiter::Permit;
+use tower_throttle_redis::{
+    RedisErrorKind, RedisPermits, RedisPermitsBuilder, RedisStore, RedisStoreBuilder,
+};
 
 use crate::support::redis_server::{Connection, RedisServer, Reply};
 
-pub(crate) type Limiter = RateLimiter<Concurrency, RedisPermits>;
-
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-/// Returns a builder of a store whose permits expire after `lease`.
+/// Returns a builder of a store whose deadline suits permits that expire after `lease`.
 pub(crate) fn leasing(url: &str, lease: Duration) -> RedisStoreBuilder {
-    RedisStore::builder(url).deadline(lease / 4).permit_lease(lease)
+    RedisStore::builder(url).deadline(lease / 4)
 }
 
-pub(crate) fn limiter(store: RedisStore, rule: Concurrency) -> Limiter {
-    RateLimiter::builder(rule).name("exports").store(store).build().unwrap()
+/// Returns a limiter of `limit` calls, whose permits expire after `lease`.
+pub(crate) fn limiter(store: &RedisStore, lease: Duration, limit: u64) -> RedisPermits {
+    store.permits("exports", limit).lease(lease).build().unwrap()
 }
 
-/// Returns limiters of two processes.
-pub(crate) async fn two(server: &RedisServer, lease: Duration, rule: Concurrency) -> [Limiter; 2] {
+/// Returns limiters of two processes, which `builder` configures.
+pub(crate) async fn two(
+    server: &RedisServer,
+    lease: Duration,
+    builder: impl Fn(&RedisStore) -> RedisPermitsBuilder,
+) -> [RedisPermits; 2] {
     let mut limiters = Vec::new();
     for _ in 0..2 {
-        limiters.push(limiter(leasing(&server.url(), lease).connect().await.unwrap(), rule.clone()));
+        let store = leasing(&server.url(), lease).connect().await.unwrap();
+        limiters.push(builder(&store).lease(lease).build().unwrap());
     }
     limiters.try_into().unwrap()
 }
@@ -47,12 +52,12 @@ pub(crate) fn waiting(server: &mut Connection) -> u64 {
     numbers.split(' ').nth(3).unwrap().parse().unwrap()
 }
 
-pub(crate) async fn acquire(limiter: &Limiter) -> Permit {
+pub(crate) async fn acquire(limiter: &RedisPermits) -> Permit {
     timeout(Duration::from_secs(20), limiter.acquire_permit("a")).await.expect("in time").unwrap().unwrap()
 }
 
 /// Starts a call that waits for a permit. Returns when the call is in the queue.
-pub(crate) async fn begin_to_wait(limiter: &Limiter, server: &RedisServer) -> JoinHandle<Permit> {
+pub(crate) async fn begin_to_wait(limiter: &RedisPermits, server: &RedisServer) -> JoinHandle<Permit> {
     let (limiter, mut side) = (limiter.clone(), server.connect());
     let call = tokio::spawn(async move { acquire(&limiter).await });
     while waiting(&mut side) == 0 {
@@ -62,7 +67,7 @@ pub(crate) async fn begin_to_wait(limiter: &Limiter, server: &RedisServer) -> Jo
 }
 
 /// Waits until `limiter` has `left` free permits.
-pub(crate) async fn until_left(limiter: &Limiter, left: u64) {
+pub(crate) async fn until_left(limiter: &RedisPermits, left: u64) {
     let start = Instant::now();
     while limiter.peek("a").await.unwrap().remaining() != left {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", limiter.peek("a").await);
@@ -73,7 +78,7 @@ pub(crate) async fn until_left(limiter: &Limiter, left: u64) {
 #[tokio::test]
 async fn processes_share_permits_and_hand_them_over() {
     let server = RedisServer::start();
-    let [one, other] = two(&server, Duration::from_secs(20), Concurrency::per_key(2)).await;
+    let [one, other] = two(&server, Duration::from_secs(20), |store| store.permits("exports", 2)).await;
     let first = one.try_acquire_permit("a").await.unwrap().unwrap();
     let second = acquire(&other).await;
     assert!(first.fencing_token() < second.fencing_token());
@@ -97,7 +102,7 @@ async fn processes_share_permits_and_hand_them_over() {
 #[tokio::test]
 async fn a_permit_is_renewed_while_it_is_held() {
     let server = RedisServer::start();
-    let [one, other] = two(&server, Duration::from_millis(600), Concurrency::per_key(1)).await;
+    let [one, other] = two(&server, Duration::from_millis(600), |store| store.permits("exports", 1)).await;
     let permit = acquire(&one).await;
     assert!(timeout(Duration::from_millis(1_500), permit.lost()).await.is_err());
     assert!(other.try_acquire_permit("a").await.unwrap().is_err());
@@ -108,8 +113,8 @@ async fn a_permit_is_renewed_while_it_is_held() {
 #[tokio::test]
 async fn dropped_waiters_leave_the_queue_and_the_queue_is_bounded() {
     let server = RedisServer::start();
-    let rule = Concurrency::per_key(1).queue(2);
-    let [one, other] = two(&server, Duration::from_secs(20), rule).await;
+    let builder = |store: &RedisStore| store.permits("exports", 1).queue(2);
+    let [one, other] = two(&server, Duration::from_secs(20), builder).await;
     let permit = acquire(&one).await;
     let mut waiters: Vec<_> = [&one, &other]
         .map(|limiter| {
@@ -126,7 +131,7 @@ async fn dropped_waiters_leave_the_queue_and_the_queue_is_bounded() {
     let first = waiters.remove(0);
     first.abort();
     let _ = first.await;
-    let late = one.acquire_permit_within("a", 50 * MS).await.unwrap().unwrap_err();
+    let late = one.call("a").max_wait(50 * MS).acquire_permit().await.unwrap().unwrap_err();
     assert!(!late.decision().never_fits());
     drop(permit);
     let second = waiters.remove(0).await.unwrap();
@@ -138,7 +143,7 @@ async fn dropped_waiters_leave_the_queue_and_the_queue_is_bounded() {
 #[tokio::test]
 async fn checks_hold_units_until_they_are_released() {
     let server = RedisServer::start();
-    let [one, other] = two(&server, Duration::from_millis(600), Concurrency::per_key(5)).await;
+    let [one, other] = two(&server, Duration::from_millis(600), |store| store.permits("exports", 5)).await;
     assert!(one.check_n("a", 3).await.unwrap().is_allowed());
     acquire(&one).await.forget();
     sleep(Duration::from_millis(1_200)).await;
@@ -155,12 +160,40 @@ async fn checks_hold_units_until_they_are_released() {
 }
 
 #[tokio::test]
+async fn a_closed_limiter_denies_its_waiters_and_keeps_its_permits() {
+    let server = RedisServer::start();
+    let [one, other] = two(&server, Duration::from_secs(20), |store| store.permits("exports", 1)).await;
+    let permit = acquire(&one).await;
+    let waiting = tokio::spawn(one.acquire_permit("a"));
+    let mut side = server.connect();
+    while self::waiting(&mut side) == 0 {
+        sleep(MS).await;
+    }
+    let start = Instant::now();
+    one.close();
+    assert!(waiting.await.unwrap().unwrap().unwrap_err().decision().is_closed());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let trips = one.stats().store.trips;
+    assert!(one.try_acquire_permit("b").await.unwrap().unwrap_err().decision().is_closed());
+    assert!(one.peek("b").await.unwrap().is_closed());
+    let calls = one.stats().calls;
+    assert_eq!((calls.admitted, calls.queued, calls.closed, calls.ended()), (1, 1, 2, 3));
+    assert!(one.stats().store.trips <= trips + 1, "only the waiter leaves the queue");
+    // The permit is held, and another process is not affected.
+    assert!(other.try_acquire_permit("a").await.unwrap().is_err());
+    let next = begin_to_wait(&other, &server).await;
+    drop(permit);
+    drop(next.await.unwrap());
+    assert_eq!(other.stats().calls.ended(), 2);
+}
+
+#[tokio::test]
 async fn a_layer_holds_its_permit_until_the_end_of_the_body() {
     let server = RedisServer::start();
-    let [one, other] = two(&server, Duration::from_secs(20), Concurrency::per_key(1)).await;
+    let [one, other] = two(&server, Duration::from_secs(20), |store| store.permits("exports", 1)).await;
     let hello =
         async |_: Request<Full<Bytes>>| Ok::<_, std::io::Error>(Response::new(Full::<Bytes>::from("hello")));
-    let call = async |limiter: &Limiter| {
+    let call = async |limiter: &RedisPermits| {
         let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
         layer.layer(service_fn(hello)).oneshot(Request::new(Full::default())).await.unwrap()
     };
@@ -179,17 +212,18 @@ async fn a_layer_holds_its_permit_until_the_end_of_the_body() {
 #[tokio::test]
 async fn a_limiter_that_cannot_work_is_not_built() {
     let server = RedisServer::start();
-    let store = leasing(&server.url(), Duration::from_secs(1)).connect().await.unwrap();
-    let build = |rule| RateLimiter::builder(rule).name("exports").store(store.clone()).build();
-    let total = build(Concurrency::per_key(1).total(5)).unwrap_err();
-    assert_eq!(total.kind(), RedisErrorKind::Algorithm);
-    assert!(total.to_string().contains("`total`"), "{total}");
-    let oldest = build(Concurrency::per_key(1).overflow(QueueOverflow::DropOldest)).unwrap_err();
-    assert!(oldest.to_string().contains("`overflow`"), "{oldest}");
-    let _one = build(Concurrency::per_key(1)).unwrap();
-    assert_eq!(build(Concurrency::per_key(2)).unwrap_err().kind(), RedisErrorKind::Name);
-    assert!(build(Concurrency::per_key(1)).is_ok());
+    let lease = Duration::from_secs(1);
+    let store = leasing(&server.url(), lease).connect().await.unwrap();
+    let build = |name, limit| store.permits(name, limit).lease(lease).build();
+    let none = build("exports", 0).unwrap_err();
+    assert_eq!(none.kind(), RedisErrorKind::Config);
+    assert!(none.to_string().contains("at least 1"), "{none}");
+    assert_eq!(build("", 1).unwrap_err().kind(), RedisErrorKind::Name);
+    let _one = build("exports", 1).unwrap();
+    assert_eq!(build("exports", 2).unwrap_err().kind(), RedisErrorKind::Name);
+    assert!(build("exports", 1).is_ok());
     let slow = RedisStore::builder(&server.url()).deadline(Duration::from_secs(3)).connect().await.unwrap();
-    let slow = RateLimiter::builder(Concurrency::per_key(1)).name("exports").store(slow).build().unwrap_err();
-    assert!(slow.to_string().contains("`permit_lease`"), "{slow}");
+    let slow = slow.permits("exports", 1).build().unwrap_err();
+    assert_eq!(slow.kind(), RedisErrorKind::Config);
+    assert!(slow.to_string().contains("`lease`"), "{slow}");
 }

@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
-use tower_throttle::algorithm::Concurrency;
 use tower_throttle_redis::{RedisStore, RedisStoreBuilder};
 
 use crate::failover::Group;
@@ -32,9 +31,9 @@ async fn serve_all(lose: Option<u64>) -> Took {
     }
     // There is one connection, so that the calls arrive in the order in which they are made. Each limiter makes its own
     // trips. The lease is so long that no waiter renews its place in the queue.
-    let store = leasing(&proxy.url(), Duration::from_secs(400)).connect().await.unwrap();
-    let rule = Concurrency::per_key(LIMIT);
-    let first = limiter(store.clone(), rule.clone());
+    let lease = Duration::from_secs(400);
+    let store = leasing(&proxy.url(), lease).connect().await.unwrap();
+    let first = limiter(&store, lease, LIMIT);
     let mut held = Vec::new();
     for _ in 0..LIMIT {
         held.push(first.acquire_permit("a").await.unwrap().unwrap());
@@ -43,7 +42,7 @@ async fn serve_all(lose: Option<u64>) -> Took {
     let (trips, published) = (store.stats().trips, server.calls_of("publish"));
     let mut waiters = Vec::new();
     for _ in 0..WAITERS {
-        let own = limiter(store.clone(), rule.clone());
+        let own = limiter(&store, lease, LIMIT);
         // A runtime with one thread starts the tasks in order.
         waiters.push(tokio::spawn(async move {
             let permit = timeout(Duration::from_secs(120), own.acquire_permit("a")).await.expect("served");
@@ -109,12 +108,11 @@ async fn a_thousand_waiters_are_served_in_order_if_all_messages_are_lost() {
 
 /// Asserts that a waiter gets its permit by a message, without a trip.
 async fn a_message_arrives(build: impl Fn() -> RedisStoreBuilder) {
-    let builder = || build().deadline(Duration::from_secs(5)).permit_lease(Duration::from_secs(60));
-    let rule = Concurrency::per_key(1);
-    let [one, other] = [(); 2].map(|()| builder().connect_lazily().unwrap());
-    let permit = limiter(one, rule.clone()).acquire_permit("a").await.unwrap().unwrap();
+    let lease = Duration::from_secs(60);
+    let [one, other] = [(); 2].map(|()| build().deadline(Duration::from_secs(5)).connect_lazily().unwrap());
+    let permit = limiter(&one, lease, 1).acquire_permit("a").await.unwrap().unwrap();
     let next = tokio::spawn({
-        let waiter = limiter(other.clone(), rule);
+        let waiter = limiter(&other, lease, 1);
         async move { waiter.acquire_permit("a").await.unwrap().unwrap() }
     });
     // While nothing changes, the waiter polls the queue less and less often, in the end once a second.

@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, SlidingWindow, StoredAlgorithm, TokenBucket};
-use tower_throttle::{Quota, RateLimiter};
 use tower_throttle_redis::RedisStore;
 
 use crate::support::redis_server::{RedisServer, Reply};
@@ -16,7 +16,7 @@ const LIMIT: u64 = 1_000;
 
 async fn hammer<A: StoredAlgorithm>(url: &str, algorithm: A, calls: usize) -> u64 {
     let store = RedisStore::builder(url).deadline(Duration::from_secs(20)).connect().await.unwrap();
-    let limiter = RateLimiter::builder(algorithm).name("shared").store(store).build().unwrap();
+    let limiter = store.limiter("shared", algorithm).build().unwrap();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
             let limiter = limiter.clone();
@@ -40,7 +40,7 @@ async fn hammer<A: StoredAlgorithm>(url: &str, algorithm: A, calls: usize) -> u6
 async fn hammer_one_key_by_swaps(url: &str) {
     let store = RedisStore::builder(url).without_scripts().connect().await.unwrap();
     let bucket = TokenBucket::new(Quota::per_day(1).burst(10_000_000));
-    let limiter = RateLimiter::builder(bucket).name("shared").store(store.clone()).build().unwrap();
+    let limiter = store.limiter("shared", bucket).build().unwrap();
     let start = Instant::now();
     let task = |_| {
         let limiter = limiter.clone();
@@ -124,7 +124,7 @@ async fn a_call_waits_for_the_turn_of_another_process_until_it_expires() {
     let server = RedisServer::start();
     let store = crate::patient(&server).without_scripts().connect().await.unwrap();
     let window = FixedWindow::new(Quota::per_day(5));
-    let limiter = RateLimiter::builder(window).name("api").store(store).build().unwrap();
+    let limiter = store.limiter("api", window).build().unwrap();
     server.call(&["PSETEX", "throttle:{a}:api:turn:", "200", "other"]).ok();
     let start = Instant::now();
     assert!(limiter.check("a").await.unwrap().is_allowed());
@@ -142,7 +142,7 @@ async fn a_limiter_whose_name_is_turn_takes_no_turns_of_others() {
     let store = crate::patient(&server).without_scripts().one_slot("app").connect().await.unwrap();
     let build = |name| {
         let window = FixedWindow::new(Quota::per_day(5));
-        RateLimiter::builder(window).name(name).store(store.clone()).build().unwrap()
+        store.limiter(name, window).build().unwrap()
     };
     assert!(build("turn").check("a:api").await.unwrap().is_allowed());
     assert!(build("api").check("a").await.unwrap().is_allowed());
@@ -156,7 +156,7 @@ async fn a_process_that_need_not_write_any_more_ends_its_turn() {
     for _ in 0..2 {
         let store = crate::patient(&server).without_scripts().remember_denials(Duration::ZERO);
         let window = FixedWindow::new(Quota::per_day(5));
-        let builder = RateLimiter::builder(window).name("api").store(store.connect().await.unwrap());
+        let builder = store.connect().await.unwrap().limiter("api", window);
         limiters.push(builder.build().unwrap());
     }
     for key in 0..200 {

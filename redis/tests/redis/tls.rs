@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redis::{Client, TlsCertificates};
+use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, SlidingLog};
-use tower_throttle::{Quota, RateLimiter};
 use tower_throttle_redis::{RedisErrorKind, RedisStoreBuilder};
 
 use crate::support::redis_server::{RedisServer, free_port};
@@ -37,9 +37,8 @@ pub(crate) fn trusting(url: &str) -> RedisStoreBuilder {
 async fn calls_are_decided_over_an_encrypted_connection() {
     let (server, url) = server();
     let store = trusting(&url).connect().await.unwrap();
-    let window =
-        RateLimiter::builder(FixedWindow::new(Quota::per_day(5))).name("window").store(store.clone());
-    let log = RateLimiter::builder(SlidingLog::new(Quota::per_day(5))).name("log").store(store);
+    let window = store.limiter("window", FixedWindow::new(Quota::per_day(5)));
+    let log = store.limiter("log", SlidingLog::new(Quota::per_day(5)));
     let (window, log) = (window.build().unwrap(), log.build().unwrap());
     let mut admitted = [0, 0];
     for _ in 0..8 {

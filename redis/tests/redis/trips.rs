@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, TokenBucket};
-use tower_throttle::{Quota, RateLimiter};
 
 use crate::patient;
 use crate::support::redis_server::RedisServer;
@@ -20,7 +20,7 @@ async fn one_script_decides_a_call_with_several_limits() {
             SlidingCounter::new(Quota::per_day(60)),
         ),
     );
-    let limiter = RateLimiter::builder(limits).name("api").store(store).build().unwrap();
+    let limiter = store.limiter("api", limits).build().unwrap();
     assert!(limiter.check("a").await.unwrap().is_allowed(), "the server learns the script");
     let (evalsha, eval) = (server.calls_of("evalsha"), server.calls_of("eval"));
     let mut admitted = 1;
@@ -36,11 +36,7 @@ async fn remembered_denials_and_calls_of_one_moment_cost_no_trips() {
     let server = RedisServer::start();
     // The time is so long that it does not end, even if the machine stalls.
     let store = patient(&server).remember_denials(Duration::from_secs(600)).connect().await.unwrap();
-    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_hour(300)))
-        .name("api")
-        .store(store)
-        .build()
-        .unwrap();
+    let limiter = store.limiter("api", FixedWindow::new(Quota::per_hour(300))).build().unwrap();
     assert!(limiter.check("a").await.unwrap().is_allowed());
     let before = server.calls_of("evalsha");
     let calls: Vec<_> = (0..1_000).map(|_| tokio::spawn(limiter.check("a"))).collect();
@@ -62,11 +58,7 @@ async fn remembered_denials_and_calls_of_one_moment_cost_no_trips() {
 async fn a_script_that_was_flushed_is_sent_again() {
     let server = RedisServer::start();
     let store = patient(&server).connect().await.unwrap();
-    let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_hour(300)))
-        .name("api")
-        .store(store)
-        .build()
-        .unwrap();
+    let limiter = store.limiter("api", TokenBucket::new(Quota::per_hour(300))).build().unwrap();
     for round in 1..4 {
         assert_eq!(limiter.check("a").await.unwrap().remaining(), 300 - round);
         server.call(&["SCRIPT", "FLUSH"]).ok();

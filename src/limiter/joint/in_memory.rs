@@ -58,6 +58,9 @@ use crate::stats::{CallCounts, CallOutcome};
 use crate::sys::lock::SpinGuard;
 use crate::sys::wakers::Wakers;
 
+/// A generation that no algorithm has.
+const UNKNOWN: u64 = u64::MAX;
+
 /// The kind of [`RateLimiter`](crate::RateLimiter).
 #[derive(Debug)]
 pub struct InMemory;
@@ -160,11 +163,10 @@ impl<'a> JointRequest<'a> {
         key: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Self {
-        if call.has_priority() {
-            limiter.log_ignored_priority(call.algorithm());
-        }
+        // A call with ignored priority borrows nothing.
+        let priority = call.has_priority() && limiter.heeds_priority(call.algorithm());
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
-        let (cost, priority, max_wait) = (call.cost(), call.has_priority(), call.max_wait_nanos());
+        let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
         let (reserves, known) = (call.wants_reservation(), call.known());
         let lock = ptr::from_ref(limiter.of(key)).addr();
         Self { limiter, key, lock, cost, algorithm, priority, max_wait, reserves, known }
@@ -519,10 +521,22 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         }
     }
 
-    /// Returns the total cost of all calls that use the same state as the call of the turn at `index`.
+    /// Returns the calls that use the same state as the call of the turn at `index`.
+    fn alike(&self, index: usize) -> impl Iterator<Item = &'c JointRequest<'c>> {
+        let leader = self.turns[index].leader;
+        self.turns.iter().filter(move |other| other.leader == leader).map(|other| other.call.request)
+    }
+
+    /// Returns the total cost of the calls that use the same state as the call of the turn at `index`.
     fn total(&self, index: usize) -> u64 {
-        let alike = self.turns.iter().filter(|other| other.leader == self.turns[index].leader);
-        alike.fold(0, |total, other| total.saturating_add(other.call.request.cost))
+        self.alike(index).fold(0, |total, request| total.saturating_add(request.cost))
+    }
+
+    /// Returns the generation that the callers of all calls with the same state know. Returns [`UNKNOWN`] if they know
+    /// different ones.
+    fn known(&self, index: usize) -> u64 {
+        let own = self.turns[index].call.request.known;
+        if self.alike(index).all(|request| request.known == own) { own } else { UNKNOWN }
     }
 
     /// Runs `change` on the key or the shared bucket of the turn at `index`, with the call as it arrives there.
@@ -557,7 +571,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     fn enter(&mut self, index: usize, undoes: bool, all: &mut JointWait) {
         self.turns[index].is_entered = true;
         let Turn { call: Call { at, request, .. }, location, .. } = self.turns[index];
-        let total = self.total(index);
+        let (total, known) = (self.total(index), self.known(index));
         let (entered, held, charged_at) = self.with(index, total, all, |mut entry, arrival| {
             let holds = entry.algorithm_to_release(total);
             let held = holds.map(|algorithm| Reservable::Permit { location, algorithm, cost: total });
@@ -574,7 +588,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 }
             }
             Enqueued::Queued(ticket) => {
-                let (table, key, known) = (Arc::clone(table), request.key, request.known);
+                let (table, key) = (Arc::clone(table), request.key);
                 member.undo = Some(request.undo(&table, total));
                 member.wait = Some(boxed(QueuedAcquire::new(table, key, ticket, held, known, false)));
             }
@@ -607,11 +621,11 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 all.members[call.at].decision = Some(self.preview(index, 0, all).decision());
             }
         }
-        for turn in &self.turns {
+        for (index, turn) in self.turns.iter().enumerate() {
             let Turn { call, has_room, .. } = turn;
             let (request, info, member) = (call.request, self.shard.info(), &mut all.members[call.at]);
-            let is_known = request.known == 0 || request.known == info.generation();
-            member.info = (!is_known).then(|| Arc::clone(info));
+            let known = self.known(index);
+            member.info = (known != 0 && known != info.generation()).then(|| Arc::clone(info));
             // A call in progress gives back its units when it ends, and a closed limiter charges nothing.
             let settles = *has_room && !A::NEEDS_RELEASE && !self.shard.is_closed();
             if verdict == Verdict::Denied {
@@ -742,15 +756,15 @@ impl JointWait {
         let decided = |at: usize| {
             let decision = self.decision(at)?;
             let leader = &self.members[self.members[at].leader];
-            // If the leader waited, its info is later than that of this call.
             let (charged_at, info) = (leader.charged_at, leader.info.clone());
             let member = &mut self.members[at];
+            let info = if member.decision.is_some() { member.info.clone() } else { info };
             let reserve = member.reserve.take().filter(|_| decision.is_allowed());
             let permit = mem::take(&mut member.permit);
             let reservation = reserve.map_or(permit, |reserve| reserve(charged_at));
             let borrowed = if decision.is_delayed() { member.borrows } else { 0 };
             let mut decided = Decided::new(decision, reservation);
-            if let Some(info) = info.or_else(|| member.info.clone()) {
+            if let Some(info) = info {
                 decided = decided.with_info(info);
             }
             Some(JointDecided { decided, algorithm: member.algorithm.take(), borrowed, is_shadow: false })

@@ -376,7 +376,7 @@ fn add_draft_07(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], wait: Opt
     if let Some(span) = summary.time {
         text.push_str(&format!(", reset={}", field_values::clamp_integer(field_values::whole_seconds(span))));
     }
-    headers.insert(RATELIMIT, field_values::value(text.into_bytes()));
+    headers.insert(RATELIMIT, field_values::value(text.as_bytes()));
     add_nameless_policies(headers, reports);
 }
 
@@ -385,7 +385,7 @@ fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) 
     let mut items = Vec::new();
     for report in reports.iter().filter(|report| !report.is_hidden()) {
         for (label, quota) in report.limits() {
-            let policy = quota.unwrap_or(label.policy());
+            let policy = quota.unwrap_or(*label.policy());
             // A concurrency limit has no window, and this format requires one.
             if policy.is_concurrent() {
                 continue;
@@ -399,7 +399,7 @@ fn add_nameless_policies(headers: &mut HeaderMap, reports: &[PolicyReport<'_>]) 
         }
     }
     if !items.is_empty() {
-        headers.insert(RATELIMIT_POLICY, field_values::value(items.join(", ").into_bytes()));
+        headers.insert(RATELIMIT_POLICY, field_values::value(items.join(", ").as_bytes()));
     }
 }
 
@@ -436,8 +436,8 @@ mod tests {
         let algorithm = TokenBucket::new(Quota::per_minute(100));
         let info = PolicyInfo::new(AlgorithmInfo::of(&algorithm));
         for remaining in [0, 9, 10, 99] {
-            let outcome =
-                Outcome::new(Decision::allow(100, remaining, 60_000_000_000), false, Reservation::default());
+            let decision = Decision::allow(100, remaining, 60_000_000_000);
+            let outcome = Outcome::new(decision, false, Reservation::default());
             let report = PolicyReport::new(&info, &outcome);
             let [mut prebuilt, mut other] = [HeaderMap::new(), HeaderMap::new()];
             other.insert(AGE, HeaderValue::from_static("0"));

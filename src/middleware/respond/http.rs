@@ -17,10 +17,10 @@ use super::{Decisions, PolicyReport, Rejected, Rejection, Responder};
 use crate::decision::Decision;
 use crate::limiter::Permit;
 #[cfg(feature = "axum")]
-use crate::middleware::body::SameBody;
+use crate::middleware::body::AxumBody;
 use crate::middleware::body::{OuterBody, ResponseBody, WrapBody};
 use crate::middleware::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
-use crate::middleware::field_values::{MAX_RETRY_AFTER, NO_STORE, retry_after, retry_after_millis};
+use crate::middleware::field_values::{NO_STORE, retry_after, retry_after_millis};
 use crate::middleware::names::PolicyName;
 use crate::middleware::shadow::ShadowDenied;
 use crate::sys::random::random_u64;
@@ -209,7 +209,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the standard gRPC responses.
     ///
     /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
-    /// `axum::body::Body`, if this is the body type of the service.
+    /// `axum::body::Body`, if this is the body type of the service, or with `axum_body`.
     #[must_use]
     pub fn rejection_response<G, T>(self, answer: G) -> HttpResponder<RejectionFn<G>, D, B>
     where
@@ -300,26 +300,44 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
 #[cfg(feature = "axum")]
 impl<F, D, B> HttpResponder<F, D, B> {
-    /// Leaves the body type of an axum app as it is. The limited service then has the body type [`axum::body::Body`],
-    /// and not [`ResponseBody`](crate::middleware::ResponseBody).
+    /// Gives all responses axum's body, [`axum::body::Body`]. See
+    /// [`RateLimitLayer::axum_body`](crate::RateLimitLayer::axum_body).
     ///
-    /// The body of the response to an admitted call is passed on unchanged, so axum does not box it again. If the call
-    /// holds a permit, the body is wrapped. With this setting, the layer can be used where a layer must not change the
-    /// type of responses, for example with tower's `option_layer` and `BoxCloneSyncServiceLayer`.
+    /// The function of a [custom response](Self::rejection_response) can then return a response with this body,
+    /// whatever the body type of the inner service is.
     ///
     /// ```
-    /// use axum::{Router, routing::get};
-    /// use tower::util::option_layer;
+    /// use axum::response::IntoResponse;
     /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
     ///
-    /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
-    /// let limit = RateLimitLayer::per_ip(Quota::per_minute(100)).responder(HttpResponder::new().same_body());
-    /// let app: Router =
-    ///     Router::new().route("/", get(|| async { "hello" })).layer(option_layer(is_limited.then_some(limit)));
+    /// let responder = HttpResponder::new()
+    ///     .axum_body()
+    ///     .rejection_response(|rejection, _| (rejection.status(), "later\n").into_response());
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).responder(responder);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn same_body(self) -> HttpResponder<F, D, SameBody> {
-        HttpResponder { options: self.options, answer: self.answer, unread: self.unread, body: SameBody }
+    pub fn axum_body(self) -> HttpResponder<F, D, AxumBody> {
+        HttpResponder { options: self.options, answer: self.answer, unread: self.unread, body: AxumBody }
+    }
+}
+
+/// A responder whose responses can have axum's body. Only this crate implements the trait.
+#[cfg(feature = "axum")]
+pub trait IntoAxumBody {
+    #[doc(hidden)]
+    type Responder;
+
+    #[doc(hidden)]
+    fn into_axum_body(self) -> Self::Responder;
+}
+
+#[cfg(feature = "axum")]
+impl<F, D, B> IntoAxumBody for HttpResponder<F, D, B> {
+    type Responder = HttpResponder<F, D, AxumBody>;
+
+    fn into_axum_body(self) -> Self::Responder {
+        self.axum_body()
     }
 }
 
@@ -344,7 +362,7 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 impl<ReqBody, ResBody, Err, F, D, B> Responder<Request<ReqBody>, Response<ResBody>, Err>
     for HttpResponder<F, D, B>
 where
-    F: RejectionResponse<ResBody>,
+    F: RejectionResponse<B::Custom>,
     D: UnreadBody<ReqBody>,
     B: OuterBody<ResBody>,
 {
@@ -352,12 +370,23 @@ where
     type Error = Err;
 
     #[inline]
-    fn map_response(&self, reports: &[PolicyReport<'_>], mut response: Response<ResBody>) -> Self::Response {
+    fn map_response(&self, reports: &[PolicyReport<'_>], response: Response<ResBody>) -> Self::Response {
+        let permit = Permit::default();
+        <Self as Responder<Request<ReqBody>, _, Err>>::convert(self, reports, response, permit)
+    }
+
+    #[inline]
+    fn convert(
+        &self,
+        reports: &[PolicyReport<'_>],
+        mut response: Response<ResBody>,
+        permit: Permit,
+    ) -> Self::Response {
         let is_due = matches!(self.options.send_headers, SendHeaders::Always | SendHeaders::OnAdmission);
         if is_due && !is_followed(response.status()) {
             self.options.formats.add_fields(response.headers_mut(), reports, None);
         }
-        response.map(B::admitted)
+        response.map(|body| B::admitted(body, permit))
     }
 
     fn max_wait(&self, request: &Request<ReqBody>) -> Option<Duration> {
@@ -498,10 +527,7 @@ impl Usual<'_> {
         let Self { report, label, wait } = *self;
         let mut response = Response::new(B::rejected(ResponseBody::full(label.exceeded_body())));
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        label.set_denied_fields(response.headers_mut(), wait, || {
-            let window = (!report.is_concurrent()).then_some(wait.min(MAX_RETRY_AFTER));
-            label.limit_item(report.decision().remaining(), window)
-        });
+        label.set_denied_fields(response.headers_mut(), report.decision().remaining(), wait);
         response
     }
 }
@@ -638,11 +664,8 @@ mod tests {
         let other = usual.insert_details(true);
         for wait in [1, 999_999_999, 1_000_000_000, 1_000_000_001, 2_500_000_000_000, u64::MAX - 1] {
             for remaining in [0, 3] {
-                let outcome = Outcome::new(
-                    Decision::deny(7, remaining, Some(wait), wait),
-                    false,
-                    Reservation::default(),
-                );
+                let denial = Decision::deny(7, remaining, Some(wait), wait);
+                let outcome = Outcome::new(denial, false, Reservation::default());
                 let reports = [PolicyReport::new(&info, &outcome)];
                 let answer = |responder: HttpResponder| {
                     let rejection = Rejection::Limited(&reports);

@@ -29,6 +29,8 @@ use crate::limiter::Permit;
 
 pub use fields::{FieldNames, HeaderFormat, ResetFormat};
 pub use grpc::GrpcMode;
+#[cfg(feature = "axum")]
+pub use http::IntoAxumBody;
 pub use http::{HttpResponder, SendHeaders};
 pub use on_reject::OnReject;
 pub use rejection_body::{
@@ -77,6 +79,15 @@ pub trait Responder<Req, Res, Err> {
     /// Converts the response of the inner service to an admitted call. `reports` contains a report of each policy that
     /// decided the call and is not in shadow mode. It may be empty.
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Res) -> Self::Response;
+
+    /// Converts the response of the inner service to an admitted call, and holds the permit of the call, which is empty
+    /// if the call has none. A responder overrides this method if it needs the permit to convert the body.
+    #[doc(hidden)]
+    #[inline]
+    fn convert(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
+        let response = self.map_response(reports, response);
+        if permit.is_empty() { response } else { self.hold_permit(response, permit) }
+    }
 
     /// Converts an error of the inner service.
     fn map_error(&self, error: Err) -> Self::Error;
@@ -198,7 +209,8 @@ impl<'a> StoreError<'a> {
         Self { info, error }
     }
 
-    /// Returns the policy's name. If the layer is joined, this is the name of its first policy.
+    /// Returns the policy's name. If the layer is joined, this is the name of its first policy that
+    /// is [enabled](super::RateLimitLayer::enabled).
     #[must_use]
     pub fn name(&self) -> &str {
         self.info.name()
@@ -269,14 +281,19 @@ impl<'a> PolicyReport<'a> {
     /// Returns the quota and the window of the reported limit.
     #[must_use]
     pub fn policy(&self) -> QuotaPolicy {
-        let current = self.outcome.quotas().get(self.decision().limit_index());
-        current.copied().unwrap_or_else(|| self.label().policy())
+        *self.quota()
+    }
+
+    #[inline]
+    fn quota(&self) -> &'a QuotaPolicy {
+        let current = self.outcome.quotas().get(self.outcome.decision().limit_index());
+        current.unwrap_or_else(|| self.label().policy())
     }
 
     /// Returns whether the reported limit bounds requests in progress.
     #[must_use]
     pub fn is_concurrent(&self) -> bool {
-        self.policy().is_concurrent()
+        self.quota().is_concurrent()
     }
 
     /// Returns the decision.
@@ -289,7 +306,7 @@ impl<'a> PolicyReport<'a> {
     /// requests in progress](Self::is_concurrent).
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
-        let (policy, decision) = (self.policy(), self.decision());
+        let (policy, decision) = (self.quota(), self.decision());
         if policy.is_concurrent() {
             return None;
         }

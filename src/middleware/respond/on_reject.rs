@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "axum")]
+use super::IntoAxumBody;
 use super::{PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
 use crate::limiter::Permit;
@@ -50,6 +52,11 @@ where
         self.responder.map_response(reports, response)
     }
 
+    #[inline]
+    fn convert(&self, reports: &[PolicyReport<'_>], response: Res, permit: Permit) -> Self::Response {
+        self.responder.convert(reports, response, permit)
+    }
+
     fn map_error(&self, error: Err) -> Self::Error {
         self.responder.map_error(error)
     }
@@ -65,6 +72,15 @@ where
 
     fn drained(&self, answer: &mut Self::Response) {
         self.responder.drained(answer);
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<R: IntoAxumBody, F> IntoAxumBody for OnReject<R, F> {
+    type Responder = OnReject<R::Responder, F>;
+
+    fn into_axum_body(self) -> Self::Responder {
+        OnReject { responder: self.responder.into_axum_body(), observe: self.observe }
     }
 }
 

@@ -9,6 +9,8 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, Status
 
 use super::accept::prefers_html;
 use super::{PolicyReport, Rejection};
+#[cfg(feature = "axum")]
+use crate::limiter::Permit;
 use crate::middleware::body::ResponseBody;
 use crate::middleware::problem_json;
 
@@ -285,7 +287,7 @@ into_body!(Bytes, String, Vec<u8>, &'static str, &'static [u8]);
 #[cfg(feature = "axum")]
 impl IntoRejectionBody<Self> for axum::body::Body {
     fn into_body(self) -> ResponseBody<Self> {
-        ResponseBody::inner(self)
+        ResponseBody::inner(self, Permit::default())
     }
 
     fn length(&self) -> Option<u64> {

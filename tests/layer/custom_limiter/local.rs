@@ -89,7 +89,7 @@ impl Replaceable {
         let mut budget = self.0.lock().unwrap();
         let Budget { algorithm: old, info, state } = &mut *budget;
         algorithm.migrate(state, old, Nanos::ZERO);
-        (*old, *info) = (algorithm.clone(), AlgorithmInfo::of(&algorithm));
+        (*info, *old) = (info.replaced_by(&algorithm), algorithm);
     }
 }
 

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, Tiered};
 use tower_throttle::key::{
-    Bearer, ClientIp, Cookie, Global, Header, KeyError, KeyExtractor, MissingKey, Networks, PeerIp,
+    Bearer, ClientIp, Cookie, Global, Header, KeyError, KeyExtractor, MissingKey, Networks, PeerIp, StoreKey,
     TrustedProxies,
 };
 use tower_throttle::stats::KeyStats;
@@ -42,6 +42,20 @@ async fn calls_without_a_key_may_share_one_budget_or_pass() {
     let (shared, pass) = (shared.clone().name("other").stats().keys, pass.stats().keys);
     assert_eq!((shared.rejected, shared.shared, shared.unlimited), (0, 2, 0));
     assert_eq!((pass.rejected, pass.shared, pass.unlimited), (0, 0, 3));
+}
+
+/// The budget that requests without a key share can be read and changed in code, as that of any other key.
+#[tokio::test]
+async fn the_budget_of_requests_without_a_key_can_be_reset_and_refunded() {
+    let layer = RateLimitLayer::new(PeerIp::new(), at_once(2)).missing_key(MissingKey::Shared);
+    assert_eq!(statuses!(layer, get("/"), get("/"), get("/")), [200, 200, 429]);
+    let shared = || layer.limiter().call(&StoreKey::<()>::Missing);
+    assert_eq!(shared().peek().remaining(), 0);
+    shared().refund();
+    assert_eq!(shared().peek().remaining(), 1);
+    shared().reset();
+    assert_eq!(shared().peek().remaining(), 2);
+    assert_eq!(statuses!(layer, get("/"), get("/"), get("/")), [200, 200, 429]);
 }
 
 #[tokio::test]

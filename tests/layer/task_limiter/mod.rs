@@ -171,9 +171,9 @@ impl<A: Algorithm> TaskLimiter<A> {
     }
 
     pub(crate) fn replace(&self, algorithm: A) {
-        let info = AlgorithmInfo::of(&algorithm);
         // While the lock is held, no other algorithm is sent to the task.
         let mut current = self.info.write().unwrap_or_else(PoisonError::into_inner);
+        let info = current.replaced_by(&algorithm);
         *current = Arc::clone(&info);
         let _ = self.jobs.send(Box::new(move |keys| {
             let now = keys.clock.now();

@@ -1,6 +1,5 @@
 //! The methods of a limiter that leases units, over a server in this process.
 
-use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -9,22 +8,17 @@ use tokio::time::{Instant, advance, sleep};
 use crate::error::RedisErrorKind;
 use crate::in_process::RedisInProcess;
 use crate::joint::InRedis;
-use crate::lease::LeasedLimit;
+use crate::lease::RedisLeases;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::store::Attempt;
-use tower_throttle::store_support::CallCounts;
-use tower_throttle::store_support::{JointKind, JointOutcome, JointStore};
+use tower_throttle::limiter::Attempt;
+use tower_throttle::store_support::{JointKind, JointLimiter, JointOutcome};
 
 const MS: Duration = Duration::from_millis(1);
 
-fn limiter(
-    server: &RedisInProcess,
-    bucket: TokenBucket,
-    units: u64,
-) -> RateLimiter<TokenBucket, LeasedLimit> {
-    RateLimiter::builder(bucket).name("api").store(server.machine().connect().lease(units)).build().unwrap()
+fn limiter(server: &RedisInProcess, bucket: TokenBucket, units: u64) -> RedisLeases {
+    server.machine().connect().limiter("api", bucket).lease(units).build().unwrap()
 }
 
 fn per_minute(burst: u64) -> TokenBucket {
@@ -84,8 +78,7 @@ async fn units_that_are_not_spent_are_returned_after_a_second_or_with_the_limite
 async fn a_lease_that_expires_is_lost() {
     let server = RedisInProcess::new(MS);
     let (machine, second) = (server.machine(), limiter(&server, per_minute(100), 10));
-    let store = machine.connect().lease(10);
-    let first = RateLimiter::builder(per_minute(100)).name("api").store(store).build().unwrap();
+    let first = machine.connect().limiter("api", per_minute(100)).lease(10).build().unwrap();
     for _ in 0..8 {
         assert!(first.check("a").await.unwrap().is_allowed());
     }
@@ -171,7 +164,7 @@ async fn waiting_calls_of_a_process_are_admitted_in_order_at_the_rate() {
     }
     let took = start.elapsed();
     assert!(took >= 300 * MS && took < 400 * MS, "{took:?}");
-    let late = limiter.acquire_n_within("a", 10, 20 * MS).await.unwrap();
+    let late = limiter.call("a").cost(10).max_wait(20 * MS).acquire().await.unwrap();
     assert!(!late.is_allowed());
 }
 
@@ -226,9 +219,7 @@ async fn a_trip_without_reply_loses_its_units_and_admits_no_more_than_the_limit(
 #[tokio::test(start_paused = true)]
 async fn settings_that_cannot_work_are_errors_with_advice() {
     let server = RedisInProcess::new(MS);
-    let build = |bucket, units, name: &str| {
-        RateLimiter::builder(bucket).name(name).store(server.connect().lease(units)).build()
-    };
+    let build = |bucket, units, name: &str| server.connect().limiter(name, bucket).lease(units).build();
     let error = build(per_minute(10), 0, "api").unwrap_err();
     assert_eq!(error.kind(), RedisErrorKind::Config);
     let large = TokenBucket::new(Quota::per_day(1_000_003));
@@ -236,10 +227,15 @@ async fn settings_that_cannot_work_are_errors_with_advice() {
     assert_eq!(error.kind(), RedisErrorKind::Algorithm);
     assert!(error.to_string().contains("2^53"), "{error}");
     assert_eq!(build(per_minute(10), 10, "").unwrap_err().kind(), RedisErrorKind::Name);
+    let local = RateLimiter::new(per_minute(10));
+    let both = server.connect().limiter("api", per_minute(10)).fallback(local).lease(10).build();
+    let error = both.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Config);
+    assert!(error.to_string().contains("`fallback`"), "{error}");
 
     let store = server.connect();
-    let _plain = RateLimiter::builder(per_minute(10)).name("api").store(store.clone()).build().unwrap();
-    let both = RateLimiter::builder(per_minute(10)).name("api").store(store.lease(10)).build();
+    let _plain = store.limiter("api", per_minute(10)).build().unwrap();
+    let both = store.limiter("api", per_minute(10)).lease(10).build();
     assert_eq!(both.unwrap_err().kind(), RedisErrorKind::Name);
 
     let other = limiter(&server, per_minute(20), 10);
@@ -278,15 +274,15 @@ async fn the_server_in_this_process_decides_all_limiters_but_no_joined_calls() {
     let stores = [(); 2].map(|()| server.machine().connect());
     let limiters = stores.map(|store| {
         let window = FixedWindow::new(Quota::per_hour(5));
-        RateLimiter::builder(window).name("window").store(store).build().unwrap()
+        store.limiter("window", window).build().unwrap()
     });
     for left in [3, 1] {
         assert!(limiters[0].check("a").await.unwrap().is_allowed());
         assert_eq!(limiters[1].check("a").await.unwrap().remaining(), left);
     }
-    let counts = Arc::<CallCounts>::default();
-    let part = |key: &str| Some(limiters[0].store().joint_part(key, Attempt::new(1), &counts));
-    let JointOutcome::Pending(decided) = InRedis::decide([part("a"), part("b")].into_iter().collect()) else {
+    let part = |key: &str| Some(limiters[0].joint_part(key, Attempt::new(1)));
+    let JointOutcome::Pending(decided, _) = InRedis::decide(&mut [part("a"), part("b")], &mut |_, _| {})
+    else {
         panic!("the keys have units left");
     };
     let error = decided.await.map(drop).unwrap_err();

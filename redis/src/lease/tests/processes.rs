@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep_until};
 use crate::in_process::RedisInProcess;
 use crate::tests::Random;
 use tower_throttle::Quota;
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 
@@ -69,9 +68,8 @@ impl Outcome {
 async fn run(calls: Vec<(u64, usize)>, units: u64, killed: Option<u64>) -> Outcome {
     let server = RedisInProcess::new(ROUND_TRIP);
     let machines: Vec<_> = (0..PROCESSES).map(|_| server.machine()).collect();
-    let limiter = |machine: &RedisInProcess| {
-        RateLimiter::builder(BUCKET).name("api").store(machine.connect().lease(units)).build().unwrap()
-    };
+    let limiter =
+        |machine: &RedisInProcess| machine.connect().limiter("api", BUCKET).lease(units).build().unwrap();
     let limiters: Vec<_> = machines.iter().map(limiter).collect();
     let start = Instant::now();
     let admissions = Arc::new(Mutex::new(Vec::new()));

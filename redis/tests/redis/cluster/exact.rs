@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tower_throttle::Quota;
 use tower_throttle::algorithm::TokenBucket;
-use tower_throttle::{Quota, RateLimiter};
 use tower_throttle_redis::{RedisStore, RedisStoreBuilder};
 
 use super::{Limiter, MS, keys_of_nodes, limiter, text_of};
@@ -151,7 +151,7 @@ async fn a_flushed_script_is_sent_again_to_the_node_that_needs_it() {
     let cluster = RedisCluster::start();
     let store = patient(&cluster).connect().await.unwrap();
     let bucket = TokenBucket::new(Quota::per_day(1).burst(100));
-    let limiter = RateLimiter::builder(bucket).name("test").store(store.clone()).build().unwrap();
+    let limiter = store.limiter("test", bucket).build().unwrap();
     let keys = keys_of_nodes(&cluster, 3);
     for key in keys.iter().flatten() {
         assert!(limiter.check(key.as_str()).await.unwrap().is_allowed());

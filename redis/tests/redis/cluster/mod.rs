@@ -7,19 +7,19 @@ mod settled_tiers;
 
 use std::time::Duration;
 
+use tower_throttle::Quota;
 use tower_throttle::algorithm::FixedWindow;
-use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::{RedisLimit, RedisStore};
+use tower_throttle_redis::{RedisLimiter, RedisStore};
 
 use crate::support::redis_server::RedisCluster;
 
 const MS: Duration = Duration::from_millis(1);
 
-type Limiter = RateLimiter<FixedWindow, RedisLimit<FixedWindow>>;
+type Limiter = RedisLimiter<FixedWindow>;
 
 fn limiter(store: &RedisStore, limit: u64) -> Limiter {
     let window = FixedWindow::new(Quota::per_day(limit));
-    RateLimiter::builder(window).name("test").store(store.clone()).build().unwrap()
+    store.limiter("test", window).build().unwrap()
 }
 
 fn text_of(key: &str) -> String {

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, Tiered};
 use tower_throttle::key::{StoreKey, from_fn};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 
 use super::exact::{move_slots, patient};
 use super::{MS, keys_of_nodes};
@@ -62,10 +62,8 @@ async fn counts_are_exact(count: usize, moves: usize) {
     let stores = [patient(&cluster).connect().await.unwrap(), patient(&cluster).connect().await.unwrap()];
     let tiers =
         LIMITS.map(|limit| FixedWindow::new(Quota::per(limit, Duration::from_secs(864_000)).unwrap()));
-    let limiters = stores.each_ref().map(|store| {
-        let builder = RateLimiter::builder(Tiered::new(tiers[0].clone())).name("test");
-        builder.store(store.clone()).build().unwrap()
-    });
+    let limiters =
+        stores.each_ref().map(|store| store.limiter("test", Tiered::new(tiers[0].clone())).build().unwrap());
     let services = limiters.each_ref().map(|limiter| {
         let tiers = tiers.clone();
         let by_key = from_fn(|request: &Http| Some(call(request).key.clone()));
@@ -116,10 +114,10 @@ async fn counts_are_exact(count: usize, moves: usize) {
             let left = LIMITS[tier] - used.load(Ordering::Relaxed);
             // The layer waits for no reply to a settlement.
             let start = Instant::now();
-            let mut found = limiters[0].tier(&tiers[tier]).peek(&stored).await.unwrap().remaining();
+            let mut found = limiters[0].call(&stored).tier(&tiers[tier]).peek().await.unwrap().remaining();
             while found != left && start.elapsed() < Duration::from_secs(10) {
                 sleep(MS).await;
-                found = limiters[0].tier(&tiers[tier]).peek(&stored).await.unwrap().remaining();
+                found = limiters[0].call(&stored).tier(&tiers[tier]).peek().await.unwrap().remaining();
             }
             assert_eq!(found, left, "{key}, tier {tier}, after {} calls", made.load(Ordering::Relaxed));
         }

@@ -7,16 +7,16 @@ mod servers;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tower_throttle::Quota;
 use tower_throttle::algorithm::TokenBucket;
-use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::{RedisLimit, RedisStore};
+use tower_throttle_redis::{RedisLimiter, RedisStore};
 
 use crate::connect;
 use crate::support::redis_server::RedisServer;
 
 const MS: Duration = Duration::from_millis(1);
 
-type Limiter = RateLimiter<TokenBucket, RedisLimit<TokenBucket>>;
+type Limiter = RedisLimiter<TokenBucket>;
 
 /// Returns a limiter that never denies a call, with the default deadline.
 async fn limiter(server: &RedisServer) -> (RedisStore, Limiter) {
@@ -29,7 +29,7 @@ async fn patient_limiter(server: &RedisServer) -> Limiter {
 
 fn build(store: RedisStore) -> (RedisStore, Limiter) {
     let bucket = TokenBucket::new(Quota::per_day(10).burst(100_000));
-    let limiter = RateLimiter::builder(bucket).name("test").store(store.clone()).build().unwrap();
+    let limiter = store.limiter("test", bucket).build().unwrap();
     (store, limiter)
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::{Quota, RateLimiter};
 use tower_throttle_redis::{RedisErrorKind, RedisStore};
 
 use super::{build, patient_limiter, used};
@@ -48,8 +48,8 @@ async fn the_permissions_that_the_error_names_suffice() {
         assert!(call.await.unwrap().unwrap().is_allowed());
     }
     let leases = async || {
-        let store = store().prefix("throttle:lease").connect().await.unwrap().lease(10);
-        RateLimiter::builder(bucket()).name("test").store(store).build().unwrap()
+        let store = store().prefix("throttle:lease").connect().await.unwrap();
+        store.limiter("test", bucket()).lease(10).build().unwrap()
     };
     let limiter = leases().await;
     let error = limiter.check("a").await.unwrap_err();
@@ -121,7 +121,7 @@ async fn a_clock_ahead_by_more_than_a_period_denies_no_longer_than_that() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let window = FixedWindow::new(Quota::per_minute(1));
-    let limiter = RateLimiter::builder(window).name("test").store(store).build().unwrap();
+    let limiter = store.limiter("test", window).build().unwrap();
     // The window is full, and was written by a server whose clock was an hour ahead.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     let text = format!("1 f:1/60000000000 {} 0 1", now + 3_600_000_000);

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::RateLimitLayer;
 use tower_throttle::algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
 use tower_throttle::key::{Global, StoreKey, from_fn};
 use tower_throttle::middleware::Shadow;
-use tower_throttle::{RateLimitLayer, RateLimiter};
 
 use super::{App, Http, all, app, day, each, get, hello, key_of, limiter, status};
 use crate::support::redis_server::RedisServer;

@@ -1,6 +1,7 @@
 //! Joined layers with limits on different keys, which are decided together.
 
 mod charges;
+mod closed;
 mod queued_and_settled;
 mod servers;
 
@@ -28,7 +29,7 @@ fn key_of(request: &Http) -> Option<String> {
 
 macro_rules! limiter {
     ($store:expr, $name:expr, $algorithm:expr) => {
-        RateLimiter::builder($algorithm).name($name).store($store).build().unwrap()
+        $store.limiter($name, $algorithm).build().unwrap()
     };
 }
 pub(crate) use limiter;

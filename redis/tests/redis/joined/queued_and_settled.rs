@@ -8,7 +8,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket};
 use tower_throttle::key::{Global, StoreKey, from_fn};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 
 use super::{App, Http, all, app, day, each, hello, key_of, limiter, status};
 use crate::support::redis_server::RedisServer;

@@ -60,9 +60,12 @@ async fn a_server_that_is_gone_is_503_or_no_limit_or_the_fallbacks() {
     let allow = each!(store, window(5)).on_store_error(OnStoreError::Allow);
     let (reject, half) = (app!(layer.clone()), app!(allow.clone().and(all!(store, window(7)))));
     let allow = app!(allow.and(all!(store, window(7)).on_store_error(OnStoreError::Allow)));
-    let local = |limit| store.clone().fallback(RateLimiter::new(window(limit)));
-    let local_each = RateLimitLayer::with_limiter(from_fn(key_of), limiter!(local(2), "each", window(5)));
-    let local_all = RateLimitLayer::with_limiter(Global, limiter!(local(3), "all", window(7))).name("all");
+    let local = |name, limit, fallback| {
+        let fallback = RateLimiter::new(window(fallback));
+        store.limiter(name, window(limit)).fallback(fallback).build().unwrap()
+    };
+    let local_each = RateLimitLayer::with_limiter(from_fn(key_of), local("each", 5, 2));
+    let local_all = RateLimitLayer::with_limiter(Global, local("all", 7, 3)).name("all");
     let local = local_each.and(local_all);
     let fallback = app!(local.clone());
     assert_eq!([status(&reject, "a").await, status(&fallback, "a").await], [200, 200]);

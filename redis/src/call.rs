@@ -1,0 +1,385 @@
+//! One call of a limiter: its options, and the future of its reply.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::task::coop::consume_budget;
+
+use super::calls::Calls;
+use super::connection::BoxFuture;
+use super::error::RedisError;
+use tower_throttle::Decision;
+use tower_throttle::algorithm::{Algorithm, Tiered};
+use tower_throttle::clock::Nanos;
+use tower_throttle::limiter::{Attempt, Decided, Denied, Permit};
+use tower_throttle::store_support::holds_requests;
+
+/// A call of a limiter in Redis, with its options. The method `call` of a limiter creates it.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use tower_throttle::Quota;
+/// use tower_throttle::algorithm::{TokenBucket, Tiered};
+/// use tower_throttle_redis::RedisStore;
+///
+/// let (free, paid) = (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)));
+/// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+/// let limiter = redis.limiter("api", Tiered::new(free)).build()?;
+/// let decision = limiter.call("user:42").cost(3).tier(&paid).max_wait(Duration::from_millis(200)).acquire().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a call is made by `check`, `acquire` or another method that returns a future"]
+pub struct RedisCall<'a, L: Callee> {
+    limiter: &'a L,
+    key: Arc<str>,
+    request: Request<L::Algorithm>,
+}
+
+/// The future of the reply to a call. It borrows neither the key nor the limiter, and the call is made when the future
+/// is first polled.
+#[must_use = "futures do nothing unless polled"]
+pub struct RedisReply<T>(BoxFuture<Result<T, RedisError>>);
+
+/// A limiter in Redis, as its calls use it.
+pub trait Callee: Clone + Send + Sync + 'static {
+    /// The algorithm of the limiter.
+    type Algorithm: Algorithm;
+
+    /// Returns the counts of the calls.
+    fn calls(&self) -> &Calls;
+
+    /// Decides and counts a call, and converts the result by `then`. The reservation of a denied call is empty.
+    ///
+    /// The conversion is an argument because a future that awaits another needs room for its arguments twice.
+    fn decide<T: 'static>(
+        self,
+        key: Arc<str>,
+        request: Request<Self::Algorithm>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static;
+
+    /// Returns the decision on a call, without a charge.
+    fn look(
+        self,
+        key: Arc<str>,
+        request: Request<Self::Algorithm>,
+    ) -> impl Future<Output = Result<Decision, RedisError>> + Send + 'static;
+}
+
+/// A call as it is passed to a limiter.
+#[derive(Clone, Debug)]
+pub struct Request<A> {
+    cost: u64,
+    /// The algorithm of the call, if it is not the limiter's own.
+    tier: Option<A>,
+    waits: Waits,
+    /// The maximum wait, in nanoseconds.
+    max_wait: u64,
+    settles: bool,
+    in_shadow: bool,
+}
+
+/// Whether a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Never,
+    /// If the algorithm queues the requests of layers.
+    IfConfigured,
+    Always,
+}
+
+impl<'a, L: Callee> RedisCall<'a, L> {
+    pub(super) fn new(limiter: &'a L, key: Arc<str>) -> Self {
+        let request = Request::of(&Attempt::new(1));
+        Self { limiter, key, request }
+    }
+
+    /// Sets the number of units that the call takes. The default is 1.
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.request.cost = cost;
+        self
+    }
+
+    /// Sets the maximum time that the call waits in [`acquire`](Self::acquire) and
+    /// [`acquire_permit`](Self::acquire_permit). If the algorithm has a shorter `max_wait`, that time applies. A call that
+    /// would have to wait longer is denied at once, unless its wait is not known beforehand.
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.request.max_wait = Nanos::from(max_wait).0;
+        self
+    }
+
+    /// Takes the units if all of them are available, and otherwise none. Never waits in a queue.
+    pub fn check(self) -> RedisReply<Decision> {
+        let Self { limiter, key, request } = self;
+        RedisReply::new(limiter.clone().decide(key, request.never_waiting(), kept))
+    }
+
+    /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units.
+    pub fn peek(self) -> RedisReply<Decision> {
+        let Self { limiter, key, request } = self;
+        RedisReply::new(limiter.clone().look(key, request))
+    }
+
+    /// Takes the units, and waits for them if they are not all available now.
+    pub fn acquire(self) -> RedisReply<Decision> {
+        self.acquire_then(kept)
+    }
+
+    /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue. Returns the denial,
+    /// if the call is denied.
+    pub fn permit(self) -> RedisReply<Result<Permit, Denied>> {
+        let Self { limiter, key, request } = self;
+        RedisReply::new(limiter.clone().decide(key, request.never_waiting(), permit))
+    }
+
+    /// Takes a permit, and waits for it if necessary. The call is in progress until the permit is dropped. Returns the
+    /// denial, if the call is denied.
+    pub fn acquire_permit(self) -> RedisReply<Result<Permit, Denied>> {
+        self.acquire_then(permit)
+    }
+
+    fn acquire_then<T: 'static>(self, then: fn(Decided) -> T) -> RedisReply<T> {
+        let Self { limiter, key, request } = self;
+        let (limiter, request) = (limiter.clone(), request.always_waiting());
+        RedisReply::new(async move {
+            consume_budget().await;
+            limiter.decide(key, request, then).await
+        })
+    }
+}
+
+impl<A: Algorithm + PartialEq, L: Callee<Algorithm = Tiered<A>>> RedisCall<'_, L> {
+    /// Sets the tier of the call: the algorithm that decides the call. Units that a key uses in one tier count in all
+    /// tiers of the key. See [`Tiered`].
+    pub fn tier(mut self, algorithm: &A) -> Self {
+        self.request.tier = Some(Tiered::new(algorithm.clone()));
+        self
+    }
+}
+
+/// Returns the decision. A call that was admitted without a permit stays in progress until it is released.
+fn kept(decided: Decided) -> Decision {
+    let (decision, reservation, _) = decided.into_parts();
+    reservation.forget();
+    decision
+}
+
+/// Returns the permit of a call that was admitted, or the denial.
+fn permit(decided: Decided) -> Result<Permit, Denied> {
+    let (decision, reservation, _) = decided.into_parts();
+    Permit::decided(decision, reservation)
+}
+
+impl<A: Algorithm> Request<A> {
+    /// Returns the call of a layer.
+    pub fn of(attempt: &Attempt<'_, A>) -> Self {
+        Self {
+            cost: attempt.cost(),
+            tier: attempt.algorithm().cloned(),
+            waits: if attempt.may_wait() { Waits::Always } else { Waits::IfConfigured },
+            max_wait: attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0),
+            settles: attempt.wants_reservation(),
+            in_shadow: attempt.is_in_shadow(),
+        }
+    }
+
+    /// Returns the same call, which never waits.
+    pub fn never_waiting(self) -> Self {
+        Self { waits: Waits::Never, ..self }
+    }
+
+    /// Returns the same call, which waits even if the algorithm does not queue the requests of layers.
+    pub fn always_waiting(self) -> Self {
+        Self { waits: Waits::Always, ..self }
+    }
+
+    /// Returns the attempt with which the call is passed to a fallback. `limiters` is the algorithm of the limiter.
+    pub fn attempt(&self, limiters: &A) -> Attempt<'_, A> {
+        let mut attempt = Attempt::new(self.cost);
+        if let Some(tier) = &self.tier {
+            attempt = attempt.with_algorithm(tier);
+        }
+        if self.settles {
+            attempt = attempt.with_reservation();
+        }
+        if self.max_wait < u64::MAX {
+            attempt = attempt.with_max_wait(Duration::from_nanos(self.max_wait));
+        }
+        if self.may_wait(limiters) { attempt.wait() } else { attempt }
+    }
+
+    /// Returns the number of units that the call takes.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns the algorithm of the call, if it is not the limiter's own.
+    pub fn tier(&self) -> Option<&A> {
+        self.tier.as_ref()
+    }
+
+    /// Returns the algorithm of the call. `limiters` is the limiter's own algorithm.
+    pub fn algorithm<'a>(&'a self, limiters: &'a A) -> &'a A {
+        self.tier.as_ref().unwrap_or(limiters)
+    }
+
+    /// Returns whether the call never waits, whatever the algorithm is.
+    pub fn is_check(&self) -> bool {
+        self.waits == Waits::Never
+    }
+
+    /// Returns whether the call may wait. `limiters` is the limiter's own algorithm.
+    pub fn may_wait(&self, limiters: &A) -> bool {
+        match self.waits {
+            Waits::Never => false,
+            Waits::IfConfigured => holds_requests(self.algorithm(limiters)),
+            Waits::Always => true,
+        }
+    }
+
+    /// Returns the maximum wait, in nanoseconds.
+    pub fn max_wait(&self) -> u64 {
+        self.max_wait
+    }
+
+    /// Returns whether the call may be settled.
+    pub fn settles(&self) -> bool {
+        self.settles
+    }
+
+    /// Returns whether the policy of the call is in shadow mode.
+    pub fn is_in_shadow(&self) -> bool {
+        self.in_shadow
+    }
+}
+
+impl<T> RedisReply<T> {
+    pub(super) fn new(reply: impl Future<Output = Result<T, RedisError>> + Send + 'static) -> Self {
+        Self(Box::pin(reply))
+    }
+}
+
+impl<T> Future for RedisReply<T> {
+    type Output = Result<T, RedisError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl<L: Callee> Clone for RedisCall<'_, L> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter, key: Arc::clone(&self.key), request: self.request.clone() }
+    }
+}
+
+impl<L: Callee> fmt::Debug for RedisCall<'_, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisCall").field("cost", &self.request.cost).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for RedisReply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisReply").finish_non_exhaustive()
+    }
+}
+
+/// Defines the methods that all limiters in Redis have in common. The limiter has the methods `registered`, which returns
+/// its name, and `store_stats`.
+macro_rules! call_methods {
+    ([$($generics:tt)*] $limiter:ty) => {
+        impl<$($generics)*> $limiter {
+            /// Takes one unit if it is available. Never waits in a queue. See
+            /// [`RateLimiter::check`](tower_throttle::RateLimiter::check).
+            pub fn check<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
+                self.call(key).check()
+            }
+
+            /// Takes `cost` units if all of them are available, and otherwise none. Never waits in a queue. See
+            /// [`RateLimiter::check_n`](tower_throttle::RateLimiter::check_n).
+            pub fn check_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
+                self.call(key).cost(cost).check()
+            }
+
+            /// Returns a decision that tells whether [`check`](Self::check) would admit a call now. Takes no units. See
+            /// [`RateLimiter::peek`](tower_throttle::RateLimiter::peek).
+            pub fn peek<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
+                self.call(key).peek()
+            }
+
+            /// Returns a decision that tells whether [`check_n`](Self::check_n) would admit a call now. Takes no units.
+            /// See [`RateLimiter::peek_n`](tower_throttle::RateLimiter::peek_n).
+            pub fn peek_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
+                self.call(key).cost(cost).peek()
+            }
+
+            /// Takes one unit, and waits for it if it is not available now. See
+            /// [`RateLimiter::acquire`](tower_throttle::RateLimiter::acquire) for what the call waits for and how its
+            /// wait is bounded.
+            ///
+            /// # Cancel safety
+            ///
+            /// A future that is dropped before its first poll makes no call. If a future is dropped later, its call
+            /// leaves the queue, and what the call was charged is given back, as the docs of
+            /// [`RedisStore`](crate::RedisStore) say.
+            pub fn acquire<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
+                self.call(key).acquire()
+            }
+
+            /// Takes `cost` units, and waits for them if they are not all available now. In all other respects, this
+            /// method is the same as [`acquire`](Self::acquire), also in its cancel safety.
+            pub fn acquire_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
+                self.call(key).cost(cost).acquire()
+            }
+
+            /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue. Returns the
+            /// denial, if the call is denied. See
+            /// [`RateLimiter::try_acquire_permit`](tower_throttle::RateLimiter::try_acquire_permit).
+            pub fn try_acquire_permit<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Result<Permit, Denied>> {
+                self.call(key).permit()
+            }
+
+            /// Takes a permit, and waits for it if necessary. The call is in progress until the permit is dropped.
+            /// Returns the denial, if the call is denied. See
+            /// [`RateLimiter::acquire_permit`](tower_throttle::RateLimiter::acquire_permit).
+            ///
+            /// # Cancel safety
+            ///
+            /// The cancel safety is the same as that of [`acquire`](Self::acquire).
+            pub fn acquire_permit<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Result<Permit, Denied>> {
+                self.call(key).acquire_permit()
+            }
+
+            /// Returns a call with the key, whose options can be set before it is made.
+            pub fn call<K: SharedKey + ?Sized>(&self, key: &K) -> RedisCall<'_, Self> {
+                RedisCall::new(self, self.key(key))
+            }
+
+            /// Returns the name of the limiter.
+            #[must_use]
+            pub fn name(&self) -> &str {
+                self.registered().as_str()
+            }
+
+            /// Returns what the limiter has counted since it was created: the calls of this limiter and its clones, [by
+            /// outcome](crate#what-is-counted), and the events of its store.
+            #[must_use]
+            pub fn stats(&self) -> LimiterStats {
+                self.calls().stats(self.store_stats())
+            }
+
+            /// Returns the text of a key, which is its name in Redis.
+            fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
+                self.registered().key(key)
+            }
+        }
+    };
+}
+pub(super) use call_methods;

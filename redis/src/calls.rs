@@ -1,0 +1,127 @@
+//! The calls of a limiter: their counts, and whether they are still admitted.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+use tokio::sync::Semaphore;
+
+use super::error::RedisError;
+use tower_throttle::Decision;
+use tower_throttle::algorithm::Algorithm;
+use tower_throttle::limiter::Decided;
+use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::store_support::{CallCounts, CallOutcome};
+
+/// The counts of a limiter's calls, and whether the limiter was closed.
+#[derive(Debug)]
+pub struct Calls {
+    counts: CallCounts,
+    /// A semaphore without permits, which is closed together with the limiter.
+    open: Semaphore,
+}
+
+/// A call that is counted once it has ended. If it is dropped before, it is counted as cancelled.
+#[derive(Debug)]
+pub struct CountedCall<'a> {
+    calls: &'a Calls,
+    in_shadow: bool,
+    is_queued: bool,
+    has_ended: bool,
+}
+
+impl Calls {
+    /// Counts an outcome.
+    pub fn add(&self, outcome: CallOutcome) {
+        self.counts.add(outcome);
+    }
+
+    /// Begins a call, whose policy is in shadow mode if `in_shadow`.
+    pub fn begin(&self, in_shadow: bool) -> CountedCall<'_> {
+        CountedCall { calls: self, in_shadow, is_queued: false, has_ended: false }
+    }
+
+    /// Returns the counts, and the counts of the limiter's store.
+    pub fn stats(&self, store: StoreStats) -> LimiterStats {
+        let mut stats = LimiterStats::default();
+        (stats.calls, stats.store) = (self.counts.stats(), store);
+        stats
+    }
+
+    /// Closes the limiter.
+    pub fn close(&self) {
+        self.open.close();
+    }
+
+    /// Returns whether the limiter was closed.
+    pub fn is_closed(&self) -> bool {
+        self.open.is_closed()
+    }
+
+    /// Returns the denial of a call if the limiter was closed. `algorithm` is that of the call.
+    pub fn denial(&self, algorithm: &impl Algorithm, cost: u64) -> Option<Decision> {
+        (cost > 0 && self.is_closed()).then(|| closed(algorithm))
+    }
+
+    /// Waits until the limiter is closed.
+    pub async fn closed(&self) {
+        // A semaphore without permits is acquired only when it is closed, with an error.
+        let _ = self.open.acquire().await;
+    }
+
+    /// Awaits `future` until the limiter is closed. Returns `None` if the limiter is closed first.
+    async fn unless_closed<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let (mut closed, mut future) = (pin!(self.closed()), pin!(future));
+        poll_fn(|cx| match closed.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => future.as_mut().poll(cx).map(Some),
+        })
+        .await
+    }
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { counts: CallCounts::default(), open: Semaphore::new(0) }
+    }
+}
+
+impl CountedCall<'_> {
+    /// Counts the call as one that waits.
+    pub fn wait(&mut self) {
+        if !self.is_queued {
+            self.is_queued = true;
+            self.calls.add(CallOutcome::Queued);
+        }
+    }
+
+    /// Awaits `future` until the limiter is closed. Returns `None` if the limiter is closed first.
+    pub async fn unless_closed<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        self.calls.unless_closed(future).await
+    }
+
+    /// Counts the call by its decision. Does not count a call that failed.
+    pub fn end(mut self, decided: Result<Decided, RedisError>) -> Result<Decided, RedisError> {
+        self.has_ended = true;
+        if let Ok(decision) = decided.as_ref().map(Decided::decision) {
+            if decision.is_allowed() && !decision.delay().is_zero() {
+                self.wait();
+            }
+            self.calls.add(CallOutcome::of(decision, self.in_shadow));
+        }
+        decided
+    }
+}
+
+impl Drop for CountedCall<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.calls.add(CallOutcome::Cancelled);
+        }
+    }
+}
+
+/// Returns the denial by a limiter that was closed. `algorithm` is that of the call.
+pub(super) fn closed(algorithm: &impl Algorithm) -> Decision {
+    Decision::closed(algorithm.policy().quota)
+}

@@ -1,0 +1,114 @@
+//! Programs that do not compile. The guide lists what the compiler says about them, and what to change.
+//!
+//! The programs are compiled by cargo, offline, with the versions of this workspace's lock file. Only the part of an
+//! error that the guide quotes is compared, because other parts differ between compilers.
+
+use std::collections::HashMap;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+const GUIDE: &str = include_str!("../../../src/guide/ordering.md");
+
+/// A program that does not compile.
+struct Case {
+    name: &'static str,
+    program: &'static str,
+    /// The parts of the compiler's message that lead to the change.
+    says: &'static [&'static str],
+    /// What the guide quotes of these parts.
+    quote: &'static str,
+    /// The change with which the program compiles: a part of the program, and what replaces it.
+    change: [&'static str; 2],
+}
+
+const CASES: [Case; 3] = [
+    Case {
+        name: "option_layer",
+        program: include_str!("option_layer.rs"),
+        says: &["expected `Response<ResponseBody<Body>>`, found `Response<Body>`"],
+        quote: "expected `Response<ResponseBody<Body>>`, found `Response<Body>`",
+        change: ["per_ip(quota)", "per_ip(quota).axum_body()"],
+    },
+    Case {
+        name: "boxed",
+        program: include_str!("boxed.rs"),
+        says: &[
+            "expected `BoxCloneSyncServiceLayer<",
+            "found struct `BoxCloneSyncServiceLayer<",
+            "Response<ResponseBody<_>>, _>`",
+        ],
+        quote: "found struct `BoxCloneSyncServiceLayer<.., Response<ResponseBody<_>>, _>`",
+        change: ["per_ip(quota)", "per_ip(quota).axum_body()"],
+    },
+    Case {
+        name: "flag",
+        program: include_str!("flag.rs"),
+        says: &["expected `Response<Body>`, found `Response<ResponseBody<Body, "],
+        quote: "expected `Response<Body>`, found `Response<ResponseBody<Body, ..>>`",
+        change: ["option_layer(is_limited.then_some(limit))", "layer(limit.enabled(is_limited))"],
+    },
+];
+
+/// Creates a package with each program as it is, and as it is after the change.
+fn package(folder: &Path) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let programs = folder.join("src/bin");
+    // An earlier version of this test may have left other programs.
+    let _ = fs::remove_dir_all(&programs);
+    fs::create_dir_all(&programs).unwrap();
+    let manifest = format!(
+        r#"[package]
+name = "compile-errors"
+edition = "2024"
+
+[dependencies]
+axum = "0.8"
+tower = {{ version = "0.5", features = ["util"] }}
+tower-http = {{ version = "0.7", features = ["trace"] }}
+tower-throttle = {{ path = {root:?} }}
+
+[workspace]
+"#
+    );
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    for Case { name, program, change: [from, to], .. } in CASES {
+        assert_eq!(program.matches(from).count(), 1, "{name}");
+        fs::write(programs.join(format!("{name}.rs")), program).unwrap();
+        fs::write(programs.join(format!("{name}_changed.rs")), program.replace(from, to)).unwrap();
+    }
+}
+
+#[test]
+fn the_guide_says_how_to_change_programs_that_do_not_compile() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compile_errors");
+    package(&folder);
+    let output = Command::new(env::var_os("CARGO").unwrap())
+        .args(["check", "--offline", "--quiet", "--bins", "--keep-going", "--message-format=json"])
+        .args(["--target-dir", "target"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let mut errors = HashMap::<_, String>::new();
+    for message in lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        if message["reason"] == "compiler-message" && message["message"]["level"] == "error" {
+            let rendered = message["message"]["rendered"].as_str().unwrap();
+            *errors.entry(message["target"]["name"].as_str().unwrap().to_owned()).or_default() += rendered;
+        }
+    }
+    for Case { name, says, quote, .. } in CASES {
+        let error = errors.remove(name).unwrap_or_else(|| {
+            panic!("{name} compiles, or cargo failed: {}", String::from_utf8_lossy(&output.stderr))
+        });
+        for part in says {
+            assert!(error.contains(part), "{name}: {part} in {error}");
+        }
+        assert!(GUIDE.contains(quote), "{name}: the guide does not quote the compiler");
+    }
+    assert_eq!(errors, HashMap::new(), "after the change, no program has an error");
+}
