@@ -487,7 +487,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 None => charge(at, all),
             };
         let in_buckets = *in_buckets;
-        let mut rest = Joint { parts, report: &mut **report, all: &mut **all, in_buckets, charge };
+        let mut rest = Joint { parts, report: &mut **report, all, in_buckets, charge };
         let verdict = rest.decide(others, is_allowed);
         match all {
             Some(all) => self.conclude(all, verdict),
