@@ -24,12 +24,14 @@
 //!   it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts nothing.
 //! - Wakers run, warnings are logged, and charges are undone only once no lock is held.
 //!
-//! Almost all calls are [plain](JointRequest::existing). If all calls are plain, nothing is allocated for up to four limits, and
-//! decisions are reported as they are made. Otherwise they are collected in a [`JointWait`].
+//! Almost all calls are [plain](JointRequest::existing). If all calls are plain, nothing is allocated for up to four
+//! limits, and decisions are reported as they are made. Otherwise they are collected in a [`JointWait`].
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
 //! If the call is cancelled while it waits, the charges to the other keys are undone.
+//!
+//! The recursion and the wait are one file, because both read and change what is known of the calls.
 
 use std::convert::Infallible;
 use std::fmt;
