@@ -27,7 +27,7 @@ use tower_throttle::algorithm::AlgorithmInfo;
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{Decided, Reservation};
 use tower_throttle::store_support::{
-    AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, JointRequest,
+    AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, JointRequest, Report,
 };
 use tower_throttle::store_support::{CallOutcome, JointWait, decide_in_memory};
 
@@ -35,8 +35,8 @@ use tower_throttle::store_support::{CallOutcome, JointWait, decide_in_memory};
 #[derive(Debug)]
 pub struct InRedis;
 
-/// The part of one limiter in a joint call.
-pub struct RedisPart(Box<dyn Member>);
+/// The part of one limiter in a joint call. It is empty once the call is decided.
+pub struct RedisPart(Option<Box<dyn Member>>);
 
 /// The part of one limiter in a joint call, with the type of the algorithm erased.
 pub(super) trait Member: Send + Sync {
@@ -153,7 +153,7 @@ struct Charged {
 
 impl RedisPart {
     pub(super) fn new(member: Box<dyn Member>) -> Self {
-        Self(member)
+        Self(Some(member))
     }
 }
 
@@ -164,9 +164,10 @@ impl JointKind for InRedis {
 
     const DECIDES_SHADOWS: bool = true;
 
-    fn decide(parts: Few<Option<RedisPart>>) -> JointOutcome<Self::Wait> {
-        let with_denial = |RedisPart(member): RedisPart| Known { denial: member.known_denial(), member };
-        let parts: Few<Option<Known>> = parts.into_iter().map(|part| part.map(with_denial)).collect();
+    fn decide(parts: &mut [Option<RedisPart>], _report: &mut Report<'_>) -> JointOutcome<Self::Wait> {
+        let members = parts.iter_mut().map(|part| part.as_mut().and_then(|RedisPart(member)| member.take()));
+        let with_denial = |member: Box<dyn Member>| Known { denial: member.known_denial(), member };
+        let parts: Few<Option<Known>> = members.map(|member| member.map(with_denial)).collect();
         let denies = |part: &Known| part.denial.is_some() && !part.member.is_in_shadow();
         match parts.iter().flatten().any(denies) {
             true => JointOutcome::Ready(parts.into_iter().map(|part| part?.denied()).collect()),
@@ -357,6 +358,7 @@ fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
 /// Awaits the decision of the fallbacks. The layer goes on reporting the quotas of the limiters in Redis.
 async fn in_memory(members: &[Box<dyn Member>], outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
     let decided = match outcome {
+        JointOutcome::Reported(_) => unreachable!("`decide_in_memory` returns the decisions"),
         JointOutcome::Ready(decided) => decided,
         JointOutcome::Pending(wait, _) => match wait.await {
             Ok(decided) => decided,
@@ -698,6 +700,8 @@ impl Drop for AwaitedJointCall {
 
 impl fmt::Debug for RedisPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPart").field("key", self.0.key()).finish_non_exhaustive()
+        f.debug_struct("RedisPart")
+            .field("key", &self.0.as_ref().map(|member| member.key()))
+            .finish_non_exhaustive()
     }
 }

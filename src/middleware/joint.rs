@@ -199,32 +199,35 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         parts.iter().for_each(|_| outcomes.push(None));
-        let at_once = P::Kind::decide_at_once(&parts, &mut |at, decision| {
+        let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
             let outcome = outcomes[at].insert(Outcome::new(decision, false, Reservation::default()));
             if let Some(Some(names)) = known.get(at) {
                 outcome.set_names(Arc::clone(names));
             }
         });
-        if let Some(is_admitted) = at_once {
-            count(infos, outcomes, is_admitted);
-            if !is_admitted {
-                return Progress::Ready(Err(RejectReason::Denied));
+        let asked = |queued| {
+            let is_limited = parts.iter().map(Option::is_some).collect();
+            Asked { queued, is_limited, known }
+        };
+        match outcome {
+            JointOutcome::Reported(is_admitted) => {
+                count(infos, outcomes, is_admitted);
+                if !is_admitted {
+                    return Progress::Ready(Err(RejectReason::Denied));
+                }
+                self.decide_shadows(infos, request, outcomes);
+                Progress::Ready(Ok(()))
             }
-            self.decide_shadows(infos, request, outcomes);
-            return Progress::Ready(Ok(()));
-        }
-        outcomes.clear();
-        let is_limited: Few<_> = parts.iter().map(Option::is_some).collect();
-        match P::Kind::decide(parts) {
             JointOutcome::Ready(decided) => {
-                let asked = Asked { queued: Few::new(), is_limited, known };
-                Progress::Ready(self.verdict(infos, request, decided, &asked, outcomes))
+                outcomes.clear();
+                Progress::Ready(self.verdict(infos, request, decided, &asked(Few::new()), outcomes))
             }
             JointOutcome::Pending(wait, queued) => {
+                outcomes.clear();
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
-                let limited = infos.iter().zip(&is_limited).filter(|(_, is_limited)| **is_limited);
+                let asked = asked(queued);
+                let limited = infos.iter().zip(&asked.is_limited).filter(|(_, is_limited)| **is_limited);
                 let undecided = Undecided::new(limited.map(|(info, _)| Arc::clone(info.calls())).collect());
-                let asked = Asked { queued, is_limited, known };
                 Progress::Pending(JointPolicyWait { wait, asked, undecided })
             }
         }

@@ -29,8 +29,8 @@ async fn decide<A: StoredAlgorithm>(
     key: &str,
     attempts: impl IntoIterator<Item = Attempt<'static, A>>,
 ) -> Result<AllDecisions, RedisError> {
-    let parts = attempts.into_iter().map(|attempt| Some(limit.joint_part(key, attempt))).collect();
-    match InRedis::decide(parts) {
+    let parts = attempts.into_iter().map(|attempt| Some(limit.joint_part(key, attempt)));
+    match InRedis::decide(&mut parts.collect::<Vec<_>>(), &mut |_, _| {}) {
         JointOutcome::Pending(decided, _) => decided.await,
         _ => panic!("no denial is remembered"),
     }

@@ -1,35 +1,64 @@
-//! Joint calls of limiters in memory.
+//! Joint calls of limiters in memory, by one recursion.
 //!
-//! All keys are locked while the calls are decided. First the shards of keys are locked, and then the shards of shared
-//! buckets. Within each group, the order is that of the addresses of the locks. A call on one key also locks the shared
-//! bucket of the key last, so there is no deadlock. If no call is queued, all calls are decided immediately.
+//! The calls are sorted by the addresses of their locks, and each step of the recursion decides the calls of one shard,
+//! which belong to one limiter. So `a.and(b)` and `b.and(a)` take their locks in the same order, and a shard that occurs
+//! twice is locked once. A step locks its shard, gives new keys a state and previews its calls. Then it runs the next
+//! step. When the next step returns, this step charges its calls, or counts their denials, and unlocks the shard:
+//!
+//! ```text
+//! down: lock, insert, preview ─► the next shard … ─► charge those that may fail: the verdict is final
+//! up:   unlock ◄─ charge, count, or report what was previewed ◄─ … ◄─┘
+//! ```
+//!
+//! The last step is run while all keys are locked. A key without room may have a shared bucket. The last step then goes
+//! on with the shards of such buckets, again sorted by the addresses of their locks. A call on one key locks the shared
+//! bucket of the key last as well, so there is no deadlock. If no limit denies the joint call, the last step lets the
+//! steps above charge or queue the calls that may still fail, in the order of the limits: calls that wait, because all
+//! keys share the places of the queues, and calls in progress, because all keys may share a total. The locks of the
+//! shards do not protect these. So:
+//!
+//! - The verdict does not change on the way up: either all calls are charged or queued, or none is. If one of the calls
+//!   that may fail has failed, the others of them are undone once no lock is held.
+//! - Calls of one key charge their total cost at once, and count at most one denial. The first of them is their leader.
+//! - References into a shard are not kept: each operation looks its key up again, because a key that was inserted beside
+//!   it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts nothing.
+//! - Wakers run, warnings are logged, and charges are undone only once no lock is held.
+//!
+//! Almost all calls are [plain](JointRequest::existing). If all calls are plain, nothing is allocated for up to four
+//! limits, and decisions are reported as they are made. Otherwise they are collected in a [`JointWait`].
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
 //! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
 //! If the call is cancelled while it waits, the charges to the other keys are undone.
+//!
+//! The recursion and the wait are one file, because both read and change what is known of the calls.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::mem;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::erased::{Ask, BoxWait, ErasedLimiter, ErasedShard, Reserve, Undo};
 use super::{AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, Report};
-use crate::algorithm::{Algorithm, AlgorithmInfo};
+use crate::algorithm::{Algorithm, AlgorithmInfo, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::attempt::Attempt;
+use crate::limiter::charge::{MemoryCharge, Reservable};
 use crate::limiter::contract::Decided;
+use crate::limiter::entry::KeyEntry;
 use crate::limiter::fingerprint::{Fingerprint, Location};
-use crate::limiter::queue::{Enqueued, Preview};
+use crate::limiter::queue::{Arrival, Enqueued, Preview};
 use crate::limiter::reservation::Reservation;
+use crate::limiter::shard::{Existing, Shard};
 use crate::limiter::table::{Settled, Table};
+use crate::limiter::wait::QueuedAcquire;
 use crate::stats::{CallCounts, CallOutcome};
-use crate::sys::wakers::wake_all;
+use crate::sys::lock::SpinGuard;
+use crate::sys::wakers::Wakers;
 
 /// A generation that no algorithm has.
 const UNKNOWN: u64 = u64::MAX;
@@ -43,6 +72,8 @@ pub struct InMemory;
 pub struct JointRequest<'a> {
     limiter: &'a dyn ErasedLimiter,
     key: Fingerprint,
+    /// The address of the lock of the key.
+    lock: usize,
     cost: u64,
     algorithm: Option<AnyAlgorithm>,
     priority: bool,
@@ -53,28 +84,63 @@ pub struct JointRequest<'a> {
     known: u64,
 }
 
+/// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
+/// the call was charged.
+type BoxWait = Pin<Box<dyn Future<Output = (Decided, Nanos)> + Send>>;
+
+/// A function that undoes the charge of a call. The argument is the clock reading at which the call was charged.
+type Undo = Box<dyn FnOnce(Nanos) + Send>;
+
+/// A function that creates the reservation of a call. The argument is the clock reading at which the call was charged.
+type Reserve = Box<dyn FnOnce(Nanos) -> Reservation + Send>;
+
+/// The verdict on a joint call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Admitted,
+    Denied,
+    /// The joint call waits in at least one queue, and no limit denies it.
+    Waits,
+}
+
 /// A joint call that waits in one queue, or in several queues at the same time.
 ///
 /// If this future is dropped before it is ready, the charges of its calls are undone, its calls leave their queues, and
 /// the waiters behind these calls move up.
-#[derive(Default)]
 pub struct JointWait {
-    may_wait: Vec<(usize, BoxWait)>,
-    /// The decision of each call. `None` while the call waits.
-    decisions: Few<Option<Decision>>,
-    /// For each call, the function that undoes its charge, if the charge may have to be undone.
-    charged: Few<Option<Undo>>,
-    /// The clock reading at which each call was charged.
-    charged_at: Few<Nanos>,
-    /// For each call, `true` if it can be settled.
-    settles: Few<bool>,
-    /// For each call, the info of the algorithm at the time of the decision. `None` if the caller knows it.
-    infos: Few<Option<Arc<AlgorithmInfo>>>,
-    parts: Few<Member>,
-    /// The charges that must be undone in any case, with the clock readings at which they were made.
-    rollbacks: Vec<(Nanos, Undo)>,
-    /// The permit of each call. Empty while the call waits, and for a call that needs no release.
-    permits: Few<Reservation>,
+    members: Few<Member>,
+    /// The wakers to wake once no lock is held.
+    wake: Wakers,
+}
+
+/// One of the calls of a joint call. Several calls may use one state. Then the first of them is their leader, which
+/// charges the state for all of them.
+#[derive(Default)]
+struct Member {
+    /// The index of the leader, which may be this call itself.
+    leader: usize,
+    /// The shared bucket of the key. `None` if the key has room, or if its table has no shared buckets.
+    bucket: Option<Location>,
+    /// `None` while the call waits, if the call is not limited, and if the decision of the leader is reported.
+    decision: Option<Decision>,
+    /// The wait in a queue.
+    wait: Option<BoxWait>,
+    /// What undoes the charge of the call, if the charge may have to be undone.
+    undo: Option<Undo>,
+    /// The clock reading at which the call was charged.
+    charged_at: Nanos,
+    /// The permit of the call. Empty while the call waits, and for a call that needs no release.
+    permit: Reservation,
+    /// What creates the reservation of an admitted call that can be settled.
+    reserve: Option<Reserve>,
+    /// The info of the algorithm at the time of the decision. `None` if the caller knows it.
+    info: Option<Arc<AlgorithmInfo>>,
+    /// The counts in which the outcome of the call is counted when the wait of the joint call ends.
+    counts: Option<Arc<CallCounts>>,
+    /// The algorithm that the call chose.
+    algorithm: Option<AnyAlgorithm>,
+    /// The units that the call borrows if it waits.
+    borrows: u64,
 }
 
 impl JointKind for InMemory {
@@ -85,13 +151,11 @@ impl JointKind for InMemory {
     const DECIDES_SHADOWS: bool = false;
 
     #[inline]
-    fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -> Option<bool> {
-        decide_at_once(parts, report)
-    }
-
-    #[inline]
-    fn decide(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
-        decide_in_memory(parts)
+    fn decide(
+        parts: &mut [Option<JointRequest<'_>>],
+        report: &mut Report<'_>,
+    ) -> JointOutcome<Box<JointWait>> {
+        decide(parts, report)
     }
 }
 
@@ -106,457 +170,612 @@ impl<'a> JointRequest<'a> {
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
         let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
         let (reserves, known) = (call.wants_reservation(), call.known());
-        Self { limiter, key, cost, algorithm, priority, max_wait, reserves, known }
+        let lock = ptr::from_ref(limiter.of(key)).addr();
+        Self { limiter, key, lock, cost, algorithm, priority, max_wait, reserves, known }
     }
 
-    /// Locks the key, and decides the call together with `others`: see [`ErasedLimiter::decide_at_once`].
-    fn decide_at_once(&self, others: &mut dyn FnMut(bool) -> Option<bool>) -> Option<(Decision, bool)> {
-        match self.reserves || self.algorithm.is_some() {
-            true => None,
-            false => self.limiter.decide_at_once(self.key, self.cost, self.known, others),
+    /// Returns the algorithm that the call chose.
+    fn tier<A: Algorithm>(&self) -> Option<&A> {
+        self.algorithm.as_ref().and_then(|algorithm| algorithm.downcast_ref())
+    }
+
+    /// Returns what decides the call if the call is plain. These calls are not plain: one whose limit queues requests or
+    /// holds units of calls in progress; one with a new key, or with a key that has queued calls; one that asks for a
+    /// reservation, or has its own algorithm; and one of a limiter that is closed, or whose algorithm the caller does
+    /// not know.
+    #[inline(always)]
+    fn existing<'s, A: Algorithm>(
+        &self,
+        table: &Table<A>,
+        shard: &'s mut Shard<A>,
+        now: Nanos,
+    ) -> Option<Existing<'s, A>> {
+        if A::NEEDS_RELEASE || self.reserves || self.algorithm.is_some() {
+            return None;
+        }
+        let existing = shard.existing(self.key, &Attempt::new(self.cost), now, table.clock())?;
+        let is_known = self.known == 0 || self.known == existing.generation();
+        (is_known && !holds_requests(existing.algorithm)).then_some(existing)
+    }
+
+    fn undo<A: Algorithm>(&self, table: &Arc<Table<A>>, cost: u64) -> Undo {
+        let (table, key, tier) = (Arc::clone(table), self.key, self.tier::<A>().cloned());
+        Box::new(move |charged_at| table.undo(key, tier.as_ref(), cost, charged_at))
+    }
+
+    fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
+        let (table, key, tier) = (Arc::clone(table), self.key, self.tier::<A>().cloned());
+        let (cost, priority) = (self.cost, self.priority);
+        Box::new(move |charged_at| MemoryCharge::new(table, key, tier, cost, priority, charged_at).into())
+    }
+}
+
+/// One of the calls, with the lock that it takes.
+#[derive(Clone, Copy)]
+struct Call<'c> {
+    /// The address of the lock: that of the key, or that of its shared bucket.
+    lock: usize,
+    /// The index of the call in the joint call.
+    at: usize,
+    request: &'c JointRequest<'c>,
+}
+
+/// A joint call while it is decided.
+struct Joint<'c> {
+    parts: &'c [Option<JointRequest<'c>>],
+    /// Takes the decisions if all calls are plain.
+    report: &'c mut Report<'c>,
+    /// What is known of the calls, as soon as one of them is not plain.
+    all: &'c mut Option<Box<JointWait>>,
+    /// `true` once the shards of all keys are locked, and those of shared buckets are next.
+    in_buckets: bool,
+    /// Charges or queues the call with this index if the call may fail. A step above has locked its shard.
+    charge: &'c mut dyn FnMut(usize, &mut JointWait),
+}
+
+impl Call<'_> {
+    /// Returns whether the call takes the lock of its key.
+    fn is_own(&self) -> bool {
+        self.lock == self.request.lock
+    }
+
+    /// Returns the location of the call: its key, or the shared bucket of its key.
+    fn location(&self, all: Option<&JointWait>) -> Location {
+        let bucket = all.and_then(|all| all.members[self.at].bucket).filter(|_| !self.is_own());
+        bucket.unwrap_or(Location::Own(self.request.key))
+    }
+}
+
+impl Joint<'_> {
+    /// Decides `calls`, which are sorted by the addresses of their locks. `is_allowed` is `true` if all calls whose
+    /// shards are locked already are allowed.
+    #[inline]
+    fn decide(&mut self, calls: &[Call<'_>], is_allowed: bool) -> Verdict {
+        match calls.first() {
+            Some(call) => call.request.limiter.decide(calls, self, is_allowed),
+            None if self.all.is_some() => self.decide_last(is_allowed),
+            None if is_allowed => Verdict::Admitted,
+            None => Verdict::Denied,
         }
     }
-}
 
-/// One of the calls that are decided together.
-#[derive(Default)]
-struct Member {
-    /// The index of the call whose decision is reported for this call: this call itself, or its leader. The leader is
-    /// the first call that uses the same state, and charges the state for all of these calls. `None` if this call is
-    /// not limited.
-    decides: Option<usize>,
-    algorithm: Option<AnyAlgorithm>,
-    /// The index of the call that was charged for this call, and the function that creates the reservation of this
-    /// call.
-    reserve: Option<(usize, Reserve)>,
-    /// The units that the call borrows if it waits.
-    borrows: u64,
-    /// The counters in which the outcome of the call is counted, if the joint call waits.
-    counts: Option<Arc<CallCounts>>,
-}
-
-/// One of the calls of a joint call, while the joint call is decided.
-struct Participant<'p, 'a> {
-    part: &'p JointRequest<'a>,
-    location: Location,
-    /// `true` if there is no room for the key of the call, and the key has no shared bucket.
-    overflowed: bool,
-    /// The total cost of all calls that use the same state.
-    total: u64,
-    /// The index of the first call that uses the same state.
-    leader: usize,
-    /// The index of the call's shard among the locked shards.
-    held: usize,
-    /// The generation that the callers of all calls with the same state know. [`UNKNOWN`] if they know different ones.
-    known: u64,
-}
-
-impl<'p, 'a> Participant<'p, 'a> {
-    fn new(part: &'p JointRequest<'a>) -> Self {
-        Self {
-            part,
-            location: Location::Own(part.key),
-            overflowed: false,
-            total: part.cost,
-            leader: 0,
-            held: 0,
-            known: part.known,
-        }
-    }
-
-    fn ask(&self, cost: u64) -> Ask<'_> {
-        let JointRequest { algorithm, priority, max_wait, .. } = self.part;
-        Ask::new(self.location, cost, *priority, *max_wait, algorithm.as_ref())
-    }
-
-    /// Returns whether the call at index `at` reports its own decision. Otherwise it reports the decision of its
-    /// leader: the first call with the same state, which charges the state for all of these calls. A call reports its
-    /// own decision if it is the leader itself, if it has its own algorithm, or if the joint call is denied, so that
-    /// nothing is charged.
-    fn reports_separately(&self, at: usize, denied: bool) -> bool {
-        self.leader == at || denied || self.part.algorithm.is_some()
-    }
-
-    fn shares_state_with(&self, other: &Participant<'_, '_>) -> bool {
-        ptr::addr_eq(self.part.limiter.address(), other.part.limiter.address())
-            && self.location == other.location
-    }
-}
-
-/// The locked shards, in the order in which they were locked.
-#[derive(Default)]
-struct LockedShards<'a> {
-    held: Few<(*const (), &'a dyn ErasedLimiter, Box<dyn ErasedShard + 'a>)>,
-}
-
-impl<'a> LockedShards<'a> {
-    /// Locks the shards of `calls`, in the order of the addresses of the locks. Each shard is locked only once.
-    fn hold(&mut self, calls: &mut [&mut Participant<'_, 'a>]) {
-        let lock = |call: &Participant<'_, 'a>| call.part.limiter.lock(call.location);
-        calls.sort_by_key(|call| lock(call));
-        for call in calls {
-            let lock = lock(call);
-            if self.held.last().is_none_or(|(last, ..)| *last != lock) {
-                self.held.push((lock, call.part.limiter, call.part.limiter.hold(call.location)));
+    /// Returns the verdict, while the shards of all keys are locked. If some keys share buckets, decides their calls
+    /// first.
+    #[cold]
+    fn decide_last(&mut self, is_allowed: bool) -> Verdict {
+        let Self { parts, report, all, in_buckets, charge } = self;
+        let Some(known) = all else { unreachable!("not all calls are plain") };
+        let mut sharing = Few::new();
+        for (at, (member, part)) in known.members.iter().zip(*parts).enumerate() {
+            if let (Some(request), Some(bucket), false) = (part, member.bucket, *in_buckets) {
+                insert(&mut sharing, Call { lock: request.limiter.lock(bucket), at, request });
             }
-            call.held = self.held.len() - 1;
         }
-    }
-
-    fn of(&mut self, call: &Participant<'_, '_>) -> &mut dyn ErasedShard {
-        &mut *self.held[call.held].2
-    }
-
-    /// Returns the info of the algorithm of a call, unless the callers of all calls with the same state know it.
-    fn info_for(&mut self, call: &Participant<'_, '_>) -> Option<Arc<AlgorithmInfo>> {
-        let known = call.known;
-        let info = self.of(call).info();
-        (known != 0 && known != info.generation()).then(|| Arc::clone(info))
-    }
-
-    fn preview(&mut self, call: &Participant<'_, '_>) -> Preview {
-        let ask = call.ask(call.total);
-        if !call.overflowed {
-            return self.of(call).preview(ask);
+        if !sharing.is_empty() {
+            let mut rest = Joint { parts, report: &mut **report, all, in_buckets: true, charge };
+            return rest.decide(&sharing, is_allowed);
         }
-        let denied = |quota| Preview::Deny(Decision::table_full(quota));
-        self.of(call).preview_without_room(ask).unwrap_or_else(denied)
-    }
-
-    /// Unlocks all shards. Then logs a warning if a table was found full, and wakes waiters. No lock may be held
-    /// meanwhile.
-    fn release(self) {
-        let released: Few<_> =
-            self.held.into_iter().map(|(_, limiter, held)| (limiter, held.release())).collect();
-        let mut woken = Vec::new();
-        for (limiter, wake) in released {
-            limiter.warn_if_full();
-            woken.extend(wake);
+        let mut verdict = if is_allowed { Verdict::Admitted } else { Verdict::Denied };
+        for at in 0..known.members.len() {
+            if verdict != Verdict::Denied {
+                charge(at, known);
+                let member = &known.members[at];
+                match member.decision {
+                    Some(decision) if !decision.is_allowed() => verdict = Verdict::Denied,
+                    _ if member.wait.is_some() => verdict = Verdict::Waits,
+                    _ => {}
+                }
+            }
         }
-        wake_all(woken);
+        verdict
     }
 }
 
-/// The address of a call's lock, the index of the call, and the call.
-type ByLock<'p, 'a> = (*const (), usize, &'p JointRequest<'a>);
-
-/// Decides all calls in the fast path, which almost all joint calls take. These joint calls cannot take it:
-///
-/// - calls for which one of the limits queues requests, or holds units of calls in progress;
-/// - calls with a new key, with a key that has queued calls, or with two keys in one shard;
-/// - calls that ask for a reservation, or have their own algorithm;
-/// - calls of a limiter that is closed, or whose algorithm the caller does not know, because it was replaced.
-///
-/// It is recursive: each step locks the key of one call, and runs the next step while that key is locked. The steps are
-/// in the order of the addresses of the locks. So all keys are locked when the last call is decided. When the steps
-/// return, all calls are charged, or none is. For up to four limits, nothing is allocated.
-///
-/// Calls `report` with the index and the decision of each call that is limited. Returns whether all calls are admitted.
-/// If [`decide_in_memory`] must decide the calls instead, returns `None`, and charges, counts and reports nothing.
-fn decide_at_once(parts: &[Option<JointRequest<'_>>], report: &mut Report<'_>) -> Option<bool> {
-    let mut calls: Few<ByLock<'_, '_>> = Few::new();
-    for (at, part) in parts.iter().enumerate() {
-        if let Some(part) = part {
-            calls.push((part.limiter.lock(Location::Own(part.key)), at, part));
-        }
-    }
-    calls.sort_unstable_by_key(|(lock, ..)| *lock);
-    match calls.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-        true => None,
-        false => decide_from(&calls, true, report),
+/// Inserts a call by the address of its lock. Calls with the same lock stay in the order of the limits.
+#[inline(always)]
+fn insert<'c>(calls: &mut Few<Call<'c>>, call: Call<'c>) {
+    let mut at = calls.len();
+    calls.push(call);
+    while at > 0 && calls[at - 1].lock > calls[at].lock {
+        calls.swap(at - 1, at);
+        at -= 1;
     }
 }
 
-/// Decides `calls`. `is_allowed` is `true` if all calls whose keys are locked already are allowed.
-fn decide_from(calls: &[ByLock<'_, '_>], is_allowed: bool, report: &mut Report<'_>) -> Option<bool> {
-    let Some(((_, at, part), rest)) = calls.split_first() else { return Some(is_allowed) };
-    let others = &mut |is_own_allowed| decide_from(rest, is_allowed && is_own_allowed, report);
-    let (decision, is_admitted) = part.decide_at_once(others)?;
-    report(*at, decision);
-    Some(is_admitted)
+/// A limiter with state in memory and with any algorithm.
+trait ErasedLimiter: fmt::Debug {
+    /// Returns the address of the lock of a location.
+    fn lock(&self, location: Location) -> usize;
+    /// Decides the first of `calls` and the others with the same lock, together with the rest of `calls`. `is_allowed` is
+    /// `true` if all calls whose shards are locked already are allowed.
+    fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict;
+    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    fn warn_if_full(&self);
 }
 
 /// Decides all calls, or returns the future of their decision if a call must wait. `None` stands for a call that is not
 /// limited.
-pub fn decide_in_memory(parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
-    // `wait` is declared before the locks. So if an algorithm panics, `wait` is dropped after them. Its drop takes
-    // locks to cancel waits, undo charges and release permits.
-    let mut wait = JointWait::default();
-    let mut calls: Few<Participant<'_, '_>> = parts.iter().flatten().map(Participant::new).collect();
-    let mut shards = LockedShards::default();
-    lock_entries(&mut calls, &mut shards);
-    group_by_state(&mut calls);
-    let preview: Few<Preview> = calls.iter().map(|call| shards.preview(call)).collect();
-    let denied = preview.iter().any(|preview| matches!(preview, Preview::Deny(_)));
-    let mut charge =
-        Commit { calls: &calls, shards: &mut shards, preview: &preview, denied, wait: &mut wait };
-    charge.all();
-    let denied = charge.denied;
-    if denied {
-        for (decision, preview) in wait.decisions.iter_mut().zip(&preview) {
-            decision.get_or_insert(preview.decision());
-        }
-    }
-    count(&calls, &wait, denied);
-    wait.infos = calls.iter().map(|call| shards.info_for(call)).collect();
-    // For each call, the index of the call whose decision it reports, and the index of the call that is charged for it.
-    let leaders: Few<(usize, usize)> = calls
-        .iter()
-        .enumerate()
-        .map(|(at, call)| (if call.reports_separately(at, denied) { at } else { call.leader }, call.leader))
-        .collect();
-    drop(calls);
-    shards.release();
-    if denied {
-        // Undoes the calls that were charged although the joint call is denied. There are such calls if a total of all
-        // keys has changed since the preview.
-        wait.roll_back();
-    }
-
-    let mut leaders = leaders.into_iter();
-    let (settles, waits) = (&wait.settles, !denied && !wait.may_wait.is_empty());
-    let of_part = |part: Option<JointRequest<'_>>| {
-        let Some((part, (decides, charged))) = part.and_then(|part| Some((part, leaders.next()?))) else {
-            return Member::default();
-        };
-        let JointRequest { limiter, key, cost, algorithm, priority, reserves, .. } = part;
-        let reserves = !denied && reserves && settles[charged];
-        let reserve =
-            reserves.then(|| (charged, limiter.try_reserve(key, cost, priority, algorithm.as_ref())));
-        let counts = waits.then(|| Arc::clone(limiter.calls()));
-        let borrows = if priority { cost } else { 0 };
-        Member { decides: Some(decides), algorithm, reserve, borrows, counts }
-    };
-    wait.parts = parts.into_iter().map(of_part).collect();
-    match wait.may_wait.is_empty() {
-        true => JointOutcome::Ready(wait.decided()),
-        false => {
-            let queued = wait.queued();
-            JointOutcome::Pending(Box::new(wait), queued)
-        }
+pub fn decide_in_memory(mut parts: Few<Option<JointRequest<'_>>>) -> JointOutcome<Box<JointWait>> {
+    let mut all: Few<Option<JointDecided>> = parts.iter().map(|_| None).collect();
+    let outcome = decide(&mut parts, &mut |at, decision| {
+        let decided = Decided::new(decision, Reservation::default());
+        all[at] = Some(JointDecided { decided, algorithm: None, borrowed: 0, is_shadow: false });
+    });
+    match outcome {
+        JointOutcome::Reported(_) => JointOutcome::Ready(all),
+        other => other,
     }
 }
 
-/// Counts the calls. If the joint call waits, counts only the calls that wait in a queue, as queued. The outcomes of
-/// all calls are then counted when the wait ends.
-fn count(calls: &[Participant<'_, '_>], wait: &JointWait, denied: bool) {
-    let outcome = |at: usize| match &wait.decisions[at] {
-        Some(decision) if denied => Some(CallOutcome::of_joint(decision, false)),
-        _ if wait.may_wait.iter().any(|(waiting, _)| *waiting == at) => Some(CallOutcome::Queued),
-        _ => wait.may_wait.is_empty().then_some(CallOutcome::Admitted),
-    };
-    for (at, call) in calls.iter().enumerate() {
-        if let Some(outcome) = outcome(at) {
-            call.part.limiter.calls().add(outcome);
-        }
-    }
-}
-
-/// Locks the shard of each call, and gives the key of the call a state. If there is no room for a key, and the key's
-/// table has shared buckets, uses the shared bucket of the key instead.
-fn lock_entries<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
-    // `keep` also contains the keys of other limiters, which does no harm.
-    let keep: Few<Fingerprint> = calls.iter().map(|call| call.part.key).collect();
-    shards.hold(&mut calls.iter_mut().collect::<Few<_>>());
-    for call in &mut *calls {
-        call.overflowed = shards.of(call).insert_if_absent(call.location, &keep) == Settled::NoRoom;
-    }
-    share(calls, shards);
-}
-
-/// Assigns shared buckets to the calls for whose keys there is no room, if their tables have shared buckets.
-fn share<'a>(calls: &mut [Participant<'_, 'a>], shards: &mut LockedShards<'a>) {
-    let mut sharing = Few::new();
-    for call in calls.iter_mut().filter(|call| call.overflowed) {
-        if let Some(location) = call.part.limiter.overflow_location(call.part.key) {
-            (call.location, call.overflowed) = (location, false);
-            sharing.push(call);
-        }
-    }
-    shards.hold(&mut sharing);
-    for call in sharing {
-        let _ = shards.of(call).insert_if_absent(call.location, &[]);
-    }
-}
-
-/// Sets the leader, the total cost and the known generation of each call. Calls that use the same state have the same
-/// leader, which charges their total cost, and whose decision most of them report.
-fn group_by_state(calls: &mut [Participant<'_, '_>]) {
-    for at in 0..calls.len() {
-        let alike = || calls.iter().enumerate().filter(|(_, other)| other.shares_state_with(&calls[at]));
-        let total = alike().fold(0_u64, |total, (_, other)| total.saturating_add(other.part.cost));
-        let leader = alike().map(|(leader, _)| leader).next().unwrap_or(at);
-        let own = calls[at].part.known;
-        let known = if alike().all(|(_, other)| other.part.known == own) { own } else { UNKNOWN };
-        (calls[at].total, calls[at].leader, calls[at].known) = (total, leader, known);
-    }
-}
-
-/// The second phase of a joint decision: charges the calls, or counts their denials.
-struct Commit<'c, 'p, 'a> {
-    calls: &'c [Participant<'p, 'a>],
-    shards: &'c mut LockedShards<'a>,
-    preview: &'c [Preview],
-    denied: bool,
-    wait: &'c mut JointWait,
-}
-
-impl Commit<'_, '_, '_> {
-    fn all(&mut self) {
-        let count = self.calls.len();
-        self.wait.decisions = (0..count).map(|_| None).collect();
-        self.wait.charged.resize_with(count, || None);
-        self.wait.charged_at.resize(count, Nanos::ZERO);
-        self.wait.settles.resize(count, false);
-        self.wait.permits.resize_with(count, Reservation::default);
-        // The calls that their limits will certainly admit are made last. A call that holds units until it is released
-        // is not one of them, because it may use totals of all keys, which the locks of the shards do not protect.
-        let is_sure = |at: &usize| matches!(self.preview[*at], Preview::Admit(_)) && !self.needs_release(*at);
-        let (sure, unsure): (Few<usize>, Few<usize>) = (0..count).partition(is_sure);
-        for at in unsure.into_iter().chain(sure) {
-            self.one(at);
-        }
-    }
-
-    fn one(&mut self, at: usize) {
-        let call = &self.calls[at];
-        let decision = match self.preview[at] {
-            // The key has no state, so there is nothing to charge.
-            preview if call.overflowed => Some(preview.decision()),
-            Preview::Admit(decision) | Preview::Queue(decision) if self.denied => Some(decision),
-            // The leader also charges the cost of this call. If this call has its own algorithm, its decision describes
-            // the state after that charge.
-            Preview::Admit(_) | Preview::Queue(_) if call.leader != at => {
-                match call.reports_separately(at, self.denied) {
-                    true => Some(self.shards.of(call).preview(call.ask(0)).decision()),
-                    false => None,
-                }
+/// Decides all calls. If all of them are plain, reports the decisions.
+fn decide(parts: &mut [Option<JointRequest<'_>>], report: &mut Report<'_>) -> JointOutcome<Box<JointWait>> {
+    // This is declared before the locks. So if an algorithm panics, it is dropped after them. Its drop takes locks to
+    // cancel waits, undo charges and release permits.
+    let mut all = None;
+    let verdict = {
+        let mut calls = Few::new();
+        for (at, part) in parts.iter().enumerate() {
+            if let Some(request) = part {
+                insert(&mut calls, Call { lock: request.lock, at, request });
             }
-            Preview::Deny(decision) if self.is_denial_counted(at) => Some(decision),
-            // A call that would be denied is made nevertheless, because the algorithm may count the denial. Each state
-            // counts at most one denial per joint call.
-            Preview::Deny(decision) => match self.enter(at) {
-                // Units of a total became available after the preview, too late for this call. The charge of the call
-                // is undone.
-                Some(outcome) if outcome.is_allowed() => {
-                    let charged_at = self.wait.charged_at[at];
-                    let rollback = self.wait.charged[at].take().map(|undo| (charged_at, undo));
-                    self.wait.rollbacks.extend(rollback);
-                    Some(decision)
-                }
-                outcome => outcome,
-            },
-            _ => self.enter(at),
+        }
+        let charge = &mut |_: usize, _: &mut JointWait| {};
+        Joint { parts, report, all: &mut all, in_buckets: false, charge }.decide(&calls, true)
+    };
+    match all {
+        None => JointOutcome::Reported(verdict == Verdict::Admitted),
+        Some(all) => complete(parts, all, verdict),
+    }
+}
+
+/// Returns the outcome of a joint call that is not plain. No lock is held.
+#[cold]
+fn complete(
+    parts: &mut [Option<JointRequest<'_>>],
+    mut all: Box<JointWait>,
+    verdict: Verdict,
+) -> JointOutcome<Box<JointWait>> {
+    parts.iter().flatten().for_each(|request| request.limiter.warn_if_full());
+    drop(mem::take(&mut all.wake));
+    if verdict == Verdict::Denied {
+        all.roll_back();
+    }
+    for (member, request) in all.members.iter_mut().zip(parts) {
+        if let Some(JointRequest { algorithm, cost, priority, .. }) = request {
+            (member.algorithm, member.borrows) = (algorithm.take(), if *priority { *cost } else { 0 });
+        }
+    }
+    match verdict {
+        Verdict::Waits => {
+            let queued = all.queued();
+            JointOutcome::Pending(all, queued)
+        }
+        Verdict::Admitted | Verdict::Denied => JointOutcome::Ready(all.decided()),
+    }
+}
+
+impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
+    fn lock(&self, location: Location) -> usize {
+        ptr::from_ref(self.shard(location)).addr()
+    }
+
+    fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict {
+        let [call, others @ ..] = calls else { return joint.decide(calls, is_allowed) };
+        let request = call.request;
+        let shard = match call.is_own() {
+            true => self.of(request.key),
+            false => self.shard(call.location(joint.all.as_deref())),
         };
-        self.wait.decisions[at] = decision;
+        let mut shard = shard.lock();
+        // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
+        let now = self.clock().now();
+        if call.is_own()
+            && others.first().is_none_or(|other| other.lock != call.lock)
+            && let Some(existing) = request.existing(self, &mut shard, now)
+        {
+            return decide_plain(self, call, existing, joint, others, is_allowed);
+        }
+        let (turns, new) = (Few::new(), Few::new());
+        LockedCalls { table: self, shard, now, turns, new }.decide(calls, joint, is_allowed)
     }
 
-    /// Returns whether an admitted call holds units until it is released.
-    fn needs_release(&self, at: usize) -> bool {
-        let call = &self.calls[at];
-        self.shards.held[call.held].2.needs_release(call.ask(call.total))
+    fn warn_if_full(&self) {
+        (**self).warn_if_full();
+    }
+}
+
+/// Decides a plain call, which is alone in its shard.
+#[inline(always)]
+fn decide_plain<A: Algorithm>(
+    table: &Arc<Table<A>>,
+    &Call { at, request, .. }: &Call<'_>,
+    Existing { algorithm, state, now, .. }: Existing<'_, A>,
+    joint: &mut Joint<'_>,
+    others: &[Call<'_>],
+    is_allowed: bool,
+) -> Verdict {
+    let cost = request.cost;
+    let preview = algorithm.peek(state, now, cost);
+    let verdict = joint.decide(others, is_allowed && preview.is_allowed());
+    // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
+    let decision = match preview.is_allowed() && verdict == Verdict::Denied {
+        true => preview,
+        false => algorithm.check(state, now, cost),
+    };
+    let verdict = if decision.is_allowed() { verdict } else { Verdict::Denied };
+    let Some(all) = joint.all else {
+        table.calls().add(CallOutcome::of_joint(&decision, verdict == Verdict::Admitted));
+        (joint.report)(at, decision);
+        return verdict;
+    };
+    let member = &mut all.members[at];
+    member.decision = Some(decision);
+    if verdict == Verdict::Waits {
+        member.charged_at = algorithm.last_update(state);
+        member.undo = Some(request.undo(table, cost));
+    }
+    member.count(table.calls(), verdict);
+    verdict
+}
+
+/// A locked shard, and its calls, which are not plain.
+struct LockedCalls<'a, 'c, A: Algorithm> {
+    table: &'a Arc<Table<A>>,
+    shard: SpinGuard<'a, Shard<A>>,
+    now: Nanos,
+    turns: Few<Turn<'c>>,
+    /// The keys that were inserted for these calls.
+    new: Few<Fingerprint>,
+}
+
+/// A call between the way down and the way up.
+#[derive(Clone, Copy)]
+struct Turn<'c> {
+    call: Call<'c>,
+    location: Location,
+    /// `false` if there is no room for the key, and the key has no shared bucket.
+    has_room: bool,
+    /// The index of the first call that uses the same state.
+    leader: usize,
+    /// The outcome that a call of the total cost of all calls with the same state would have.
+    preview: Option<Preview>,
+    /// `true` once the call was charged, queued or denied.
+    is_entered: bool,
+}
+
+/// Removes the new keys if an algorithm panicked, so that their places are free again.
+impl<A: Algorithm> Drop for LockedCalls<'_, '_, A> {
+    fn drop(&mut self) {
+        for key in mem::take(&mut self.new) {
+            self.table.remove(&mut self.shard, key, self.now);
+        }
+    }
+}
+
+impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
+    #[cold]
+    fn decide(mut self, calls: &[Call<'c>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict {
+        let count = calls.iter().take_while(|call| call.lock == calls[0].lock).count();
+        let (own, others) = calls.split_at(count);
+        let Joint { parts, report, all, in_buckets, charge } = joint;
+        let known = all.get_or_insert_with(|| Box::new(JointWait::new(parts.len())));
+        self.settle(own, known);
+        let is_allowed = is_allowed && self.turns.iter().all(|turn| !turn.is_denied());
+        let charge =
+            &mut |at: usize, all: &mut JointWait| match self.turns.iter().position(|turn| turn.call.at == at)
+            {
+                Some(turn) if self.turns[turn].may_fail::<A>() => self.enter(turn, true, all),
+                Some(_) => {}
+                None => charge(at, all),
+            };
+        let in_buckets = *in_buckets;
+        let mut rest = Joint { parts, report: &mut **report, all, in_buckets, charge };
+        let verdict = rest.decide(others, is_allowed);
+        match all {
+            Some(all) => self.conclude(all, verdict),
+            None => verdict,
+        }
     }
 
-    /// Returns whether the state of the call at index `at` has already counted a denial, because an earlier call with
-    /// the same state is denied as well.
-    fn is_denial_counted(&self, at: usize) -> bool {
-        let leader = self.calls[at].leader;
-        let is_denied = |other: usize| matches!(self.preview[other], Preview::Deny(_));
-        (0..at).any(|other| self.calls[other].leader == leader && is_denied(other))
-    }
-
-    fn enter(&mut self, at: usize) -> Option<Decision> {
-        let call = &self.calls[at];
-        let JointRequest { limiter, key, algorithm, .. } = call.part;
-        let outcome = self.shards.of(call).enter(call.ask(call.total));
-        self.wait.charged_at[at] = self.shards.of(call).last_update(call.ask(call.total));
-        self.wait.settles[at] = self.shards.of(call).settles();
-        let charged = || Some(limiter.undo(*key, call.total, algorithm.as_ref()));
-        match outcome {
-            Enqueued::Decided(decision) if decision.is_allowed() => {
-                let permit = self.shards.of(call).permit(call.ask(call.total));
-                let may_wait = |preview: &Preview| matches!(preview, Preview::Queue(_));
-                if !permit.is_empty() || self.preview.iter().any(may_wait) {
-                    self.wait.charged[at] = charged();
-                }
-                self.wait.permits[at] = permit;
-                Some(decision)
+    /// Gives the keys of the calls a state, and previews the calls. If there is no room for a key, and its table has
+    /// shared buckets, assigns the shared bucket of the key to the call instead. A later step then decides the call.
+    fn settle(&mut self, calls: &[Call<'c>], all: &mut JointWait) {
+        let (table, keep) = (self.table, calls.iter().map(|call| call.request.key).collect::<Few<_>>());
+        for call in calls.iter().copied() {
+            let (key, location) = (call.request.key, call.location(Some(all)));
+            let settled = table.insert_if_absent(&mut self.shard, location, &keep, self.now);
+            if let (Settled::New, Location::Own(_)) = (settled, location) {
+                self.new.push(key);
             }
+            let has_room = settled != Settled::NoRoom;
+            let bucket = if has_room { None } else { table.overflow_location(key) };
+            if bucket.is_some() {
+                all.members[call.at].bucket = bucket;
+                continue;
+            }
+            let first = self.turns.iter().find(|first| first.location == location);
+            let leader = first.map_or(call.at, |first| first.leader);
+            all.members[call.at].leader = leader;
+            self.turns.push(Turn { call, location, has_room, leader, preview: None, is_entered: false });
+        }
+        for index in 0..self.turns.len() {
+            self.turns[index].preview = Some(self.preview(index, self.total(index), all));
+        }
+    }
+
+    /// Returns the calls that use the same state as the call of the turn at `index`.
+    fn alike(&self, index: usize) -> impl Iterator<Item = &'c JointRequest<'c>> {
+        let leader = self.turns[index].leader;
+        self.turns.iter().filter(move |other| other.leader == leader).map(|other| other.call.request)
+    }
+
+    /// Returns the total cost of the calls that use the same state as the call of the turn at `index`.
+    fn total(&self, index: usize) -> u64 {
+        self.alike(index).fold(0, |total, request| total.saturating_add(request.cost))
+    }
+
+    /// Returns the generation that the callers of all calls with the same state know. Returns [`UNKNOWN`] if they know
+    /// different ones.
+    fn known(&self, index: usize) -> u64 {
+        let own = self.turns[index].call.request.known;
+        if self.alike(index).all(|request| request.known == own) { own } else { UNKNOWN }
+    }
+
+    /// Runs `change` on the key or the shared bucket of the turn at `index`, with the call as it arrives there.
+    fn with<R>(
+        &mut self,
+        index: usize,
+        cost: u64,
+        all: &mut JointWait,
+        change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R,
+    ) -> R {
+        let Turn { call: Call { request, .. }, location, .. } = self.turns[index];
+        let arrival = Arrival::new(self.now, cost);
+        self.table.with_settled(&mut self.shard, location, request.tier(), &mut all.wake, |entry| {
+            let may_wait = entry.holds_requests();
+            change(entry, arrival.with_options(request.priority, may_wait, request.max_wait))
+        })
+    }
+
+    fn preview(&mut self, index: usize, cost: u64, all: &mut JointWait) -> Preview {
+        let Turn { call: Call { request, .. }, has_room, .. } = self.turns[index];
+        if has_room {
+            return self.with(index, cost, all, |mut entry, arrival| entry.preview(arrival));
+        }
+        let arrival = Arrival::new(self.now, cost);
+        let preview =
+            self.table.preview_without_room(&self.shard, request.key, request.tier(), arrival, &mut all.wake);
+        preview.unwrap_or_else(|quota| Preview::Deny(Decision::table_full(quota)))
+    }
+
+    /// Charges the call of the turn at `index`, queues it, or lets the algorithm deny it. If `undoes`, the charge may
+    /// have to be undone.
+    fn enter(&mut self, index: usize, undoes: bool, all: &mut JointWait) {
+        self.turns[index].is_entered = true;
+        let Turn { call: Call { at, request, .. }, location, .. } = self.turns[index];
+        let (total, known) = (self.total(index), self.known(index));
+        let (entered, held, charged_at) = self.with(index, total, all, |mut entry, arrival| {
+            let holds = entry.algorithm_to_release(total);
+            let held = holds.map(|algorithm| Reservable::Permit { location, algorithm, cost: total });
+            (entry.acquire(arrival), held, entry.last_update())
+        });
+        let (table, member) = (self.table, &mut all.members[at]);
+        member.charged_at = charged_at;
+        match entered {
             Enqueued::Decided(decision) => {
-                self.denied = true;
-                Some(decision)
+                member.decision = Some(decision);
+                if decision.is_allowed() {
+                    member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
+                    member.undo = undoes.then(|| request.undo(table, total));
+                }
             }
             Enqueued::Queued(ticket) => {
-                self.wait.charged[at] = charged();
-                let wait = self.shards.of(call).wait(call.ask(call.total), *key, ticket, call.known);
-                self.wait.may_wait.push((at, wait));
-                None
+                let (table, key) = (Arc::clone(table), request.key);
+                member.undo = Some(request.undo(&table, total));
+                member.wait = Some(boxed(QueuedAcquire::new(table, key, ticket, held, known, false)));
             }
         }
+    }
+
+    /// Charges the calls that are not charged yet, or counts their denials. Then removes the new keys that are not used,
+    /// and unlocks the shard.
+    fn conclude(mut self, all: &mut JointWait, mut verdict: Verdict) -> Verdict {
+        for index in 0..self.turns.len() {
+            let turn @ Turn { call, has_room, leader, .. } = self.turns[index];
+            let is_denied = verdict == Verdict::Denied;
+            if turn.is_entered {
+            } else if turn.is_denied() && has_room && !self.has_counted(index) {
+                // The call is made nevertheless, because the algorithm may count the denial. Each state counts at most
+                // one denial per joint call. If units of a total became available after the preview, too late for this
+                // call, its charge is undone.
+                self.enter(index, true, all);
+                let decision = &mut all.members[call.at].decision;
+                *decision = decision.filter(|decision| !decision.is_allowed());
+            } else if is_denied || !has_room {
+                all.members[call.at].decision = turn.previewed();
+            } else if leader == call.at {
+                self.enter(index, verdict == Verdict::Waits, all);
+                if all.members[call.at].decision.is_some_and(|decision| !decision.is_allowed()) {
+                    verdict = Verdict::Denied;
+                }
+            } else if call.request.algorithm.is_some() {
+                // The leader has charged the cost of this call. The decision describes the state after that charge.
+                all.members[call.at].decision = Some(self.preview(index, 0, all).decision());
+            }
+        }
+        for (index, turn) in self.turns.iter().enumerate() {
+            let Turn { call, has_room, .. } = turn;
+            let (request, info, member) = (call.request, self.shard.info(), &mut all.members[call.at]);
+            let known = self.known(index);
+            member.info = (known != 0 && known != info.generation()).then(|| Arc::clone(info));
+            // A call in progress gives back its units when it ends, and a closed limiter charges nothing.
+            let settles = *has_room && !A::NEEDS_RELEASE && !self.shard.is_closed();
+            if verdict == Verdict::Denied {
+                member.decision = member.decision.or(turn.previewed());
+            } else if request.reserves && settles {
+                member.reserve = Some(request.reserve(self.table));
+            }
+            member.count(self.table.calls(), verdict);
+        }
+        for key in mem::take(&mut self.new) {
+            self.table.remove_unless_used(&mut self.shard, key, self.now);
+        }
+        verdict
+    }
+
+    /// Returns whether the state of the call of the turn at `index` has already counted a denial, because an earlier
+    /// call with the same state is denied as well.
+    fn has_counted(&self, index: usize) -> bool {
+        let leader = self.turns[index].leader;
+        self.turns[..index].iter().any(|other| other.leader == leader && other.is_denied())
+    }
+}
+
+impl Turn<'_> {
+    fn is_denied(&self) -> bool {
+        matches!(self.preview, Some(Preview::Deny(_)))
+    }
+
+    fn previewed(&self) -> Option<Decision> {
+        self.preview.map(Preview::decision)
+    }
+
+    /// Returns whether the call may fail although its preview did not deny it.
+    fn may_fail<A: Algorithm>(&self) -> bool {
+        let may_fail = match self.preview {
+            Some(Preview::Admit(_)) => A::NEEDS_RELEASE,
+            Some(Preview::Queue(_)) => true,
+            Some(Preview::Deny(_)) | None => false,
+        };
+        may_fail && self.has_room && self.leader == self.call.at
+    }
+}
+
+fn boxed<A: Algorithm>(wait: QueuedAcquire<A>) -> BoxWait {
+    Box::pin(async move {
+        let mut wait = pin!(wait);
+        match wait.as_mut().await {
+            Ok(decided) => (decided, wait.charged_at()),
+            Err(never) => match never {},
+        }
+    })
+}
+
+impl Member {
+    /// Counts the call, which has been decided or queued. If the joint call waits, counts only a call that is in a queue
+    /// itself, as queued. The outcomes of all calls are then counted when the wait ends.
+    fn count(&mut self, counts: &Arc<CallCounts>, verdict: Verdict) {
+        if verdict == Verdict::Waits {
+            self.counts = Some(Arc::clone(counts));
+            if self.wait.is_some() {
+                counts.add(CallOutcome::Queued);
+            }
+        } else {
+            counts.add(outcome(self.decision, verdict == Verdict::Admitted));
+        }
+    }
+}
+
+/// Returns the outcome of a call. `decision` is `None` if the decision of its leader is reported.
+fn outcome(decision: Option<Decision>, all_admitted: bool) -> CallOutcome {
+    match decision {
+        Some(decision) => CallOutcome::of_joint(&decision, all_admitted),
+        None if all_admitted => CallOutcome::Admitted,
+        None => CallOutcome::DeniedByOthers,
     }
 }
 
 impl JointWait {
-    /// Undoes the charges of the calls that were admitted.
-    fn undo(&mut self) {
-        let charged = self.charged.iter_mut().zip(&self.charged_at);
-        for (decision, (charged, charged_at)) in self.decisions.iter().zip(charged) {
-            if let (Some(decision), Some(undo)) = (decision, charged.take())
-                && decision.is_allowed()
-            {
-                undo(*charged_at);
-            }
-        }
+    /// Creates a joint call of `count` calls, of which nothing is known.
+    fn new(count: usize) -> Self {
+        let members = (0..count).map(|leader| Member { leader, ..Member::default() }).collect();
+        Self { members, wake: Wakers::default() }
+    }
+
+    /// Returns the decision that is reported for a call.
+    fn decision(&self, at: usize) -> Option<Decision> {
+        let member = &self.members[at];
+        member.decision.or(self.members[member.leader].decision)
     }
 
     /// Returns the index of each limiter in whose queue the joint call is.
     fn queued(&self) -> Few<usize> {
-        let is_queued = |call: usize| self.may_wait.iter().any(|(waiting, _)| *waiting == call);
-        let parts = self.parts.iter().enumerate();
-        parts.filter(|(_, member)| member.decides.is_some_and(is_queued)).map(|(at, _)| at).collect()
+        let is_queued = |at: &usize| {
+            let member = &self.members[*at];
+            member.decision.is_none() && self.members[member.leader].wait.is_some()
+        };
+        (0..self.members.len()).filter(is_queued).collect()
     }
 
     /// Cancels all waits, undoes all charges, and releases all permits.
     fn roll_back(&mut self) {
-        self.may_wait.clear();
-        self.undo();
-        self.rollbacks.drain(..).for_each(|(charged_at, undo)| undo(charged_at));
-        self.permits.fill_with(Reservation::default);
+        for member in &mut self.members {
+            // A call that is still in its queue has no charge.
+            if member.wait.take().is_some() {
+                member.undo = None;
+            }
+        }
+        for member in &mut self.members {
+            if let Some(undo) = member.undo.take() {
+                undo(member.charged_at);
+            }
+            member.permit = Reservation::default();
+        }
     }
 
     /// Counts the outcomes of the calls. The caller ensures that no call is waiting.
-    fn count(&self) {
-        let is_denied = self.decisions.iter().flatten().any(|decision| !decision.is_allowed());
-        for member in &self.parts {
-            let Some((counts, decides)) = member.counts.as_ref().zip(member.decides) else { continue };
-            counts.add(match &self.decisions[decides] {
-                Some(decision) => CallOutcome::of_joint(decision, !is_denied),
-                None if is_denied => CallOutcome::DeniedByOthers,
-                None => CallOutcome::Admitted,
-            });
+    fn count(&self, is_denied: bool) {
+        for (at, member) in self.members.iter().enumerate() {
+            if let Some(counts) = &member.counts {
+                counts.add(outcome(self.decision(at), !is_denied));
+            }
         }
     }
 
     /// Returns the outcome of each call. The caller ensures that no call is waiting.
     fn decided(&mut self) -> AllDecisions {
-        let (decisions, charged_at, permits) = (&self.decisions, &self.charged_at, &mut self.permits);
-        let infos = &self.infos;
-        let decided = |Member { decides, algorithm, reserve, borrows, .. }: Member| {
-            let decision = decisions[decides?]?;
-            let reserve = reserve.filter(|_| decision.is_allowed());
-            let reservation = match reserve {
-                Some((charged, reserve)) => reserve(charged_at[charged]),
-                // If several calls use one state, the first of them gets the permit.
-                None => mem::take(&mut permits[decides?]),
-            };
-            let borrowed = if decision.is_delayed() { borrows } else { 0 };
+        let count = self.members.len();
+        let decided = |at: usize| {
+            let decision = self.decision(at)?;
+            let leader = &self.members[self.members[at].leader];
+            let (charged_at, info) = (leader.charged_at, leader.info.clone());
+            let member = &mut self.members[at];
+            let info = if member.decision.is_some() { member.info.clone() } else { info };
+            let reserve = member.reserve.take().filter(|_| decision.is_allowed());
+            let permit = mem::take(&mut member.permit);
+            let reservation = reserve.map_or(permit, |reserve| reserve(charged_at));
+            let borrowed = if decision.is_delayed() { member.borrows } else { 0 };
             let mut decided = Decided::new(decision, reservation);
-            if let Some(info) = &infos[decides?] {
-                decided = decided.with_info(Arc::clone(info));
+            if let Some(info) = info {
+                decided = decided.with_info(info);
             }
-            Some(JointDecided { decided, algorithm, borrowed, is_shadow: false })
+            Some(JointDecided { decided, algorithm: member.algorithm.take(), borrowed, is_shadow: false })
         };
-        self.parts.drain(..).map(decided).collect()
+        (0..count).map(decided).collect()
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.members.iter().any(|member| member.wait.is_some())
     }
 }
 
@@ -565,46 +784,44 @@ impl Future for JointWait {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let mut denied = false;
-        this.may_wait.retain_mut(|(call, wait)| match wait.as_mut().poll(cx) {
-            Poll::Ready((decided, charged_at)) => {
-                let (decision, reservation, info) = decided.into_parts();
-                this.charged_at[*call] = charged_at;
-                denied |= !decision.is_allowed();
-                this.decisions[*call] = Some(decision);
-                this.permits[*call] = reservation;
-                this.infos[*call] = info;
-                false
+        let mut is_denied = false;
+        for member in &mut this.members {
+            let Some(wait) = &mut member.wait else { continue };
+            if let Poll::Ready((decided, charged_at)) = wait.as_mut().poll(cx) {
+                let (decision, permit, info) = decided.into_parts();
+                (member.wait, member.charged_at) = (None, charged_at);
+                (member.decision, member.permit, member.info) = (Some(decision), permit, info);
+                if !decision.is_allowed() {
+                    (member.undo, is_denied) = (None, true);
+                }
             }
-            Poll::Pending => true,
-        });
-        if denied {
+        }
+        if is_denied {
             // The charges of the other calls are undone.
             this.roll_back();
         }
-        match this.may_wait.is_empty() {
-            true => {
-                this.count();
-                Poll::Ready(Ok(this.decided()))
-            }
-            false => Poll::Pending,
+        if this.is_waiting() {
+            return Poll::Pending;
         }
+        this.count(is_denied);
+        Poll::Ready(Ok(this.decided()))
     }
 }
 
 impl Drop for JointWait {
     fn drop(&mut self) {
-        if self.may_wait.is_empty() {
+        if !self.is_waiting() {
             return;
         }
-        self.undo();
-        let counts = self.parts.iter().filter_map(|member| member.counts.as_ref());
+        self.roll_back();
+        let counts = self.members.iter().filter_map(|member| member.counts.as_ref());
         counts.for_each(|counts| counts.add(CallOutcome::Cancelled));
     }
 }
 
 impl fmt::Debug for JointWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JointWait").field("waits", &self.may_wait.len()).finish_non_exhaustive()
+        let waits = self.members.iter().filter(|member| member.wait.is_some()).count();
+        f.debug_struct("JointWait").field("waits", &waits).finish_non_exhaustive()
     }
 }

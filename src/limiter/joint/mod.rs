@@ -1,6 +1,5 @@
 //! Calls of several limiters that are decided together: all of them are admitted, or none is.
 
-mod erased;
 mod in_memory;
 
 use std::any::Any;
@@ -49,16 +48,10 @@ pub trait JointKind {
     /// decide afterwards, one after another.
     const DECIDES_SHADOWS: bool;
 
-    /// Decides all parts without waiting and without allocation. Calls `report` for each limiter, except those from
-    /// which the call is exempt. Returns whether all these limiters admit the call. Returns `None`, and changes
-    /// nothing, if [`decide`](Self::decide) must decide instead.
-    #[inline]
-    fn decide_at_once(parts: &[Option<Self::Part<'_>>], _report: &mut Report<'_>) -> Option<bool> {
-        parts.iter().all(Option::is_none).then_some(true)
-    }
-
-    /// Decides all parts. `None` stands for a limiter from which the call is exempt.
-    fn decide(parts: Few<Option<Self::Part<'_>>>) -> JointOutcome<Self::Wait>;
+    /// Decides all parts. `None` stands for a limiter from which the call is exempt. May call `report` for each limiter,
+    /// except those from which the call is exempt, instead of returning the outcomes. Does not replace any of the parts
+    /// by `None`.
+    fn decide(parts: &mut [Option<Self::Part<'_>>], report: &mut Report<'_>) -> JointOutcome<Self::Wait>;
 }
 
 /// A function that takes the index and the decision of a limiter.
@@ -71,6 +64,8 @@ pub type Report<'r> = dyn FnMut(usize, Decision) + 'r;
     reason = "the outcome is matched where it is returned, and a box would be an allocation"
 )]
 pub enum JointOutcome<W> {
+    /// All calls are decided, and their decisions were reported: `true` if all calls are admitted.
+    Reported(bool),
     /// All calls are decided.
     Ready(AllDecisions),
     /// A call waits. This future has the decisions. The list contains the index of each limiter in whose queue the call

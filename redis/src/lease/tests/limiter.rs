@@ -281,7 +281,7 @@ async fn the_server_in_this_process_decides_all_limiters_but_no_joined_calls() {
         assert_eq!(limiters[1].check("a").await.unwrap().remaining(), left);
     }
     let part = |key: &str| Some(limiters[0].joint_part(key, Attempt::new(1)));
-    let JointOutcome::Pending(decided, _) = InRedis::decide([part("a"), part("b")].into_iter().collect())
+    let JointOutcome::Pending(decided, _) = InRedis::decide(&mut [part("a"), part("b")], &mut |_, _| {})
     else {
         panic!("the keys have units left");
     };
