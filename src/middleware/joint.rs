@@ -248,9 +248,9 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             }
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
-        for (at, (info, one)) in infos.iter().zip(&decided).enumerate() {
+        for (info, one) in infos.iter().zip(&decided) {
             let is_delayed = || one.as_ref().is_some_and(|one| one.decided.decision().is_delayed());
-            if !asked.queued.contains(&at) && is_delayed() {
+            if asked.queued.is_empty() && is_delayed() {
                 info.calls().add(CallOutcome::Queued);
             }
         }
@@ -294,7 +294,8 @@ fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_limite
 /// What is remembered of a request while it waits for a joint decision.
 #[derive(Debug, Default)]
 pub struct Asked {
-    /// The policies in whose queues the request was counted already.
+    /// The policies that have counted the request as queued already. Empty if the limiters reply later, so that they tell
+    /// only with their decisions whether the request was queued.
     queued: Few<usize>,
     /// For each policy, whether it limits the request.
     is_limited: Few<bool>,

@@ -604,7 +604,9 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             let turn @ Turn { call, has_room, leader, .. } = self.turns[index];
             let is_denied = verdict == Verdict::Denied;
             if turn.is_entered {
-            } else if turn.is_denied() && has_room && !self.has_counted(index) {
+                continue;
+            }
+            if turn.is_denied() && has_room && !self.has_counted(index) {
                 // The call is made nevertheless, because the algorithm may count the denial. Each state counts at most
                 // one denial per joint call. If units of a total became available after the preview, too late for this
                 // call, its charge is undone.
@@ -718,13 +720,9 @@ impl JointWait {
         member.decision.or(self.members[member.leader].decision)
     }
 
-    /// Returns the index of each limiter in whose queue the joint call is.
+    /// Returns the index of each call that is in a queue itself. A call whose leader waits for it is not.
     fn queued(&self) -> Few<usize> {
-        let is_queued = |at: &usize| {
-            let member = &self.members[*at];
-            member.decision.is_none() && self.members[member.leader].wait.is_some()
-        };
-        (0..self.members.len()).filter(is_queued).collect()
+        (0..self.members.len()).filter(|at| self.members[*at].wait.is_some()).collect()
     }
 
     /// Cancels all waits, undoes all charges, and releases all permits.

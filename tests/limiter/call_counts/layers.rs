@@ -83,3 +83,21 @@ fn a_joined_call_that_waits_is_counted_when_it_ends() {
     assert_eq!(counted(&queue), "2 admitted, 1 closed, 1 cancelled, 3 queued");
     assert_eq!(counted(&window), "2 admitted, 1 denied by others, 1 cancelled");
 }
+
+/// Both policies charge one key, so the request takes one place in the queue. Only the policy that queues it says so.
+#[test]
+fn a_joined_request_that_waits_in_one_queue_for_two_policies_is_queued_once() {
+    let clock = ManualClock::new();
+    let bucket = LeakyBucket::new(Quota::per_second(1)).queue(9);
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
+    let policy = || RateLimitLayer::with_limiter(Global, limiter.clone());
+    let layer = policy().and(policy()).responder(ErrorResponder);
+    let counts = || layer.stats().into_iter().map(|policy| text(policy.calls)).collect::<Vec<_>>();
+    let service = layer.layer(answers::<()>());
+    let mut calls = [(); 2].map(|()| PolledByHand::new(service.clone().call(())));
+    assert_eq!(calls.each_mut().map(PolledByHand::poll), [true, false]);
+    assert_eq!(counts(), ["1 admitted, 1 queued", "1 admitted"]);
+    clock.advance(Duration::from_secs(2));
+    assert!(calls[1].poll());
+    assert_eq!(counts(), ["2 admitted, 1 queued", "2 admitted"]);
+}
