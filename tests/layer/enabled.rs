@@ -4,14 +4,14 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::{Global, Header, Networks, PeerIp};
 use tower_throttle::middleware::{ResponseBody, Shadow};
 use tower_throttle::stats::{CallStats, KeyStats, Timeline, TopKeys};
-use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
 use crate::keys::{Http, ask, at_once, from, get, statuses, with};
 
@@ -164,7 +164,9 @@ async fn a_joined_limit_that_is_not_enabled_does_not_queue() {
 #[tokio::test]
 async fn an_axum_handler_gets_no_decision() {
     use axum::Router;
+    use axum::extract::Request;
     use axum::routing::get;
+    use tower_throttle::Decision;
 
     let app = |is_enabled| {
         Router::new()
