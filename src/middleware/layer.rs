@@ -59,7 +59,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
 /// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
-/// | a layer of an axum app that is optional, boxed, or kept in a list | [`axum_body`](RateLimitLayer::axum_body) |
+/// | a layer of an axum app that is optional, boxed, or kept in a list | `axum_body` (feature `axum`) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | the numbers of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
 ///

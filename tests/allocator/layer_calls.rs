@@ -162,8 +162,11 @@ fn what_else_costs_an_allocation() {
     let settled = bucket().settle(|_: &Response<Empty>| 1_u64);
     assert_eq!(allocations(settled.responder(silent()), 200), 1, "what it is settled by");
     assert_eq!(allocations(bucket().shadow(&Shadow::new()).responder(silent()), 200), 0);
-    let all = RateLimitLayer::new(Global, FixedWindow::new(MANY));
-    assert_eq!(allocations(bucket().and(all).responder(silent()), 200), 0);
+    let all = || RateLimitLayer::new(Global, FixedWindow::new(MANY));
+    assert_eq!(allocations(bucket().and(all()).responder(silent()), 200), 0);
+    let three = || bucket().and(all()).and(all()).responder(silent());
+    assert_eq!(allocations(three(), 200), 1, "the outcomes of more than two policies");
+    assert_eq!(allocations(three().and(all()), 200), 1);
 }
 
 #[test]

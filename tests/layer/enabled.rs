@@ -164,8 +164,8 @@ async fn a_joined_limit_that_is_not_enabled_does_not_queue() {
 #[tokio::test]
 async fn an_axum_handler_gets_no_decision() {
     use axum::Router;
+    use axum::extract::Request;
     use axum::routing::get;
-    use http::Request;
     use tower_throttle::Decision;
 
     let app = |is_enabled| {
