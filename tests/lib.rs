@@ -21,7 +21,7 @@ pub struct Keys;
 #[doc = include_str!("../src/guide/limits.md")]
 pub struct Limits;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../src/guide/ordering.md")]
 pub struct Ordering;
 
