@@ -66,9 +66,10 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// # Order of the methods
 ///
 /// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
-/// `responder` before `on_reject` and `axum_body`. Configure each layer before you join it by `and`. After `and`, only
-/// these methods can be called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`.
-/// The methods not mentioned here can be called in any order before `and`.
+/// `responder` before `on_reject` and `axum_body`. Configure each layer before you join it by `and`, but set the
+/// responder, `on_reject` and `axum_body` on the first layer or on the result. After `and`, only these methods can be
+/// called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods not
+/// mentioned here can be called in any order before `and`.
 ///
 /// # Shared state
 ///
@@ -389,8 +390,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// neither layer charges it.
     ///
     /// Both policies decide the request in one step, so no other call for one of the two keys is decided in between.
-    /// The responder of this layer makes the responses. If both policies have the same name, the name of the second
-    /// gets a number: `default`, `default-2`.
+    /// The responder of this layer makes the responses. The responder of `other` is dropped, together with its
+    /// `on_reject` and its `axum_body`. If both policies have the same name, the name of the second gets a number:
+    /// `default`, `default-2`.
     ///
     /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
     /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
