@@ -9,7 +9,7 @@ use super::quota_policy::QuotaPolicy;
 /// The generation of the latest algorithm. The generation 0 stands for any algorithm.
 static LATEST: AtomicU64 = AtomicU64::new(0);
 
-/// What a layer reports of the current algorithm of a limiter, and what it needs to know of the algorithm.
+/// The data of a limiter's algorithm that a layer reports, or needs to know.
 ///
 /// A limiter creates this value once for each algorithm: when the limiter is built, and when its algorithm is
 /// [replaced](crate::limiter::RateLimiter::replace). A layer prepares header fields from the value. So a decision by

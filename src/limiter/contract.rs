@@ -10,7 +10,7 @@ use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::stats::LimiterStats;
 
-/// What a layer needs of a limiter, whatever the type of its keys. See the [module documentation](super).
+/// A limiter as a layer uses it, whatever the type of its keys. See the [module documentation](super).
 ///
 /// The clones of a limiter share their state, as the clones of a database client do.
 pub trait Limiter: Clone + Send + Sync + 'static {

@@ -624,14 +624,7 @@ impl<A: Algorithm> RateLimiter<A> {
                     Some(info) => Acquired::by(&info, &call, decision, reservation),
                 }
             }
-            Enqueued::Queued(ticket) => Acquired::Pending(QueuedAcquire::new(
-                Arc::clone(table),
-                key,
-                ticket,
-                held,
-                call.known(),
-                true,
-            )),
+            Enqueued::Queued(ticket) => self.wait_of(key, &call, ticket, held),
         }
     }
 
@@ -662,16 +655,21 @@ impl<A: Algorithm> RateLimiter<A> {
                 let charged_at = call.wants_reservation().then(|| entry.last_update());
                 drop(shard);
                 let held = charged_at.map(|at| Reservable::Charge(self.charge(key, &call, at)));
-                Acquired::Pending(QueuedAcquire::new(
-                    Arc::clone(table),
-                    key,
-                    ticket,
-                    held,
-                    call.known(),
-                    true,
-                ))
+                self.wait_of(key, &call, ticket, held)
             }
         }
+    }
+
+    /// Returns the wait of a call that was queued under this ticket.
+    fn wait_of(
+        &self,
+        key: Fingerprint,
+        call: &Attempt<'_, A>,
+        ticket: u64,
+        held: Option<Reservable<A>>,
+    ) -> Acquired<QueuedAcquire<A>> {
+        let table = Arc::clone(&self.table);
+        Acquired::Pending(QueuedAcquire::new(table, key, ticket, held, call.known(), true))
     }
 
     fn charge(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {

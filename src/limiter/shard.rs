@@ -142,7 +142,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// What decides a call of a key that has a state and no queue.
+/// The algorithm and the state that decide a call of a key that has a state and no queue.
 pub(super) struct Existing<'a, A: Algorithm> {
     /// The algorithm of the call.
     pub(super) algorithm: &'a A,

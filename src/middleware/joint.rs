@@ -291,7 +291,7 @@ fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_limite
     }
 }
 
-/// What is remembered of a request while it waits for a joint decision.
+/// The data that is remembered of a request while it waits for a joint decision.
 #[derive(Debug, Default)]
 pub struct Asked {
     /// The policies that have counted the request as queued already. Empty if the limiters reply later, so that they tell

@@ -137,6 +137,8 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     }
 
     /// Like [`decide_alone`](Self::decide_alone), once the algorithm of the limiter was replaced.
+    // A decision at once is completed here, as in `decide_alone`. By `decide_otherwise`, it would cost 85 instructions
+    // more.
     #[inline(never)]
     fn decide_replaced<Key>(
         &self,

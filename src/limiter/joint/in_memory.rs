@@ -125,13 +125,13 @@ struct Member {
     decision: Option<Decision>,
     /// The wait in a queue.
     wait: Option<BoxWait>,
-    /// What undoes the charge of the call, if the charge may have to be undone.
+    /// The function that undoes the charge of the call, if the charge may have to be undone.
     undo: Option<Undo>,
     /// The clock reading at which the call was charged.
     charged_at: Nanos,
     /// The permit of the call. Empty while the call waits, and for a call that needs no release.
     permit: Reservation,
-    /// What creates the reservation of an admitted call that can be settled.
+    /// The function that creates the reservation of an admitted call that can be settled.
     reserve: Option<Reserve>,
     /// The info of the algorithm at the time of the decision. `None` if the caller knows it.
     info: Option<Arc<AlgorithmInfo>>,
@@ -225,7 +225,7 @@ struct Joint<'c> {
     parts: &'c [Option<JointRequest<'c>>],
     /// Takes the decisions if all calls are plain.
     report: &'c mut Report<'c>,
-    /// What is known of the calls, as soon as one of them is not plain.
+    /// The data of the calls, as soon as one of them is not plain.
     all: &'c mut Option<Box<JointWait>>,
     /// `true` once the shards of all keys are locked, and those of shared buckets are next.
     in_buckets: bool,
