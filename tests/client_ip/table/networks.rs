@@ -119,7 +119,7 @@ enum Change {
     InsertFor(Range, u64),
     Remove(Range),
     /// Adds this many networks that are not looked up, so that the set looks for networks whose time has ended.
-    Crowd(u32, u64),
+    Many(u32, u64),
     Pass(u64),
 }
 
@@ -152,7 +152,7 @@ fn any_change() -> impl Strategy<Value = Change> {
         2 => range().prop_map(Change::Insert),
         4 => (range(), 0_u64..30).prop_map(|(range, seconds)| Change::InsertFor(range, seconds)),
         3 => range().prop_map(Change::Remove),
-        1 => (1_u32..100, 0_u64..30).prop_map(|(count, seconds)| Change::Crowd(count, seconds)),
+        1 => (1_u32..100, 0_u64..30).prop_map(|(count, seconds)| Change::Many(count, seconds)),
         3 => (0_u64..15).prop_map(Change::Pass),
     ]
 }
@@ -192,7 +192,7 @@ proptest! {
                         networks.remove(range.text()).unwrap();
                         change_all(range, &|state| *state = (false, None));
                     }
-                    Change::Crowd(count, seconds) => {
+                    Change::Many(count, seconds) => {
                         for number in 0..count {
                             let other = IpAddr::from([172, 16, 0, number as u8]);
                             networks.insert_for(other, Duration::from_secs(seconds)).unwrap();
@@ -214,6 +214,20 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_removed_network_does_not_shorten_the_time_of_a_part() {
+    let networks = Networks::new::<[&str; 0]>([]).unwrap();
+    networks.insert_for("10.0.0.0/31", Duration::from_secs(20)).unwrap();
+    networks.insert_for("10.0.0.0/30", Duration::from_secs(10)).unwrap();
+    networks.remove("10.0.0.2/31").unwrap();
+    let contains = |last| networks.contains(IpAddr::from([10, 0, 0, last]));
+    assert!(contains(0) && contains(1) && !contains(2));
+    advance(Duration::from_secs(19)).await;
+    assert!(contains(0));
+    advance(Duration::from_secs(1)).await;
+    assert!(!contains(0));
 }
 
 #[test]
