@@ -90,7 +90,7 @@ impl Networks {
     }
 
     /// Adds the networks of an entry to the set, in all clones. `entry` is an address, a network, or a text that
-    /// [`new`](Networks::new) accepts. Takes time in proportion to the number of networks, so many networks are better
+    /// [`new`](Networks::new) accepts. Takes time in proportion to the number of networks: many networks are better
     /// added by one [`replace`](Networks::replace).
     ///
     /// # Errors
