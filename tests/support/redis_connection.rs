@@ -79,6 +79,7 @@ impl Connection {
 
 impl Reply {
     /// Returns the text of the reply. Panics if the reply is of another kind.
+    #[track_caller]
     pub(crate) fn text(self) -> String {
         match self {
             Self::Text(text) => String::from_utf8(text).unwrap(),
@@ -87,6 +88,7 @@ impl Reply {
     }
 
     /// Panics if the reply is not `OK`.
+    #[track_caller]
     pub(crate) fn ok(self) {
         assert_eq!(self.text(), "OK");
     }

@@ -1,5 +1,7 @@
 //! A cluster of Redis servers, whose slots can be moved between its nodes.
 
+use std::collections::HashSet;
+
 use super::{RedisServer, Reply, free_port, until};
 
 /// Three masters that share the slots, without replicas.
@@ -70,8 +72,18 @@ impl RedisCluster {
         until("the node is back", || is_ready(&self.nodes[index]));
     }
 
-    /// Marks the slot of `key` as moving from one node to another. Returns the number of the slot.
+    /// Marks the slot of `key` as moving from one node to another, once all nodes agree on the moves so far. Returns
+    /// the number of the slot.
+    ///
+    /// A node that takes over a slot raises its epoch above all epochs that it knows. If it did not know the epoch of
+    /// the slot's former owner yet, an older message of that owner would take the slot back, with all of its keys.
     pub(crate) fn begin_to_move(&self, key: &str, from: usize, to: usize) -> String {
+        until("the nodes agree on the owners of the slots", || {
+            let [first, others @ ..] =
+                self.nodes.each_ref().map(|node| owners(&node.call(&["CLUSTER", "NODES"]).text()));
+            let epochs: HashSet<_> = first.iter().map(|(_, epoch, _)| epoch).collect();
+            epochs.len() == first.len() && others.iter().all(|seen| *seen == first)
+        });
         let Reply::Integer(slot) = self.nodes[0].call(&["CLUSTER", "KEYSLOT", key]) else {
             panic!("no slot")
         };
@@ -110,4 +122,20 @@ fn cluster_node(arguments: &[&str]) -> (RedisServer, String) {
         vec!["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", "1000"];
     options.extend(arguments);
     (RedisServer::with(&options), bus)
+}
+
+/// Returns, from the reply to `CLUSTER NODES`, the name, the epoch and the slots of each master, ordered by name. Slots
+/// that are moving are left out.
+fn owners(nodes: &str) -> Vec<(String, String, Vec<String>)> {
+    let mut owners: Vec<_> = nodes
+        .lines()
+        .map(|line| line.split(' ').collect::<Vec<_>>())
+        .filter(|fields| fields[2].contains("master"))
+        .map(|fields| {
+            let slots = fields[8..].iter().filter(|slots| !slots.starts_with('['));
+            (fields[0].to_owned(), fields[6].to_owned(), slots.map(|slots| (*slots).to_owned()).collect())
+        })
+        .collect();
+    owners.sort();
+    owners
 }
