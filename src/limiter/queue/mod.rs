@@ -533,6 +533,13 @@ impl<A: Algorithm> Queue<A> {
         state: &mut A::State,
         arrival: Arrival,
     ) -> Preview {
+        if self.view(base, algorithm, state, arrival.now).displaces(arrival)
+            && !self.may_displace(base, algorithm, state, arrival)
+        {
+            let mut view = self.view(base, algorithm, state, arrival.now);
+            let decision = view.algorithm.peek(view.state, arrival.now, arrival.cost);
+            return Preview::of(view.reported_rejection(decision, arrival, false).with_queue_full());
+        }
         self.view(base, algorithm, state, arrival.now).preview(arrival)
     }
 
@@ -713,24 +720,45 @@ impl<A: Algorithm> Queue<A> {
         state: &A::State,
         arrival: Arrival,
     ) -> Option<Waiter<A>> {
-        let now = arrival.now;
-        let oldest = self.waiting.front()?;
         if queue_config(algorithm).is_timed() {
-            let mut projection = self.projection.clone().filter(|_| !self.is_stale);
-            let remove = |projection: &mut Projection<A::State>| {
-                projection.remove(oldest.algorithm(base), now, oldest.cost)
-            };
-            let mut projection = match projection.take_if(remove) {
-                Some(projection) => projection,
-                None => self.after(base, state, now, 1..self.waiting.len()),
-            };
-            if !arrival.is_in_time(algorithm, &mut projection.state, projection.at) {
-                return None;
-            }
-            self.projection = Some(projection);
+            self.projection = Some(self.without_oldest(base, algorithm, state, arrival)?);
         }
-        (self.ready_at, self.ahead) = (None, self.ahead - u128::from(oldest.cost));
-        self.waiting.pop_front()
+        self.ready_at = None;
+        let oldest = self.waiting.pop_front()?;
+        self.ahead -= u128::from(oldest.cost);
+        Some(oldest)
+    }
+
+    /// Returns the state after all waiters but the oldest have been admitted, if the new call would then be released
+    /// within its maximum wait. It must be known when calls will be released.
+    fn without_oldest(
+        &self,
+        base: &A,
+        algorithm: &A,
+        state: &A::State,
+        arrival: Arrival,
+    ) -> Option<Projection<A::State>> {
+        let oldest = self.waiting.front()?;
+        let mut projection = self.projection.clone().filter(|_| !self.is_stale);
+        let remove = |projection: &mut Projection<A::State>| {
+            projection.remove(oldest.algorithm(base), arrival.now, oldest.cost)
+        };
+        let mut projection = match projection.take_if(remove) {
+            Some(projection) => projection,
+            None => self.after(base, state, arrival.now, 1..self.waiting.len()),
+        };
+        arrival.is_in_time(algorithm, &mut projection.state, projection.at).then_some(projection)
+    }
+
+    /// Returns whether a new call that finds the queue full can be queued in the place of the oldest waiter.
+    fn may_displace(&self, base: &A, algorithm: &A, state: &A::State, arrival: Arrival) -> bool {
+        let freed = self.waiting.front().map_or(0, |oldest| oldest.cost);
+        let mut fits = true;
+        algorithm.for_each_total(&mut |total| {
+            fits &= total.available().saturating_add(freed) >= arrival.cost;
+        });
+        fits && (!queue_config(algorithm).is_timed()
+            || self.without_oldest(base, algorithm, state, arrival).is_some())
     }
 }
 
@@ -1202,10 +1230,17 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             }
             _ => Course::Denied,
         };
+        let mut is_full = self.total.available() == 0;
+        algorithm.for_each_total(&mut |total| is_full |= total.available() < arrival.cost);
         match course {
-            Course::Waits | Course::Full if self.total.available() == 0 => Course::TotalFull,
+            Course::Waits | Course::Full if is_full => Course::TotalFull,
             course => course,
         }
+    }
+
+    /// Returns whether the call would displace the oldest waiter, because the queue is full.
+    fn displaces(&mut self, arrival: Arrival) -> bool {
+        self.drops_oldest() && matches!(self.preview_fate(arrival), Fate::Waits(Judged { is_full: true, .. }))
     }
 
     /// Returns whether a new call displaces the oldest waiter if the queue is full.
