@@ -41,7 +41,7 @@ const EVENTS: [&str; 14] = [
 
 #[test]
 fn joint_calls_agree_with_the_model() {
-    agree(4_000, Time::InSteps, Table::ManyShards, 3, &["waits_reported"]);
+    agree(4_000, Time::InSteps, Table::ManyShards, 3, &["waits_reported", "denied_by_itself"]);
 }
 
 #[test]

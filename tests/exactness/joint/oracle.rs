@@ -171,7 +171,7 @@ impl World {
                 (max_keys, Some(Room { max_keys, evicts }))
             }
         };
-        let max_queued = random.one_of(&[10_000, 10_000, 3, 2]);
+        let max_queued = random.one_of(&[10_000, 10_000, 3, 2, 1]);
         let (admits_when_closed, slip) = (random.one_in(2), manner.slip);
         let fixed = Fixed { created_at: now, max_queued, admits_when_closed, room, slip };
         let limiters = Limiters::new(&params, TableParams { max_keys, fixed }, &clock);
@@ -475,6 +475,16 @@ impl World {
         if self.lacks_room(&info, &outcome) {
             self.is_over = true;
             return;
+        }
+        if self.model.is_denied_by_itself {
+            self.saw("denied_by_itself", 1);
+            // A key whose queue is full drops its oldest waiter before another key of the same call finds that the call
+            // itself has taken the last place or the last units of all keys. That waiter stays denied.
+            if self.model.latest.contains(&Some(Verdict::Displace)) {
+                self.saw("displaced_in_vain", 1);
+                self.is_over = true;
+                return;
+            }
         }
         let is_queued = outcome == Outcome::Waiting;
         info.was_queued = is_queued;
