@@ -219,12 +219,11 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost, Some(charged_at)));
     }
 
-    /// Charges `cost` units, or all available units if these are fewer. Charges nothing if the key has a queue.
+    /// Charges `cost` units, or all available units if these are fewer. While calls wait for the key, no units are
+    /// available.
     fn charge_saturating(&mut self, now: Nanos, cost: u64) {
-        if !self.has_queue() {
-            let room = self.algorithm().peek(self.state, now, 0).remaining();
-            let _ = self.check(now, cost.min(room));
-        }
+        let room = self.check(now, 0).remaining();
+        let _ = self.check(now, cost.min(room));
     }
 
     fn refund_with(&mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {

@@ -762,27 +762,46 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     /// is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
     /// call.
     fn pop_oldest_if(&mut self, arrival: Arrival) -> Option<Waiter<A>> {
-        let now = arrival.now;
-        let Self { base, algorithm, config, state, queue: Some(QueueRef { queue, .. }), .. } = self else {
+        let projection = match self.config.is_timed() {
+            true => Some(self.without_oldest(arrival)?),
+            false => None,
+        };
+        let QueueRef { queue, .. } = self.queue.as_mut()?;
+        if projection.is_some() {
+            queue.projection = projection;
+        }
+        let oldest = queue.waiting.pop_front()?;
+        (queue.ready_at, queue.ahead) = (None, queue.ahead - u128::from(oldest.cost));
+        Some(oldest)
+    }
+
+    /// Returns the state after all waiters but the oldest have been admitted, if the new call would then be released
+    /// within its maximum wait. It must be known when calls will be released.
+    fn without_oldest(&self, arrival: Arrival) -> Option<Projection<A::State>> {
+        let Self { base, algorithm, state, queue: Some(QueueRef { queue, .. }), .. } = self else {
             return None;
         };
         let oldest = queue.waiting.front()?;
-        if config.is_timed() {
-            let mut projection = queue.projection.clone().filter(|_| !queue.is_stale);
-            let remove = |projection: &mut Projection<A::State>| {
-                projection.remove(oldest.algorithm(base), now, oldest.cost)
-            };
-            let mut projection = match projection.take_if(remove) {
-                Some(projection) => projection,
-                None => queue.after(base, state, now, 1..queue.waiting.len()),
-            };
-            if !arrival.is_in_time(*algorithm, &mut projection.state, projection.at) {
-                return None;
-            }
-            queue.projection = Some(projection);
-        }
-        (queue.ready_at, queue.ahead) = (None, queue.ahead - u128::from(oldest.cost));
-        queue.waiting.pop_front()
+        let mut projection = queue.projection.clone().filter(|_| !queue.is_stale);
+        let remove = |projection: &mut Projection<A::State>| {
+            projection.remove(oldest.algorithm(base), arrival.now, oldest.cost)
+        };
+        let mut projection = match projection.take_if(remove) {
+            Some(projection) => projection,
+            None => queue.after(base, state, arrival.now, 1..queue.waiting.len()),
+        };
+        arrival.is_in_time(*algorithm, &mut projection.state, projection.at).then_some(projection)
+    }
+
+    /// Returns whether a new call that finds the queue full can be queued in the place of the oldest waiter.
+    fn may_displace(&self, arrival: Arrival) -> bool {
+        let oldest = self.queue.as_ref().and_then(|own| own.queue.waiting.front());
+        let freed = oldest.map_or(0, |oldest| oldest.cost);
+        let mut fits = true;
+        self.algorithm.for_each_total(&mut |total| {
+            fits &= total.available().saturating_add(freed) >= arrival.cost;
+        });
+        fits && (!self.config.is_timed() || self.without_oldest(arrival).is_some())
     }
 }
 
@@ -1068,7 +1087,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         self.ensure_exact_projection(now, 0);
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
-            Fate::Waits(judged) if judged.is_full && !self.drops_oldest() => {
+            Fate::Waits(judged) if judged.is_full && !(self.drops_oldest() && self.may_displace(arrival)) => {
                 Preview::of(self.reported_rejection(judged.decision, arrival, false).with_queue_full())
             }
             // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
@@ -1130,8 +1149,10 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             }
             _ => Course::Denied,
         };
+        let mut is_full = self.total.available() == 0;
+        algorithm.for_each_total(&mut |total| is_full |= total.available() < arrival.cost);
         match course {
-            Course::Waits | Course::Full if self.total.available() == 0 => Course::TotalFull,
+            Course::Waits | Course::Full if is_full => Course::TotalFull,
             course => course,
         }
     }
