@@ -59,6 +59,7 @@ impl Outcome {
     }
 
     /// Returns the same outcome with these names. `None` stands for the policy's first names.
+    #[inline(always)]
     pub(super) fn with_names(self, names: Option<Arc<PolicyNames>>) -> Self {
         Self { names, ..self }
     }

@@ -122,43 +122,13 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         let in_shadow = info.is_in_shadow();
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        if info.is_replaced() {
-            return self.decide_replaced(info, key, options, max_wait, outcome);
-        }
-        match self.limiter.acquire(key, options.attempt(in_shadow, info.generation(), max_wait)) {
-            Acquired::Ready(decision, reservation) => {
-                info.calls().add_decision(&decision, in_shadow);
-                let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation));
-                decided.set_tier(options.algorithm());
-                Progress::Ready(verdict(info, decided))
-            }
-            acquired => self.decide_otherwise(info, options, acquired, None, outcome),
-        }
-    }
-
-    /// Like [`decide_alone`](Self::decide_alone), once the algorithm of the limiter was replaced.
-    // A decision at once is completed here, as in `decide_alone`. By `decide_otherwise`, it would cost 85 instructions
-    // more.
-    #[inline(never)]
-    fn decide_replaced<Key>(
-        &self,
-        info: &PolicyInfo,
-        key: &StoreKey<Key>,
-        options: Options<A>,
-        max_wait: Option<Duration>,
-        outcome: &mut Option<Outcome>,
-    ) -> Progress<PolicyWait<L::Wait, A>>
-    where
-        L: LimiterFor<StoreKey<Key>>,
-    {
-        let in_shadow = info.is_in_shadow();
         let names = info.replaced_names();
-        let known = names.as_deref().unwrap_or(info.names()).algorithm().generation();
+        let known = names.as_deref().map_or(info.generation(), |names| names.algorithm().generation());
         match self.limiter.acquire(key, options.attempt(in_shadow, known, max_wait)) {
             Acquired::Ready(decision, reservation) => {
                 info.calls().add_decision(&decision, in_shadow);
-                let decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
-                let decided = outcome.insert(decided);
+                let decided =
+                    outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
                 decided.set_tier(options.algorithm());
                 Progress::Ready(verdict(info, decided))
             }
