@@ -200,10 +200,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         }
         parts.iter().for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let outcome = outcomes[at].insert(Outcome::new(decision, false, Reservation::default()));
-            if let Some(Some(names)) = known.get(at) {
-                outcome.set_names(Arc::clone(names));
-            }
+            let names = known.get(at).and_then(Option::clone);
+            Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
         });
         let asked = |queued| {
             let is_limited = parts.iter().map(Option::is_some).collect();

@@ -26,10 +26,10 @@ fn main() {
         }),
         Case::new("admitted", |calls| count(PLENTY, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
-            .at_most(936.0, 3.0),
+            .at_most(860.0, 3.0),
         Case::new("refused", |calls| count(FEW, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
-            .at_most(728.0, 0.01),
+            .at_most(688.0, 0.01),
         // Only the difference counts: what a request pays for ever once the algorithm of its limiter was replaced.
         Case::new("admitted, after a replacement", |calls| {
             count(PLENTY, calls, |layer| replaced(layer, PLENTY));
