@@ -12,7 +12,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use super::info::PolicyInfo;
-use super::joint::{JointOutcomes, JointParts, JointPolicy, KnownNames};
+use super::joint::{JointParts, JointPolicy, KnownNames};
 use super::names::PolicyNames;
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
@@ -294,22 +294,21 @@ where
         infos: &[PolicyInfo],
         known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
-        outcomes: &mut JointOutcomes,
+        outcomes: &mut [Option<Outcome>],
     ) {
         let info = &infos[0];
-        outcomes.push(decided[0].take().map(
-            |JointDecided { decided, algorithm: tier, borrowed, is_shadow }| {
-                let (decision, reservation, algorithm) = decided.into_parts();
-                let names = match algorithm {
-                    Some(algorithm) => info.names_for(&algorithm),
-                    None => first_known(known).cloned(),
-                };
-                let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
-                outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
-                outcome.set_borrowed(borrowed);
-                outcome
-            },
-        ));
+        let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided[0].take() else {
+            return;
+        };
+        let (decision, reservation, algorithm) = decided.into_parts();
+        let names = match algorithm {
+            Some(algorithm) => info.names_for(&algorithm),
+            None => first_known(known).cloned(),
+        };
+        let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
+        outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
+        outcome.set_borrowed(borrowed);
+        outcome.put(&mut outcomes[0]);
     }
 
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
