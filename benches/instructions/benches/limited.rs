@@ -26,7 +26,7 @@ fn main() {
         }),
         Case::new("admitted", |calls| count(PLENTY, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
-            .at_most(860.0, 3.0),
+            .at_most(842.0, 3.0),
         Case::new("refused", |calls| count(FEW, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
             .at_most(688.0, 0.01),
