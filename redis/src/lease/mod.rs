@@ -24,6 +24,7 @@ use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
+use super::flight::Awaited;
 use super::link::Route;
 use super::links::{Attempted, Links};
 use super::names::{Name, Registered};
@@ -258,15 +259,6 @@ struct Served {
     has_ended: bool,
 }
 
-/// A call that awaits its decision. If the call is dropped after it was charged, its units are refunded.
-struct AwaitedCall<'a> {
-    shared: &'a Arc<SharedLeases>,
-    held: &'a Arc<HeldUnits>,
-    refund: u64,
-    answer: oneshot::Receiver<Result<Decision, RedisError>>,
-    runtime: Handle,
-}
-
 impl RedisLeasesBuilder {
     /// Creates a builder. `has_fallback` is `true` if a fallback was set.
     pub(super) fn new(
@@ -486,19 +478,19 @@ impl SharedLeases {
         action: Action,
         cost: u64,
     ) -> Result<Decision, RedisError> {
-        let runtime = RedisError::current_runtime()?;
-        let link = &*self.links.route(key).link;
-        link.admit(link.now())?;
-        let deadline = link.deadline();
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
         let (reply, answer) = oneshot::channel();
         let held = self.held(key, link.now());
         if held.push(WaitingCall { action, cost, deadline, reply }) {
             self.serve(&held, &runtime);
         }
-        let refund = if action == Action::Check { cost } else { 0 };
-        let mut asked = AwaitedCall { shared: self, held: &held, refund, answer, runtime };
-        let received = link.until(deadline, &mut asked.answer).await;
-        link.result_of(deadline, received, &mut asked.answer)
+        let undo = |reply: Result<Decision, RedisError>| {
+            let is_charged = action == Action::Check && reply.is_ok_and(|decision| decision.is_allowed());
+            if is_charged && cost > 0 && held.refund(cost) {
+                self.serve(&held, &runtime);
+            }
+        };
+        Awaited::new(answer, None, undo).result(&link, deadline).await
     }
 
     /// Starts the task that makes the trips of a key.
@@ -798,19 +790,6 @@ impl Drop for Served {
         shared.held.remove_if(&held.key, |_, present| Arc::ptr_eq(present, held));
         if !self.has_ended {
             let _calls = held.lock().abandon(shared.names.next_number());
-        }
-    }
-}
-
-impl Drop for AwaitedCall<'_> {
-    fn drop(&mut self) {
-        self.answer.close();
-        if let Ok(Ok(decision)) = self.answer.try_recv()
-            && decision.is_allowed()
-            && self.refund > 0
-            && self.held.refund(self.refund)
-        {
-            self.shared.serve(self.held, &self.runtime);
         }
     }
 }

@@ -26,6 +26,7 @@ use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, T
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
+use super::flight::Awaited;
 use super::link::Route;
 use super::links::{Attempted, Links};
 use super::names::{Name, Registered};
@@ -432,11 +433,9 @@ impl SharedPermits {
         if units == 0 || units > self.limit {
             return Ok((self.peek(key, units).await?, None));
         }
-        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
-        let link = &*route.link;
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
         let arrived = link.now();
-        link.admit(arrived)?;
-        let (deadline, latest) = (link.deadline(), max_wait.map(|wait| arrived.saturating_add(wait)));
+        let latest = max_wait.map(|wait| arrived.saturating_add(wait));
         let (reply, mut answer) = oneshot::channel();
         let call = PermitCall::new(arrived, deadline, latest, reply);
         let place = Place::new(self, key, units, call, latest.is_some(), runtime);
@@ -478,14 +477,10 @@ impl SharedPermits {
 
     /// Returns the decision on a call of `units`, without a charge.
     async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
-        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
-        let link = &*route.link;
-        link.admit(link.now())?;
-        let deadline = link.deadline();
-        let (reply, mut answer) = oneshot::channel();
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
+        let (reply, answer) = oneshot::channel();
         self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
-        let received = link.until(deadline, &mut answer).await;
-        link.result_of(deadline, received, &mut answer)
+        Awaited::new(answer, None, drop).result(&link, deadline).await
     }
 
     /// Releases units of forgotten permits.
