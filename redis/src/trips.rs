@@ -184,16 +184,20 @@ impl<A: StoredAlgorithm> Trips<A> {
         self.denials.forget(key);
     }
 
-    /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided. Returns an error
-    /// if there is no outcome by the deadline.
-    pub(super) async fn ask(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>) -> Reply<A> {
-        let plan = self.plan();
+    /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided: `plan`, unless
+    /// the operation waits for another trip of its key. Returns an error if there is no outcome by the deadline.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        plan: &Arc<Plan<A>>,
+        key: &Arc<str>,
+        operation: Operation<A>,
+    ) -> Reply<A> {
         let (runtime, route, deadline) = self.links.begin(key)?;
         let link = Arc::clone(&route.link);
         let (reply, answer) = oneshot::channel();
         let call = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
         let is_one_trip = plan.script(iter::once(&operation)).is_some();
-        let mut flight = self.send_polled(key, call, Some((route, Arc::clone(&plan))), &runtime);
+        let mut flight = self.send_polled(key, call, Some((route, Arc::clone(plan))), &runtime);
         // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
         if !is_one_trip && let Some(flight) = flight.take() {
             flight.spawn();

@@ -139,7 +139,8 @@ pub struct RedisLeasesBuilder {
 struct Owner(Arc<SharedLeases>);
 
 /// The part of a limiter that its clones and its tasks share.
-struct SharedLeases {
+#[expect(missing_debug_implementations, reason = "users cannot name this type")]
+pub struct SharedLeases {
     links: Links,
     name: Registered,
     calls: Calls,
@@ -320,7 +321,7 @@ impl RedisLeases {
     /// Refunds up to `cost` units that were charged to the key and still count. See
     /// [`RateLimiter::refund`](tower_throttle::RateLimiter::refund).
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
-        let (shared, key) = (self.shared(), self.key(key));
+        let (shared, key) = (Arc::clone(self.shared()), self.key(key));
         RedisReply::new(async move { shared.ask(&key, Action::Refund, cost).await.map(|_| ()) })
     }
 
@@ -346,10 +347,6 @@ impl RedisLeases {
         self.owner.0.algorithm.clone()
     }
 
-    fn shared(&self) -> Arc<SharedLeases> {
-        Arc::clone(&self.owner.0)
-    }
-
     fn registered(&self) -> &Registered {
         &self.owner.0.name
     }
@@ -362,31 +359,37 @@ impl RedisLeases {
 /// An admitted call has an empty permit, because a token bucket does not limit calls in progress.
 impl Callee for RedisLeases {
     type Algorithm = TokenBucket;
+    type Shared = SharedLeases;
 
-    fn calls(&self) -> &Calls {
-        &self.owner.0.calls
+    fn shared(&self) -> &Arc<SharedLeases> {
+        &self.owner.0
     }
 
-    fn decide<T: 'static>(
-        self,
-        key: Arc<str>,
-        request: Request<TokenBucket>,
-        then: fn(Decided) -> T,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
-        // A call that waits does not keep the limiter, so that the limiter's tasks end when the limiter is dropped.
-        let shared = self.shared();
-        async move {
-            let mut call = shared.calls.begin(request.is_in_shadow());
-            let decided = shared.decide(&key, &request, &mut call).await;
-            call.end(decided).map(then)
+    fn calls(shared: &SharedLeases) -> &Calls {
+        &shared.calls
+    }
+
+    async fn decide(
+        shared: &Arc<SharedLeases>,
+        key: &Arc<str>,
+        request: &Request<TokenBucket>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        match shared.decide_at_once(key, request) {
+            Some(decision) => Ok(Decided::new(decision, Reservation::default())),
+            None if request.may_wait(&shared.algorithm) => shared.wait(key, request, call).await,
+            None => shared.check(key, request.cost()).await,
         }
     }
 
-    async fn look(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decision, RedisError> {
-        let (shared, cost) = (self.shared(), request.cost());
-        match shared.calls.denial(&shared.algorithm, cost) {
+    async fn look(
+        shared: Arc<SharedLeases>,
+        key: Arc<str>,
+        request: Request<TokenBucket>,
+    ) -> Result<Decision, RedisError> {
+        match shared.calls.denial(&shared.algorithm, request.cost()) {
             Some(denial) => Ok(denial),
-            None => shared.ask(&key, Action::Peek, cost).await,
+            None => shared.ask(&key, Action::Peek, request.cost()).await,
         }
     }
 }
@@ -421,7 +424,9 @@ impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
                 shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
                 Acquired::Ready(decision, Reservation::default())
             }
-            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
+            None => {
+                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
+            }
         }
     }
 }
@@ -433,20 +438,6 @@ impl SharedLeases {
         let may_wait = request.may_wait(&self.algorithm);
         let held = || if may_wait { None } else { self.decide_held(key, request.cost()) };
         self.calls.denial(&self.algorithm, request.cost()).or_else(held)
-    }
-
-    /// Decides a call.
-    async fn decide(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        request: &Request<TokenBucket>,
-        call: &mut CountedCall<'_>,
-    ) -> Result<Decided, RedisError> {
-        match self.decide_at_once(key, request) {
-            Some(decision) => Ok(Decided::new(decision, Reservation::default())),
-            None if request.may_wait(&self.algorithm) => self.wait(key, request, call).await,
-            None => self.check(key, request.cost()).await,
-        }
     }
 
     /// Wakes the tasks of all keys.
