@@ -487,7 +487,7 @@ pub(crate) const LIMITER_OF: [usize; 16] = [
     PAIR,
     CALLS_AND_FIXED,
     BUCKET,
-    LEAKY,
+    LOCKOUT,
     TIERED,
     CALLS,
 ];
@@ -838,7 +838,7 @@ pub(crate) fn subject(
                 .and(plain!(10, of.pair, shadows))
                 .and(plain!(11, of.calls_and_fixed, shadows))
                 .and(plain!(12, of.bucket, shadows))
-                .and(plain!(13, of.leaky, shadows))
+                .and(plain!(13, of.lockout, shadows))
                 .and(plain!(14, of.tiered, shadows))
                 .and(plain!(15, of.calls, shadows));
             served!(inner, to, false, policies, layers)
@@ -846,7 +846,7 @@ pub(crate) fn subject(
         ALL_FULL => {
             let layers = full!(15, of.calls, shadows)
                 .and(by_tier!(14, of, shadows))
-                .and(full!(13, of.leaky, shadows))
+                .and(full!(13, of.lockout, shadows))
                 .and(full!(12, of.bucket, shadows))
                 .and(full!(11, of.calls_and_fixed, shadows))
                 .and(full!(10, of.pair, shadows))
