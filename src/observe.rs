@@ -147,24 +147,24 @@ impl Observer {
 }
 
 /// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
-#[inline]
+#[inline(always)]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
+    // If no level is enabled, as in a program without a subscriber, no span is enabled either.
     #[cfg(feature = "tracing")]
-    {
-        use tracing::dispatcher::get_default;
-        use tracing::level_filters::LevelFilter;
+    if tracing::level_filters::LevelFilter::current() != tracing::level_filters::LevelFilter::OFF {
+        record_in_span(decided);
+    }
+}
 
-        const FIELD: &str = "rate_limit.decision";
-        // If no level is enabled, as in a program without a subscriber, no span is enabled either.
-        if LevelFilter::current() == LevelFilter::OFF {
-            return;
-        }
-        let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
-        if get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
-            && let Some(decided) = decided()
-        {
-            tracing::Span::current().record(FIELD, decided);
-        }
+#[cfg(feature = "tracing")]
+#[inline(never)]
+fn record_in_span(decided: impl FnOnce() -> Option<&'static str>) {
+    const FIELD: &str = "rate_limit.decision";
+    let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
+    if tracing::dispatcher::get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
+        && let Some(decided) = decided()
+    {
+        tracing::Span::current().record(FIELD, decided);
     }
 }
 

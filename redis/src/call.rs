@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::coop::consume_budget;
 
-use super::calls::Calls;
+use super::calls::{Calls, CountedCall};
 use super::connection::BoxFuture;
 use super::error::RedisError;
 use tower_throttle::Decision;
@@ -50,26 +50,46 @@ pub struct RedisReply<T>(BoxFuture<Result<T, RedisError>>);
 pub trait Callee: Clone + Send + Sync + 'static {
     /// The algorithm of the limiter.
     type Algorithm: Algorithm;
+    /// The part of the limiter that its clones share. A call keeps this part, but not the limiter, so that the tasks of
+    /// the limiter end when the limiter is dropped.
+    type Shared: Send + Sync + 'static;
+
+    /// Returns the part of the limiter that its clones share.
+    fn shared(&self) -> &Arc<Self::Shared>;
 
     /// Returns the counts of the calls.
-    fn calls(&self) -> &Calls;
+    fn calls(shared: &Self::Shared) -> &Calls;
 
-    /// Decides and counts a call, and converts the result by `then`. The reservation of a denied call is empty.
-    ///
-    /// The conversion is an argument because a future that awaits another needs room for its arguments twice.
-    fn decide<T: 'static>(
-        self,
-        key: Arc<str>,
-        request: Request<Self::Algorithm>,
-        then: fn(Decided) -> T,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static;
+    /// Decides a call. The reservation of a denied call is empty.
+    fn decide(
+        shared: &Arc<Self::Shared>,
+        key: &Arc<str>,
+        request: &Request<Self::Algorithm>,
+        call: &mut CountedCall<'_>,
+    ) -> impl Future<Output = Result<Decided, RedisError>> + Send;
 
     /// Returns the decision on a call, without a charge.
     fn look(
-        self,
+        shared: Arc<Self::Shared>,
         key: Arc<str>,
         request: Request<Self::Algorithm>,
     ) -> impl Future<Output = Result<Decision, RedisError>> + Send + 'static;
+
+    /// Decides and counts a call, and converts the result by `then`.
+    ///
+    /// The conversion is an argument because a future that awaits another needs room for its arguments twice.
+    fn count<T: 'static>(
+        shared: Arc<Self::Shared>,
+        key: Arc<str>,
+        request: Request<Self::Algorithm>,
+        then: fn(Decided) -> T,
+    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
+        async move {
+            let mut call = Self::calls(&shared).begin(request.is_in_shadow());
+            let decided = Self::decide(&shared, &key, &request, &mut call).await;
+            call.end(decided).map(then)
+        }
+    }
 }
 
 /// A call as it is passed to a limiter.
@@ -117,13 +137,13 @@ impl<'a, L: Callee> RedisCall<'a, L> {
     /// Takes the units if all of them are available, and otherwise none. Never waits in a queue.
     pub fn check(self) -> RedisReply<Decision> {
         let Self { limiter, key, request } = self;
-        RedisReply::new(limiter.clone().decide(key, request.never_waiting(), kept))
+        RedisReply::new(L::count(Arc::clone(limiter.shared()), key, request.never_waiting(), kept))
     }
 
     /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units.
     pub fn peek(self) -> RedisReply<Decision> {
         let Self { limiter, key, request } = self;
-        RedisReply::new(limiter.clone().look(key, request))
+        RedisReply::new(L::look(Arc::clone(limiter.shared()), key, request))
     }
 
     /// Takes the units, and waits for them if they are not all available now.
@@ -135,7 +155,7 @@ impl<'a, L: Callee> RedisCall<'a, L> {
     /// if the call is denied.
     pub fn permit(self) -> RedisReply<Result<Permit, Denied>> {
         let Self { limiter, key, request } = self;
-        RedisReply::new(limiter.clone().decide(key, request.never_waiting(), permit))
+        RedisReply::new(L::count(Arc::clone(limiter.shared()), key, request.never_waiting(), permit))
     }
 
     /// Takes a permit, and waits for it if necessary. The call is in progress until the permit is dropped. Returns the
@@ -146,10 +166,10 @@ impl<'a, L: Callee> RedisCall<'a, L> {
 
     fn acquire_then<T: 'static>(self, then: fn(Decided) -> T) -> RedisReply<T> {
         let Self { limiter, key, request } = self;
-        let (limiter, request) = (limiter.clone(), request.always_waiting());
+        let (shared, request) = (Arc::clone(limiter.shared()), request.always_waiting());
         RedisReply::new(async move {
             consume_budget().await;
-            limiter.decide(key, request, then).await
+            L::count(shared, key, request, then).await
         })
     }
 }
@@ -372,7 +392,7 @@ macro_rules! call_methods {
             /// outcome](crate#what-is-counted), and the events of its store.
             #[must_use]
             pub fn stats(&self) -> LimiterStats {
-                self.calls().stats(self.store_stats())
+                Self::calls(self.shared()).stats(self.store_stats())
             }
 
             /// Returns the text of a key, which is its name in Redis.

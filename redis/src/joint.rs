@@ -17,11 +17,11 @@ use tokio::sync::oneshot;
 use super::calls::Calls;
 use super::connection::BoxFuture;
 use super::error::{RedisError, RedisErrorKind};
+use super::flight::{Awaited, PolledFlight};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::script::{Packed, Script, ScriptPart, pack};
 use super::states::Outcome;
-use super::trips::PolledFlight;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::AlgorithmInfo;
 use tower_throttle::clock::Nanos;
@@ -124,6 +124,9 @@ struct Group {
 /// The outcome of each group. An outcome is `None` if the group is in shadow mode and another group denies the call.
 type Outcomes = Few<Option<Outcome>>;
 
+/// The reply to a joint call: the call, and its outcomes.
+type Reply = (JointCall, Result<Outcomes, RedisError>);
+
 /// The values of the keys of a joint call, as a trip has found them.
 struct Found {
     text: String,
@@ -137,13 +140,6 @@ struct Found {
 
 /// A guard that counts the parts of a joint call as cancelled if the call is dropped before it is decided.
 struct Undecided(Few<Arc<Calls>>);
-
-/// A joint call that awaits the result of its trips. If the call is dropped, its charge, if any, is undone.
-struct AwaitedJointCall {
-    answer: oneshot::Receiver<(JointCall, Result<Outcomes, RedisError>)>,
-    flight: PolledFlight,
-    runtime: Handle,
-}
 
 /// A joint call that was decided. If this value is dropped while the call sleeps, its charges are undone.
 struct Charged {
@@ -303,38 +299,43 @@ async fn unless_closed<T>(members: &[Box<dyn Member>], future: impl Future<Outpu
 /// unless the call is lost because its runtime has ended.
 async fn ask(call: JointCall) -> Result<Charged, (Option<JointCall>, RedisError)> {
     let Ok(runtime) = Handle::try_current() else { return Err((Some(call), no_runtime())) };
-    let link = call.route().link;
+    let route = call.route();
+    let link = Arc::clone(&route.link);
     if let Err(open) = link.admit(link.now()) {
         return Err((Some(call), open));
     }
     let (deadline, is_one_trip) = (link.deadline(), call.has_script());
     let (reply, answer) = oneshot::channel();
-    let flight = PolledFlight::new(fly(call, deadline, reply, runtime.clone()), &runtime);
+    let flight = PolledFlight::new(fly(call, route, deadline, reply, runtime.clone()), &runtime);
     // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
     if !is_one_trip {
         flight.spawn();
     }
-    let mut asked = AwaitedJointCall { answer, flight, runtime };
-    let AwaitedJointCall { answer, flight, .. } = &mut asked;
-    match flight.drive(answer).await {
-        Ok((call, Ok(outcomes))) => {
-            Ok(Charged { call: Some((call, outcomes)), runtime: asked.runtime.clone() })
+    let undo = |(call, decided): Reply| {
+        if let Ok(outcomes) = decided {
+            call.undo(&outcomes, &runtime);
         }
-        Ok((call, Err(error))) => {
+    };
+    match Awaited::new(answer, Some(flight), undo).receive(&link, deadline).await {
+        Some(Ok((call, Ok(outcomes)))) => {
+            Ok(Charged { call: Some((call, outcomes)), runtime: runtime.clone() })
+        }
+        Some(Ok((call, Err(error)))) => {
             link.count_if_late(deadline);
             Err((Some(call), error))
         }
-        Err(_) => Err((None, no_runtime())),
+        Some(Err(_)) | None => Err((None, no_runtime())),
     }
 }
 
 async fn fly(
     mut call: JointCall,
+    route: Route,
     deadline: Nanos,
-    reply: oneshot::Sender<(JointCall, Result<Outcomes, RedisError>)>,
+    reply: oneshot::Sender<Reply>,
     runtime: Handle,
 ) {
-    let decided = call.make_trips(deadline).await;
+    let decided = call.make_trips(route, deadline).await;
     if let Err((call, Ok(outcomes))) = reply.send((call, decided)) {
         call.undo(&outcomes, &runtime);
     }
@@ -436,9 +437,8 @@ impl JointCall {
     }
 
     /// Makes the trips of the call.
-    async fn make_trips(&mut self, deadline: Nanos) -> Result<Outcomes, RedisError> {
+    async fn make_trips(&mut self, mut route: Route, deadline: Nanos) -> Result<Outcomes, RedisError> {
         let links = self.links().clone();
-        let mut route = self.route();
         loop {
             if route.link.now() >= deadline {
                 return Err(route.link.deadline_error());
@@ -684,17 +684,6 @@ impl Drop for Charged {
 impl Drop for Undecided {
     fn drop(&mut self) {
         self.0.iter().for_each(|calls| calls.add(CallOutcome::Cancelled));
-    }
-}
-
-impl Drop for AwaitedJointCall {
-    fn drop(&mut self) {
-        // If no result was sent yet, the trip detects from now on that the call was dropped.
-        self.answer.close();
-        if let Ok((call, Ok(outcomes))) = self.answer.try_recv() {
-            call.undo(&outcomes, &self.runtime);
-        }
-        self.flight.abandon();
     }
 }
 

@@ -105,6 +105,7 @@ mod calls;
 mod client;
 mod connection;
 mod error;
+mod flight;
 pub mod guide;
 #[cfg(any(test, feature = "test-util"))]
 mod in_process;

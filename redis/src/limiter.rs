@@ -82,13 +82,22 @@ pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
 }
 
 /// The part of a limiter that its clones share.
-struct Shared<A: StoredAlgorithm> {
+#[expect(missing_debug_implementations, reason = "users cannot name this type")]
+pub struct Shared<A: StoredAlgorithm> {
     links: Links,
     trips: Arc<Trips<A>>,
     name: Registered,
     calls: Arc<Calls>,
     queues: WaitQueues,
     fallback: Option<RateLimiter<A>>,
+}
+
+/// A call of a limiter, and the plan that decides it.
+struct LimiterCall<'a, A: StoredAlgorithm> {
+    shared: &'a Shared<A>,
+    plan: &'a Arc<Plan<A>>,
+    key: &'a Arc<str>,
+    request: &'a Request<A>,
 }
 
 /// A guard that gives back the charge of a call if the call is dropped while it sleeps.
@@ -257,7 +266,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         let (shared, key) = (Arc::clone(&self.shared), self.key(key));
         RedisReply::new(async move {
             shared.trips.forget(&key);
-            let changed = shared.trips.ask(&key, Operation::new(action, cost, None)).await.map(|_| ());
+            let plan = shared.trips.plan();
+            let changed = shared.trips.ask(&plan, &key, Operation::new(action, cost, None)).await.map(|_| ());
             let Some(local) = &shared.fallback else { return changed };
             match action {
                 Action::Reset => local.reset(&*key),
@@ -274,127 +284,137 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
 /// progress.
 impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
     type Algorithm = A;
+    type Shared = Shared<A>;
 
-    fn calls(&self) -> &Calls {
-        &self.shared.calls
+    fn shared(&self) -> &Arc<Shared<A>> {
+        &self.shared
     }
 
-    fn decide<T: 'static>(
-        self,
+    fn calls(shared: &Shared<A>) -> &Calls {
+        &shared.calls
+    }
+
+    async fn decide(
+        shared: &Arc<Shared<A>>,
+        key: &Arc<str>,
+        request: &Request<A>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        let plan = &shared.trips.plan();
+        let called = LimiterCall { shared, plan, key, request };
+        match called.denial_without_trip() {
+            Some(denial) => Ok(denied(plan, denial)),
+            None => called.decide(call).await,
+        }
+    }
+
+    async fn look(
+        shared: Arc<Shared<A>>,
         key: Arc<str>,
         request: Request<A>,
-        then: fn(Decided) -> T,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
-        let shared = self.shared;
-        async move {
-            let plan = shared.trips.plan();
-            let mut call = shared.calls.begin(request.is_in_shadow());
-            let decided = match shared.denial_of_closed(&plan, &request) {
-                Some(denial) => Ok(denied(&plan, denial)),
-                None => shared.decide(&plan, &key, &request, &mut call).await,
-            };
-            call.end(decided).map(then)
-        }
-    }
-
-    async fn look(self, key: Arc<str>, request: Request<A>) -> Result<Decision, RedisError> {
-        let (shared, plan) = (&self.shared, self.shared.trips.plan());
-        if let Some(denial) = shared.denial_of_closed(&plan, &request) {
+    ) -> Result<Decision, RedisError> {
+        let plan = &shared.trips.plan();
+        let called = LimiterCall { shared: &shared, plan, key: &key, request: &request };
+        if let Some(denial) = called.denial_of_closed() {
             return Ok(denial);
         }
-        match (shared.peek(&key, &request).await, &shared.fallback) {
+        match (called.peek().await, &shared.fallback) {
             (Err(_), Some(local)) => Ok(local.peek_attempt(&*key, request.attempt(&plan.algorithm))),
             (peeked, _) => Ok(*peeked?.decision()),
         }
     }
 }
 
-impl<A: StoredAlgorithm> Shared<A> {
+impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
-    fn reservation(&self, key: &Arc<str>, request: &Request<A>, charged_at: Nanos) -> Reservation {
+    fn reservation(&self, charged_at: Nanos) -> Reservation {
         let Ok(runtime) = Handle::try_current() else { return Reservation::default() };
-        if !request.settles() {
+        if !self.request.settles() {
             return Reservation::default();
         }
-        let (trips, key) = (Arc::clone(&self.trips), Arc::clone(key));
-        let operation = operation(request, Action::Check);
+        let (trips, key) = (Arc::clone(&self.shared.trips), Arc::clone(self.key));
+        let operation = operation(self.request, Action::Check);
         Reservation::on_settle(move |actual| {
             trips.tell(&key, operation.settled(charged_at, actual)?, &runtime);
             None
         })
     }
 
-    /// Returns the denial of a call if the limiter was closed.
-    fn denial_of_closed(&self, plan: &Plan<A>, request: &Request<A>) -> Option<Decision> {
-        self.calls.denial(request.algorithm(&plan.algorithm), request.cost())
+    /// Returns the algorithm that decides the call.
+    fn algorithm(&self) -> &A {
+        self.request.algorithm(&self.plan.algorithm)
+    }
+
+    /// Returns the denial of the call if the limiter was closed.
+    fn denial_of_closed(&self) -> Option<Decision> {
+        self.shared.calls.denial(self.algorithm(), self.request.cost())
     }
 
     /// Returns the denial of a call that does not wait, if this process remembers a state that denies the call.
-    fn known_denial(&self, plan: &Arc<Plan<A>>, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
+    fn known_denial(&self) -> Option<Decision> {
         // The settlement of another call may return units at any time. So calls with settlement are always sent, even
         // if a denial is remembered.
-        if request.settles() {
+        if self.request.settles() {
             return None;
         }
-        self.trips.known_denial(plan, key, &operation(request, Action::Check))
+        self.shared.trips.known_denial(self.plan, self.key, &operation(self.request, Action::Check))
     }
 
-    /// Decides a call, by the fallback if Redis fails.
-    async fn decide(
-        &self,
-        plan: &Arc<Plan<A>>,
-        key: &Arc<str>,
-        request: &Request<A>,
-        call: &mut CountedCall<'_>,
-    ) -> Result<Decided, RedisError> {
+    /// Returns the denial of the call if it needs no trip: if the limiter was closed, or if the call does not wait and
+    /// its denial is known.
+    fn denial_without_trip(&self) -> Option<Decision> {
+        let may_wait = self.request.may_wait(&self.plan.algorithm);
+        self.denial_of_closed().or_else(|| if may_wait { None } else { self.known_denial() })
+    }
+
+    /// Decides a call that needs a trip, by the fallback if Redis fails.
+    async fn decide(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
-        let decided = match request.may_wait(&plan.algorithm) && request.cost() > 0 {
+        let decided = match self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0 {
             // This future and that of the fallback are large, and most calls need neither.
-            true => Box::pin(self.wait(plan, key, request, call)).await,
-            false => self.check(key, request).await,
+            true => Box::pin(self.wait(counted)).await,
+            false => self.send().await,
         };
-        match (&decided, &self.fallback) {
-            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, plan, key, request, call)).await),
+        match (&decided, &self.shared.fallback) {
+            (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
             _ => decided,
         }
     }
 
-    /// Decides a call that does not wait.
-    async fn check(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decided, RedisError> {
-        let plan = self.trips.plan();
-        if let Some(denial) = self.known_denial(&plan, key, request) {
-            return Ok(denied(&plan, denial));
+    /// Decides a call that does not wait, and that may need no trip.
+    async fn check(&self) -> Result<Decided, RedisError> {
+        match self.known_denial() {
+            Some(denial) => Ok(denied(self.plan, denial)),
+            None => self.send().await,
         }
-        let (outcome, plan) = self.trips.ask(key, operation(request, Action::Check)).await?;
+    }
+
+    /// Decides a call that does not wait, by a trip.
+    async fn send(&self) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, Action::Check);
+        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation).await?;
         let reservation = match outcome.decision().is_allowed() {
-            true => self.reservation(key, request, outcome.charged_at()),
+            true => self.reservation(outcome.charged_at()),
             false => Reservation::default(),
         };
         Ok(decided(&plan, outcome.decision(), reservation))
     }
 
     /// Decides a call that may wait.
-    async fn wait(
-        &self,
-        plan: &Arc<Plan<A>>,
-        key: &Arc<str>,
-        request: &Request<A>,
-        call: &mut CountedCall<'_>,
-    ) -> Result<Decided, RedisError> {
-        match operation(request, Action::Check).reserving(plan, request.max_wait()) {
-            Some(reserving) => self.sleep_until_given_time(key, request, reserving, call).await,
-            None => self.queue(plan, key, request, call).await,
+    async fn wait(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
+        match operation(self.request, Action::Check).reserving(self.plan, self.request.max_wait()) {
+            Some(reserving) => self.sleep_until_given_time(reserving, counted).await,
+            None => self.queue(counted).await,
         }
     }
 
     async fn sleep_until_given_time(
         &self,
-        key: &Arc<str>,
-        request: &Request<A>,
         reserving: Operation<A>,
-        call: &mut CountedCall<'_>,
+        counted: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
-        let (outcome, plan) = self.trips.ask(key, reserving.clone()).await?;
+        let Self { shared, key, request, .. } = *self;
+        let (outcome, plan) = shared.trips.ask(self.plan, key, reserving.clone()).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
             return Ok(denied(&plan, decision));
@@ -402,47 +422,39 @@ impl<A: StoredAlgorithm> Shared<A> {
         let delay = Nanos::from(decision.delay()).0;
         if delay > 0 {
             let (give_back, runtime) = (reserving.undone(&outcome), Handle::try_current().ok());
-            let mut sleeper = Sleeper { trips: &self.trips, key, give_back, runtime };
-            let link = self.links.any();
-            call.wait();
-            if call.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
+            let mut sleeper = Sleeper { trips: &shared.trips, key, give_back, runtime };
+            let link = shared.links.any();
+            counted.wait();
+            if counted.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
                 return Ok(denied(&plan, closed(request.algorithm(&plan.algorithm))));
             }
             sleeper.give_back = None;
         }
-        Ok(decided(&plan, decision, self.reservation(key, request, outcome.charged_at())))
+        Ok(decided(&plan, decision, self.reservation(outcome.charged_at())))
     }
 
-    async fn queue(
-        &self,
-        plan: &Arc<Plan<A>>,
-        key: &Arc<str>,
-        request: &Request<A>,
-        call: &mut CountedCall<'_>,
-    ) -> Result<Decided, RedisError> {
-        let algorithm = request.algorithm(&plan.algorithm);
-        let Some(config) = algorithm.queue_config().filter(|config| config.places() > 0) else {
-            return self.check(key, request).await;
+    async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
+        let Self { shared, plan, key, request } = *self;
+        let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
+            return self.check().await;
         };
-        let waiting = self.queues.call(self.links.any(), key, &config, request.max_wait(), None);
-        let decided = waiting.until_decided(call, || self.check(key, request), || self.peek(key, request));
-        Ok(decided.await?.unwrap_or_else(|| denied(plan, closed(algorithm))))
+        let queued = shared.queues.call(shared.links.any(), key, &config, request.max_wait(), None);
+        // The algorithm may be replaced while the call waits.
+        let check = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.check().await };
+        let peek = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.peek().await };
+        let decided = queued.until_decided(counted, check, peek).await?;
+        Ok(decided.unwrap_or_else(|| denied(plan, closed(self.algorithm()))))
     }
 
-    async fn peek(&self, key: &Arc<str>, request: &Request<A>) -> Result<Decided, RedisError> {
-        let (outcome, plan) = self.trips.ask(key, operation(request, Action::Peek)).await?;
+    async fn peek(&self) -> Result<Decided, RedisError> {
+        let operation = operation(self.request, Action::Peek);
+        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation).await?;
         Ok(denied(&plan, outcome.decision()))
     }
 
     /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
-    async fn fall_back(
-        &self,
-        local: &RateLimiter<A>,
-        plan: &Plan<A>,
-        key: &Arc<str>,
-        request: &Request<A>,
-        call: &mut CountedCall<'_>,
-    ) -> Decided {
+    async fn fall_back(&self, local: &RateLimiter<A>, counted: &mut CountedCall<'_>) -> Decided {
+        let Self { plan, key, request, .. } = *self;
         let acquired = {
             let attempt = request.attempt(&plan.algorithm);
             match request.is_check() {
@@ -454,9 +466,9 @@ impl<A: StoredAlgorithm> Shared<A> {
             Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
             Acquired::Replaced(decided) => *decided,
             Acquired::Pending(wait) => {
-                call.wait();
-                match call.unless_closed(wait).await {
-                    None => denied(plan, closed(request.algorithm(&plan.algorithm))),
+                counted.wait();
+                match counted.unless_closed(wait).await {
+                    None => denied(plan, closed(self.algorithm())),
                     Some(Ok(waited)) => waited,
                     Some(Err(never)) => match never {},
                 }
@@ -507,12 +519,19 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A
     fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<RedisReply<Decided>> {
         let (shared, plan) = (&self.shared, self.shared.trips.plan());
         let (key, request) = (self.key(key), Request::of(&attempt));
-        let known = || match request.may_wait(&plan.algorithm) {
-            true => None,
-            false => shared.known_denial(&plan, &key, &request),
-        };
-        let Some(denial) = shared.denial_of_closed(&plan, &request).or_else(known) else {
-            return Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity)));
+        let called = LimiterCall { shared, plan: &plan, key: &key, request: &request };
+        let Some(denial) = called.denial_without_trip() else {
+            let shared = Arc::clone(shared);
+            return Acquired::Pending(RedisReply::new(async move {
+                let called = LimiterCall { shared: &shared, plan: &plan, key: &key, request: &request };
+                let mut call = shared.calls.begin(request.is_in_shadow());
+                // The limiter may have been closed before the first poll.
+                let decided = match called.denial_of_closed() {
+                    Some(denial) => Ok(denied(&plan, denial)),
+                    None => called.decide(&mut call).await,
+                };
+                call.end(decided)
+            }));
         };
         shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
         match attempt.knows(&plan.info()) {
@@ -557,6 +576,13 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
     }
 }
 
+impl<A: StoredAlgorithm> Part<A> {
+    fn call(&self) -> LimiterCall<'_, A> {
+        let Self { shared, plan, key, request, .. } = self;
+        LimiterCall { shared, plan, key, request }
+    }
+}
+
 impl<A: StoredAlgorithm> Member for Part<A> {
     fn links(&self) -> &Links {
         &self.shared.links
@@ -592,13 +618,11 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn known_denial(&self) -> Option<Decision> {
         let is_asked = self.request.is_in_shadow() || self.may_wait;
-        let known =
-            || if is_asked { None } else { self.shared.known_denial(&self.plan, &self.key, &self.request) };
-        self.closed_denial().or_else(known)
+        self.closed_denial().or_else(|| if is_asked { None } else { self.call().known_denial() })
     }
 
     fn closed_denial(&self) -> Option<Decision> {
-        self.shared.denial_of_closed(&self.plan, &self.request)
+        self.call().denial_of_closed()
     }
 
     fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)> {
@@ -640,7 +664,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     }
 
     fn reservation(&self, charged_at: Nanos) -> Reservation {
-        self.shared.reservation(&self.key, &self.request, charged_at)
+        self.call().reservation(charged_at)
     }
 
     fn info(&self) -> Arc<AlgorithmInfo> {
@@ -684,7 +708,8 @@ impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
         key: &str,
         attempt: Attempt<'_, A>,
     ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let decided = self.clone().decide(self.key(key), Request::of(&attempt).never_waiting(), identity);
+        let (shared, request) = (Arc::clone(&self.shared), Request::of(&attempt).never_waiting());
+        let decided = Self::count(shared, self.key(key), request, identity);
         async { Ok(*decided.await?.decision()) }
     }
 
@@ -693,7 +718,7 @@ impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
         key: &str,
         attempt: Attempt<'_, A>,
     ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let decided = self.clone().look(self.key(key), Request::of(&attempt));
+        let decided = Self::look(Arc::clone(&self.shared), self.key(key), Request::of(&attempt));
         async { Ok(decided.await?) }
     }
 

@@ -158,6 +158,15 @@ impl Links {
         Route { link, is_asking: false, redirects: 0 }
     }
 
+    /// Begins a call for a key. Returns the caller's runtime, the route to the server, and the deadline of the call.
+    /// Returns an error if there is no runtime, or if the circuit breaker is open.
+    pub(super) fn begin(&self, key: &str) -> Result<(Handle, Route, Nanos), RedisError> {
+        let (runtime, route) = (RedisError::current_runtime()?, self.route(key));
+        route.link.admit(route.link.now())?;
+        let deadline = route.link.deadline();
+        Ok((runtime, route, deadline))
+    }
+
     /// Makes an attempt on `route`. The attempt ends at `deadline`. `trip` yields `None` if the server has changed
     /// nothing, because the deadline of a call had passed by the server's clock. `trip` is pinned by the caller: an
     /// asynchronous function that takes a future and passes it on needs room for the future twice.

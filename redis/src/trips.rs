@@ -6,23 +6,21 @@
 //! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes
 //! no trips.
 
-use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
 use std::mem;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use dashmap::{DashMap, Entry};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::RecvError;
 
 use super::error::RedisError;
-use super::link::{Answer, Link, Route, Swap};
+use super::flight::{Awaited, PolledFlight};
+use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::names::Registered;
 use super::states::{Operation, Outcome, Plan, States};
@@ -48,24 +46,6 @@ pub(super) struct Trips<A: StoredAlgorithm> {
     flights: DashMap<Arc<str>, Waiting<A>>,
     flights_begun: AtomicU64,
     denials: Denials<A>,
-}
-
-/// A [`Flight`] that is polled by the call that began it. The only call for a key then needs no task, if one trip
-/// decides the call. The flight moves to a task when a second call arrives, or when the first call has its result or is
-/// dropped. So no call for a key depends on another call being polled.
-#[derive(Clone)]
-pub(super) struct PolledFlight(Arc<PolledState>);
-
-struct PolledState {
-    /// `None` if the flight has ended, or has moved to a task.
-    flight: Mutex<Option<Polled>>,
-    runtime: Handle,
-}
-
-struct Polled {
-    flight: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The waker of the call that polls the flight, once that call was polled.
-    waker: Option<Waker>,
 }
 
 /// The calls that wait for the next trip of a key.
@@ -96,20 +76,11 @@ struct Pending<A> {
     reply: Option<oneshot::Sender<Reply<A>>>,
 }
 
+/// The route and the plan of a trip.
+type Prepared<A> = (Route, Arc<Plan<A>>);
+
 /// The reply to a call: its outcome, and the plan by which it was decided.
 type Reply<A> = Result<(Outcome, Arc<Plan<A>>), RedisError>;
-
-/// A call that awaits its result. If the call is dropped after its flight has sent the result, but before the call has
-/// received the result, the charge of the call is undone.
-struct Asked<'a, A: StoredAlgorithm> {
-    trips: &'a Arc<Trips<A>>,
-    key: &'a Arc<str>,
-    operation: Operation<A>,
-    answer: oneshot::Receiver<Reply<A>>,
-    /// The flight of the call, if the call has begun one.
-    flight: Option<PolledFlight>,
-    runtime: &'a Handle,
-}
 
 /// The value of a key, as a trip has found it.
 struct Found {
@@ -213,27 +184,32 @@ impl<A: StoredAlgorithm> Trips<A> {
         self.denials.forget(key);
     }
 
-    /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided. Returns an error
-    /// if there is no outcome by the deadline.
-    pub(super) async fn ask(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>) -> Reply<A> {
-        let runtime = RedisError::current_runtime()?;
-        let link = &*self.links.route(key).link;
-        link.admit(link.now())?;
-        let deadline = link.deadline();
+    /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided: `plan`, unless
+    /// the operation waits for another trip of its key. Returns an error if there is no outcome by the deadline.
+    pub(super) async fn ask(
+        self: &Arc<Self>,
+        plan: &Arc<Plan<A>>,
+        key: &Arc<str>,
+        operation: Operation<A>,
+    ) -> Reply<A> {
+        let (runtime, route, deadline) = self.links.begin(key)?;
+        let link = Arc::clone(&route.link);
         let (reply, answer) = oneshot::channel();
-        let pending = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
+        let call = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
+        let is_one_trip = plan.script(iter::once(&operation)).is_some();
+        let mut flight = self.send_polled(key, call, Some((route, Arc::clone(plan))), &runtime);
         // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
-        let is_one_trip = self.plan().script(iter::once(&operation)).is_some();
-        let flight = match is_one_trip {
-            true => self.send_polled(key, pending, &runtime),
-            false => {
-                self.send(key, pending, &runtime);
-                None
+        if !is_one_trip && let Some(flight) = flight.take() {
+            flight.spawn();
+        }
+        let undo = |reply: Reply<A>| {
+            if let Ok((outcome, _)) = reply
+                && let Some(undo) = operation.clone().undone(&outcome)
+            {
+                self.tell(key, undo, &runtime);
             }
         };
-        let mut asked = Asked { trips: self, key, operation, answer, flight, runtime: &runtime };
-        let received = asked.answer(link, deadline).await;
-        link.result_of(deadline, received, &mut asked.answer)
+        Awaited::new(answer, flight, undo).result(&link, deadline).await
     }
 
     /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within
@@ -245,24 +221,25 @@ impl<A: StoredAlgorithm> Trips<A> {
 
     /// Adds a call to the next trip of its key, which a task makes.
     fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
-        if let Some(flight) = self.send_polled(key, call, runtime) {
+        if let Some(flight) = self.send_polled(key, call, None, runtime) {
             flight.spawn();
         }
     }
 
     /// Adds a call to the next trip of its key. If no trip is under way, returns a new flight, which makes the trip.
-    /// The caller must poll or spawn that flight.
+    /// The caller must poll or spawn that flight. `prepared` is for this trip, if it is known already.
     fn send_polled(
         self: &Arc<Self>,
         key: &Arc<str>,
         call: Pending<A>,
+        prepared: Option<Prepared<A>>,
         runtime: &Handle,
     ) -> Option<PolledFlight> {
         let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
         let ends = call.deadline;
-        let flight = |batch| {
+        let flight = |batch, prepared| {
             let flight = Flight { trips: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
-            PolledFlight::new(flight.run(batch), runtime)
+            PolledFlight::new(flight.run(batch, prepared), runtime)
         };
         let present = match self.flights.entry(Arc::clone(key)) {
             Entry::Occupied(mut waiting) => {
@@ -274,12 +251,12 @@ impl<A: StoredAlgorithm> Trips<A> {
                 if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
                     // The runtime of the present flight is not driven, so a new flight takes over.
                     waiting.flight = number;
-                    waiting.present = flight(waiting.take_batch(Vec::new()));
+                    waiting.present = flight(waiting.take_batch(Vec::new()), None);
                 }
                 waiting.present.clone()
             }
             Entry::Vacant(place) => {
-                let present = flight(vec![call]);
+                let present = flight(vec![call], prepared);
                 let calls = Vec::new();
                 drop(place.insert(Waiting { flight: number, ends, calls, present: present.clone() }));
                 return Some(present);
@@ -306,32 +283,6 @@ impl<A> Pending<A> {
     }
 }
 
-impl<A: StoredAlgorithm> Asked<'_, A> {
-    /// Returns the result, or `None` if no result was sent before the deadline. A flight that the call has begun ends
-    /// by itself at the deadline.
-    async fn answer(&mut self, link: &Link, deadline: Nanos) -> Option<Result<Reply<A>, RecvError>> {
-        let Self { flight: Some(flight), answer, .. } = self else {
-            return link.until(deadline, &mut self.answer).await;
-        };
-        Some(flight.drive(answer).await)
-    }
-}
-
-impl<A: StoredAlgorithm> Drop for Asked<'_, A> {
-    fn drop(&mut self) {
-        // If no result was sent yet, the trip detects from now on that the call was dropped.
-        self.answer.close();
-        if let Ok(Ok((outcome, _))) = self.answer.try_recv()
-            && let Some(undo) = self.operation.clone().undone(&outcome)
-        {
-            self.trips.tell(self.key, undo, self.runtime);
-        }
-        if let Some(flight) = &self.flight {
-            flight.abandon();
-        }
-    }
-}
-
 impl<A> Waiting<A> {
     /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest.
     fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
@@ -342,73 +293,13 @@ impl<A> Waiting<A> {
     }
 }
 
-impl PolledFlight {
-    pub(super) fn new(flight: impl Future<Output = ()> + Send + 'static, runtime: &Handle) -> Self {
-        let polled = Polled { flight: Box::pin(flight), waker: None };
-        Self(Arc::new(PolledState { flight: Mutex::new(Some(polled)), runtime: runtime.clone() }))
-    }
-
-    /// Waits for the answer of the flight, and polls the flight meanwhile, unless the flight is in a task.
-    pub(super) async fn drive<T>(&self, answer: &mut oneshot::Receiver<T>) -> Result<T, RecvError> {
-        poll_fn(|cx| {
-            // While this call polls the flight, it does not register for the answer. Otherwise the answer, which is
-            // sent while the call is polled, would wake the call once more.
-            if self.poll(cx).is_pending() && answer.is_empty() {
-                return Poll::Pending;
-            }
-            Pin::new(&mut *answer).poll(cx)
-        })
-        .await
-    }
-
-    /// Polls the flight. The result is ready if the flight has ended, or is in a task.
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        // The caller may be polled outside a runtime.
-        let _entered = self.0.runtime.enter();
-        let mut state = self.lock();
-        // If the flight panics, it is not put back.
-        let Some(mut polled) = state.take() else { return Poll::Ready(()) };
-        if polled.flight.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(());
-        }
-        match &mut polled.waker {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => polled.waker = Some(cx.waker().clone()),
-        }
-        *state = Some(polled);
-        Poll::Pending
-    }
-
-    /// Moves the flight to a task, and wakes the call that has polled it, so that this call registers for its answer.
-    /// If the runtime has ended, the runtime drops the task at once, and the flight with the task.
-    pub(super) fn spawn(&self) {
-        self.move_to_task(Waker::wake);
-    }
-
-    /// Moves the flight to a task, like [`spawn`](Self::spawn), because the call that polls it is dropped. Wakes
-    /// nothing.
-    pub(super) fn abandon(&self) {
-        self.move_to_task(drop);
-    }
-
-    fn move_to_task(&self, consume: fn(Waker)) {
-        let polled = self.lock().take();
-        if let Some(Polled { flight, waker }) = polled {
-            // The call is woken first, so that it is woken even if `spawn` panics.
-            waker.into_iter().for_each(consume);
-            self.0.runtime.spawn(flight);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Polled>> {
-        self.0.flight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<A: StoredAlgorithm> Flight<A> {
-    async fn run(mut self, mut batch: Vec<Pending<A>>) {
+    /// Makes the trips. `prepared` is for the first trip, if it is known already.
+    async fn run(mut self, mut batch: Vec<Pending<A>>, mut prepared: Option<Prepared<A>>) {
         loop {
-            let undone = self.trip(batch).await;
+            let (route, plan) =
+                prepared.take().unwrap_or_else(|| (self.trips.links.route(&self.key), self.trips.plan()));
+            let undone = self.trip(batch, route, &plan).await;
             batch = match self.next(undone) {
                 Some(next) => next,
                 None => return,
@@ -444,9 +335,12 @@ impl<A: StoredAlgorithm> Flight<A> {
 
     /// Decides the calls of one trip. Returns the operations that undo the charges of calls that were dropped during
     /// the trip.
-    async fn trip(&self, mut batch: Vec<Pending<A>>) -> Vec<Operation<A>> {
-        let trips = &*self.trips;
-        let mut route = trips.links.route(&self.key);
+    async fn trip(
+        &self,
+        mut batch: Vec<Pending<A>>,
+        mut route: Route,
+        plan: &Arc<Plan<A>>,
+    ) -> Vec<Operation<A>> {
         loop {
             let link = &*route.link;
             let now = link.now();
@@ -460,13 +354,12 @@ impl<A: StoredAlgorithm> Flight<A> {
             else {
                 return Vec::new();
             };
-            let plan = trips.plan();
             let attempted = {
-                let decided = pin!(self.decide_batch(&route, &plan, &batch, first));
-                trips.links.attempt(&route, last, decided).await
+                let decided = pin!(self.decide_batch(&route, plan, &batch, first));
+                self.trips.links.attempt(&route, last, decided).await
             };
             match attempted {
-                Attempted::Over(outcomes) => return self.answer(&plan, batch, outcomes),
+                Attempted::Over(outcomes) => return self.answer(plan, batch, outcomes),
                 Attempted::Again(next) => route = next,
             }
         }

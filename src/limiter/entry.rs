@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
 use super::options::{OnClose, StoreConfig};
-use super::queue::{Arrival, Enqueued, Fate, Judged, PollTurn, Preview, Queue, QueueView};
+use super::queue::{Arrival, Enqueued, Fate, Judged, KeyQueue, PollTurn, Preview, Queue};
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -68,17 +68,10 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
-        match self.has_queue() {
-            true => self.check_queued(now, cost),
-            false => self.algorithm().check(self.state, now, cost),
+        match self.with_queue(now, |queue| queue.check(now, cost)) {
+            Some(decision) => decision,
+            None => self.algorithm().check(self.state, now, cost),
         }
-    }
-
-    /// Like [`check`](KeyEntry::check), for a key with a queue.
-    #[cold]
-    fn check_queued(&mut self, now: Nanos, cost: u64) -> Decision {
-        let algorithm = self.algorithm();
-        self.with_queue(now, |queue, base, state, _| queue.check(base, algorithm, state, now, cost))
     }
 
     /// Returns a decision that tells whether [`check`](KeyEntry::check) would admit a call now. Charges nothing, and
@@ -87,11 +80,10 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return decision;
         }
-        let (base, algorithm) = (self.base, self.algorithm());
-        let Some(queue) = self.queues.and_then(|queues| queues.get_mut(&self.key)) else {
-            return algorithm.peek(self.state, now, cost);
-        };
-        queue.peek(base, algorithm, self.state.clone(), now, cost)
+        match self.change_queue(|queue| queue.peek(now, cost)) {
+            Some(decision) => decision,
+            None => self.algorithm().peek(self.state, now, cost),
+        }
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
@@ -101,18 +93,16 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if let Some(decision) = self.closed_decision(now, cost) {
             return Enqueued::Decided(decision);
         }
-        let (tier, algorithm) = (self.tier, self.algorithm());
-        let Some(config) = algorithm.queue_config() else {
+        let algorithm = self.algorithm();
+        let Some(queue) = algorithm.queue_config() else {
             return Enqueued::Decided(algorithm.check(self.state, now, cost));
         };
-        let behind = self.behind_waiters(now, |queue, base, state, wake| {
-            queue.try_enqueue(base, tier, state, arrival, wake)
-        });
-        if let Some(entered) = behind {
-            return entered;
+        if let Some(enqueued) = self.with_queue(now, |queue| queue.try_enqueue(arrival)) {
+            return enqueued;
         }
         let arrival = self.arrival(arrival);
-        match QueueView::empty(algorithm, config, self.state, self.config.waiting()).try_admit(arrival) {
+        match KeyQueue::without_queue(algorithm, queue, self.state, self.config.waiting()).try_admit(arrival)
+        {
             Fate::Decided(decision) => Enqueued::Decided(decision),
             Fate::Waits(judged) => self.enqueue(judged),
         }
@@ -129,8 +119,9 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     pub(super) fn enqueue(&mut self, judged: Judged) -> Enqueued {
         let Self { key, base, tier, state, config, queues, wake, .. } = self;
         let Some(queues) = queues else { unreachable!("without a place, no call waits") };
-        let queue = queues.entry(*key).or_insert_with(|| Queue::new(config.waiting().clone()));
-        let enqueued = queue.enqueue_first(base, *tier, state, judged, wake);
+        let queue = queues.entry(*key).or_default();
+        let enqueued =
+            KeyQueue::new(*base, *tier, state, queue, config.waiting(), wake).enqueue_first(judged);
         if queue.len() == 0 {
             queues.remove(key);
         }
@@ -148,13 +139,11 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         let Some(config) = algorithm.queue_config() else {
             return Preview::of(algorithm.peek(self.state, now, cost));
         };
-        let behind =
-            self.behind_waiters(now, |queue, base, state, _| queue.preview(base, algorithm, state, arrival));
-        if let Some(preview) = behind {
+        if let Some(preview) = self.with_queue(now, |queue| queue.preview(arrival)) {
             return preview;
         }
         let arrival = self.arrival(arrival);
-        QueueView::empty(algorithm, config, self.state, self.config.waiting()).preview(arrival)
+        KeyQueue::without_queue(algorithm, config, self.state, self.config.waiting()).preview(arrival)
     }
 
     /// Returns whether the algorithm of the call queues the requests of a layer.
@@ -197,8 +186,12 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         waker: &Waker,
     ) -> (PollTurn, Option<Waker>) {
         let current = self.info;
-        let (mut turn, spare) =
-            self.with_queue(now, |queue, base, state, _| queue.ask(base, state, now, ticket, waker));
+        let asked = self.with_queue(now, |queue| queue.ask(now, ticket, waker)).flatten();
+        let Some((mut turn, spare)) = asked else {
+            unreachable!(
+                "a call stays in its queue until it is ready, and a key with a queue is never evicted"
+            )
+        };
         if let PollTurn::Ready(_, _, info) = &mut turn {
             let generation = info.as_ref().unwrap_or(current).generation();
             if known == 0 || known == generation {
@@ -212,7 +205,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
     pub(super) fn abandon(mut self, now: Nanos, ticket: u64) -> Option<Waker> {
-        self.with_queue(now, |queue, base, state, wake| queue.cancel(base, state, now, ticket, wake))
+        self.with_queue(now, |queue| queue.cancel(now, ticket)).flatten()
     }
 
     pub(super) fn refund(mut self, now: Nanos, cost: u64) {
@@ -226,22 +219,18 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost, Some(charged_at)));
     }
 
-    /// Charges `cost` units, or all available units if these are fewer. Charges nothing if the key has a queue.
+    /// Charges `cost` units, or all available units if these are fewer. While calls wait for the key, no units are
+    /// available.
     fn charge_saturating(&mut self, now: Nanos, cost: u64) {
-        if !self.has_queue() {
-            let room = self.algorithm().peek(self.state, now, 0).remaining();
-            let _ = self.check(now, cost.min(room));
-        }
+        let room = self.check(now, 0).remaining();
+        let _ = self.check(now, cost.min(room));
     }
 
     fn refund_with(&mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
             return change(self.state);
         }
-        self.with_queue(now, |queue, _, state, _| {
-            queue.commit_release();
-            change(state);
-        });
+        self.with_queue(now, |queue| queue.change_state(change));
     }
 
     /// Returns whether a call that was just admitted can be settled. A call that needs a release gives back its units
@@ -302,22 +291,22 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
         let denial = Decision::closed(self.algorithm().policy().quota);
-        self.change_queue(|queue, _, _, wake| queue.close(now, denial, wake));
+        self.change_queue(|queue| queue.close(now, denial));
     }
 
     /// Releases all due waiters.
     pub(super) fn release(&mut self, now: Nanos) {
-        self.change_queue(|queue, base, state, wake| queue.release(base, state, now, wake));
+        self.change_queue(|queue| queue.release(now));
     }
 
     /// Releases due waiters before the algorithm is replaced. Records that the calls that have left the queue so far
     /// were decided by this algorithm.
     pub(super) fn release_before_replacement(mut self, now: Nanos) {
+        self.release(now);
         let info = self.info;
-        self.change_queue(|queue, base, state, wake| {
-            queue.release(base, state, now, wake);
+        if let Some(queue) = self.queue() {
             queue.record_algorithm(info);
-        });
+        }
     }
 
     /// Returns the info of the limiter's algorithm.
@@ -328,12 +317,14 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     /// Runs `change`, which resets the state or converts it to another algorithm. If the key has a queue, earlier
     /// releases then become final, and due waiters are released.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
-        // `with_queue` is not used here, because it would release waiters before the state is changed.
-        change(self.state);
-        if let Some(queue) = self.queue() {
-            queue.commit_release();
+        if !self.has_queue() {
+            return change(self.state);
         }
-        self.release(now);
+        // `with_queue` is not used here, because it would release waiters before the state is changed.
+        self.change_queue(|queue| {
+            queue.change_state(change);
+            queue.release(now);
+        });
     }
 
     #[inline]
@@ -345,53 +336,24 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.queues.as_mut()?.get_mut(&self.key)
     }
 
-    /// Runs `change` on the queue, between two releases of due waiters. The key must have a queue.
-    #[cold]
-    fn with_queue<R>(
-        &mut self,
-        now: Nanos,
-        change: impl FnOnce(&mut Queue<A>, &A, &mut A::State, &mut Vec<Waker>) -> R,
-    ) -> R {
-        let result = self.change_queue(|queue, base, state, wake| {
-            queue.release(base, state, now, wake);
-            let result = change(queue, base, state, wake);
-            queue.release(base, state, now, wake);
+    /// Runs `change` on the queue, between two releases of due waiters. Returns `None` if the key has no queue.
+    #[inline]
+    fn with_queue<R>(&mut self, now: Nanos, change: impl FnOnce(&mut KeyQueue<'_, A>) -> R) -> Option<R> {
+        self.change_queue(|queue| {
+            queue.release(now);
+            let result = change(queue);
+            queue.release(now);
             result
-        });
-        match result {
-            Some(result) => result,
-            None => unreachable!("a key with queued calls is never evicted, nor is its queue removed"),
-        }
-    }
-
-    /// Releases due waiters. If the key then still has a queue, runs `ask` on it, and releases due waiters again.
-    /// Returns `None` if the key has no queue, or had none left.
-    fn behind_waiters<R>(
-        &mut self,
-        now: Nanos,
-        ask: impl FnOnce(&mut Queue<A>, &A, &mut A::State, &mut Vec<Waker>) -> R,
-    ) -> Option<R> {
-        let asked = self.change_queue(|queue, base, state, wake| {
-            queue.release(base, state, now, wake);
-            if queue.len() == 0 {
-                return None;
-            }
-            let result = ask(queue, base, state, wake);
-            queue.release(base, state, now, wake);
-            Some(result)
-        });
-        asked.flatten()
+        })
     }
 
     /// Runs `change` on the queue, if the key has one, and removes the queue if it is empty then.
-    fn change_queue<R>(
-        &mut self,
-        change: impl FnOnce(&mut Queue<A>, &A, &mut A::State, &mut Vec<Waker>) -> R,
-    ) -> Option<R> {
-        let Self { key, base, state, queues, wake, .. } = self;
+    #[inline]
+    fn change_queue<R>(&mut self, change: impl FnOnce(&mut KeyQueue<'_, A>) -> R) -> Option<R> {
+        let Self { key, base, tier, state, config, queues, wake, .. } = self;
         let queues = queues.as_mut()?;
         let queue = queues.get_mut(key)?;
-        let result = change(queue, base, state, wake);
+        let result = change(&mut KeyQueue::new(base, *tier, state, queue, config.waiting(), wake));
         if queue.len() == 0 {
             queues.remove(key);
         }

@@ -13,7 +13,7 @@ use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{OnClose, OnFull, StoreConfig};
-use super::queue::{Enqueued, Fate, Judged, QueueView};
+use super::queue::{Enqueued, Fate, Judged, KeyQueue};
 use super::reservation::{Denied, Permit, Reservation};
 use super::shard::Shard;
 use super::table::Table;
@@ -592,7 +592,8 @@ impl<A: Algorithm> RateLimiter<A> {
         let decision = match queue.filter(|_| may_wait) {
             None => algorithm.check(existing.state, now, call.cost()),
             Some(queue) => {
-                let mut view = QueueView::empty(algorithm, queue, existing.state, table.config().waiting());
+                let waiting = table.config().waiting();
+                let mut view = KeyQueue::without_queue(algorithm, queue, existing.state, waiting);
                 match view.try_admit(call.arrival(now, may_wait)) {
                     Fate::Decided(decision) => decision,
                     Fate::Waits(judged) => {

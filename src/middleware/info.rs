@@ -86,6 +86,7 @@ impl PolicyInfo {
 
     /// Returns the names for the latest algorithm that has decided a request. Returns `None` if it is the first one, so
     /// that [`names`](Self::names) are those names.
+    #[inline]
     pub(super) fn replaced_names(&self) -> Option<Arc<PolicyNames>> {
         self.replaced.latest()
     }
@@ -296,11 +297,17 @@ impl ReplacedNames {
         Self { is_set: AtomicBool::new(false), names: SpinLock::new(None) }
     }
 
+    #[inline]
     fn latest(&self) -> Option<Arc<PolicyNames>> {
         match self.is_set.load(Ordering::Acquire) {
-            true => self.names.lock().clone(),
+            true => self.cloned(),
             false => None,
         }
+    }
+
+    #[inline(never)]
+    fn cloned(&self) -> Option<Arc<PolicyNames>> {
+        self.names.lock().clone()
     }
 
     /// Returns the names for `algorithm`. Makes them from the first names of the policy, unless they are known. The

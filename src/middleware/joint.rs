@@ -54,14 +54,14 @@ pub trait JointPolicy<Req>: PolicyCount {
         parts: &mut JointParts<'a, Self::Kind>,
     ) -> Result<(), KeyError>;
 
-    /// Appends the outcome of each policy to `outcomes`. An outcome is made from the decision of its policy. `known` are
-    /// the names for the algorithms that the policies knew.
+    /// Puts the outcome of each policy into its place in `outcomes`, which is empty. An outcome is made from the decision
+    /// of its policy. `known` are the names for the algorithms that the policies knew.
     fn finish(
         &self,
         infos: &[PolicyInfo],
         known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
-        outcomes: &mut JointOutcomes,
+        outcomes: &mut [Option<Outcome>],
     );
 
     /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
@@ -128,13 +128,14 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         infos: &[PolicyInfo],
         known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
-        outcomes: &mut JointOutcomes,
+        outcomes: &mut [Option<Outcome>],
     ) {
         let (infos, others) = infos.split_at(P::COUNT);
+        let (outcomes, others_outcomes) = outcomes.split_at_mut(P::COUNT);
         let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
         let (first, second) = decided.split_at_mut(P::COUNT);
         self.0.finish(infos, known, first, outcomes);
-        self.1.finish(others, others_known, second, outcomes);
+        self.1.finish(others, others_known, second, others_outcomes);
     }
 
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
@@ -161,7 +162,7 @@ impl<P, Q> And<P, Q> {
         request: &Req,
         mut decided: AllDecisions,
         asked: &Asked,
-        outcomes: &mut JointOutcomes,
+        outcomes: &mut [Option<Outcome>],
     ) -> Verdict
     where
         Self: JointPolicy<Req>,
@@ -198,12 +199,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         if let Err(error) = self.gather(infos, &known, request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
-        parts.iter().for_each(|_| outcomes.push(None));
+        (0..Self::COUNT).for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let outcome = outcomes[at].insert(Outcome::new(decision, false, Reservation::default()));
-            if let Some(Some(names)) = known.get(at) {
-                outcome.set_names(Arc::clone(names));
-            }
+            let names = known.get(at).and_then(Option::clone);
+            Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
         });
         let asked = |queued| {
             let is_limited = parts.iter().map(Option::is_some).collect();
@@ -219,11 +218,9 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
                 Progress::Ready(Ok(()))
             }
             JointOutcome::Ready(decided) => {
-                outcomes.clear();
                 Progress::Ready(self.verdict(infos, request, decided, &asked(Few::new()), outcomes))
             }
             JointOutcome::Pending(wait, queued) => {
-                outcomes.clear();
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
                 let asked = asked(queued);
                 let limited = infos.iter().zip(&asked.is_limited).filter(|(_, is_limited)| **is_limited);
@@ -240,12 +237,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         (waited, asked): (Result<AllDecisions, <P::Kind as JointKind>::Error>, Asked),
         outcomes: &mut JointOutcomes,
     ) -> Verdict {
+        outcomes.resize_with(Self::COUNT, || None);
         let decided = match waited {
             Ok(decided) => decided,
-            Err(error) => {
-                outcomes.resize_with(Self::COUNT, || None);
-                return Err(RejectReason::StoreError(error.into()));
-            }
+            Err(error) => return Err(RejectReason::StoreError(error.into())),
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
         for (info, one) in infos.iter().zip(&decided) {

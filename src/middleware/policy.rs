@@ -12,7 +12,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use super::info::PolicyInfo;
-use super::joint::{JointOutcomes, JointParts, JointPolicy, KnownNames};
+use super::joint::{JointParts, JointPolicy, KnownNames};
 use super::names::PolicyNames;
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
@@ -97,7 +97,8 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
             return Ok(None);
         }
         match self.key.extract(request) {
-            Ok(key) => Ok(key.map(StoreKey::Key)),
+            Ok(Some(key)) => Ok(Some(StoreKey::Key(key))),
+            Ok(None) => Ok(None),
             Err(error) => info.without_key(error),
         }
     }
@@ -118,49 +119,22 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         C: RequestOptions<Req, K::Key, A>,
         L: LimiterFor<StoreKey<K::Key>>,
     {
-        let options = self.options.options(request, key.key());
+        // The names are read before the options: across the reading of an atomic, the compiler would keep the options in
+        // memory, which takes 50 instructions more.
+        let names = info.replaced_names();
+        let known = names.as_deref().map_or(info.generation(), |names| names.algorithm().generation());
         let in_shadow = info.is_in_shadow();
+        let options = self.options.options(request, key.key());
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        if info.is_replaced() {
-            return self.decide_replaced(info, key, options, max_wait, outcome);
-        }
-        match self.limiter.acquire(key, options.attempt(in_shadow, info.generation(), max_wait)) {
-            Acquired::Ready(decision, reservation) => {
-                info.calls().add_decision(&decision, in_shadow);
-                let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation));
-                decided.set_tier(options.algorithm());
-                Progress::Ready(verdict(info, decided))
-            }
-            acquired => self.decide_otherwise(info, options, acquired, None, outcome),
-        }
-    }
-
-    /// Like [`decide_alone`](Self::decide_alone), once the algorithm of the limiter was replaced.
-    // A decision at once is completed here, as in `decide_alone`. By `decide_otherwise`, it would cost 85 instructions
-    // more.
-    #[inline(never)]
-    fn decide_replaced<Key>(
-        &self,
-        info: &PolicyInfo,
-        key: &StoreKey<Key>,
-        options: Options<A>,
-        max_wait: Option<Duration>,
-        outcome: &mut Option<Outcome>,
-    ) -> Progress<PolicyWait<L::Wait, A>>
-    where
-        L: LimiterFor<StoreKey<Key>>,
-    {
-        let in_shadow = info.is_in_shadow();
-        let names = info.replaced_names();
-        let known = names.as_deref().unwrap_or(info.names()).algorithm().generation();
         match self.limiter.acquire(key, options.attempt(in_shadow, known, max_wait)) {
             Acquired::Ready(decision, reservation) => {
                 info.calls().add_decision(&decision, in_shadow);
-                let decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
-                let decided = outcome.insert(decided);
+                let mut decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
                 decided.set_tier(options.algorithm());
-                Progress::Ready(verdict(info, decided))
+                let verdict = verdict(info, &decided);
+                decided.put(outcome);
+                Progress::Ready(verdict)
             }
             acquired => self.decide_otherwise(info, options, acquired, names, outcome),
         }
@@ -320,22 +294,21 @@ where
         infos: &[PolicyInfo],
         known: KnownNames<'_>,
         decided: &mut [Option<JointDecided>],
-        outcomes: &mut JointOutcomes,
+        outcomes: &mut [Option<Outcome>],
     ) {
         let info = &infos[0];
-        outcomes.push(decided[0].take().map(
-            |JointDecided { decided, algorithm: tier, borrowed, is_shadow }| {
-                let (decision, reservation, algorithm) = decided.into_parts();
-                let names = match algorithm {
-                    Some(algorithm) => info.names_for(&algorithm),
-                    None => first_known(known).cloned(),
-                };
-                let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
-                outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
-                outcome.set_borrowed(borrowed);
-                outcome
-            },
-        ));
+        let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided[0].take() else {
+            return;
+        };
+        let (decision, reservation, algorithm) = decided.into_parts();
+        let names = match algorithm {
+            Some(algorithm) => info.names_for(&algorithm),
+            None => first_known(known).cloned(),
+        };
+        let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
+        outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
+        outcome.set_borrowed(borrowed);
+        outcome.put(&mut outcomes[0]);
     }
 
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {

@@ -76,7 +76,8 @@ where
                 let started = shared.admit(&mut request, &outcomes);
                 let shared = Arc::clone(shared);
                 let response = self.inner.call(request);
-                ResponseFuture::calling(response, Admitted { outcomes, started }, shared)
+                let admitted = Admitted { outcomes, started };
+                ResponseFuture { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
             }
             Progress::Ready(Err(rejected)) => ResponseFuture::rejected(rejected, &outcomes, request, shared),
             Progress::Pending(wait) => {
@@ -84,7 +85,8 @@ where
                 // the next call.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ResponseFuture::waiting(wait, ready, request, shared)
+                let held = Box::pin(WaitingCall { wait, call: Some((ready, request)) });
+                ResponseFuture { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
             }
         }
     }
@@ -167,16 +169,6 @@ where
     P: PolicySet<Req>,
     R: Responder<Req, Svc::Response, Svc::Error>,
 {
-    /// Creates the future of a call that was passed to the inner service.
-    #[inline(always)]
-    fn calling(
-        response: Svc::Future,
-        admitted: Admitted<P::Outcomes>,
-        shared: Arc<SharedPart<P, R>>,
-    ) -> Self {
-        Self { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
-    }
-
     /// Creates the future of a call that was rejected.
     #[inline(always)]
     fn rejected(
@@ -189,13 +181,6 @@ where
         let drain = shared.responder.drain(request);
         let shared = drain.is_some().then(|| Arc::clone(shared));
         Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
-    }
-
-    /// Creates the future of a call that waits for its decision, because the call is queued or the limiter replies
-    /// later. If the call is admitted, the future passes the request to the service `ready`.
-    fn waiting(wait: P::Wait, ready: Svc, request: Req, shared: &Arc<SharedPart<P, R>>) -> Self {
-        let held = Box::pin(WaitingCall { wait, call: Some((ready, request)) });
-        Self { stage: Stage::Waiting { held }, shared: Some(Arc::clone(shared)) }
     }
 }
 

@@ -5,6 +5,7 @@
 //! its own.
 
 mod boundaries;
+mod joint;
 mod models;
 mod mutants;
 mod oracle;

@@ -14,16 +14,16 @@ fn main() {
         Case::new("no layer", |calls| send(bare(), calls)),
         Case::new("no extension, admitted", |calls| count(PLENTY, calls, false))
             .without(&[(1.0, "no layer")])
-            .at_most(2_530.0, 5.0),
+            .at_most(2_450.0, 5.0),
         Case::new("no extension, refused", |calls| count(FEW, calls, false))
             .without(&[(1.0, "no layer")])
-            .at_most(2_760.0, 4.01),
+            .at_most(2_690.0, 4.01),
         Case::new("default, admitted", |calls| count(PLENTY, calls, true))
             .without(&[(1.0, "no layer")])
-            .at_most(2_834.0, 5.0),
+            .at_most(2_754.0, 5.0),
         Case::new("default, refused", |calls| count(FEW, calls, true))
             .without(&[(1.0, "no layer")])
-            .at_most(2_760.0, 4.01),
+            .at_most(2_690.0, 4.01),
     ]);
 }
 

@@ -13,8 +13,8 @@ fn main() {
         Case::new("no layer", |calls| send(typed(), calls)),
         Case::new("admitted", |calls| count(PLENTY, calls))
             .without(&[(1.0, "no layer")])
-            .at_most(2_520.0, 5.0),
-        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_172.0, 4.01),
+            .at_most(2_437.0, 5.0),
+        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_102.0, 4.01),
     ]);
 }
 

@@ -24,6 +24,7 @@ use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
+use super::flight::Awaited;
 use super::link::Route;
 use super::links::{Attempted, Links};
 use super::names::{Name, Registered};
@@ -138,7 +139,8 @@ pub struct RedisLeasesBuilder {
 struct Owner(Arc<SharedLeases>);
 
 /// The part of a limiter that its clones and its tasks share.
-struct SharedLeases {
+#[expect(missing_debug_implementations, reason = "users cannot name this type")]
+pub struct SharedLeases {
     links: Links,
     name: Registered,
     calls: Calls,
@@ -258,15 +260,6 @@ struct Served {
     has_ended: bool,
 }
 
-/// A call that awaits its decision. If the call is dropped after it was charged, its units are refunded.
-struct AwaitedCall<'a> {
-    shared: &'a Arc<SharedLeases>,
-    held: &'a Arc<HeldUnits>,
-    refund: u64,
-    answer: oneshot::Receiver<Result<Decision, RedisError>>,
-    runtime: Handle,
-}
-
 impl RedisLeasesBuilder {
     /// Creates a builder. `has_fallback` is `true` if a fallback was set.
     pub(super) fn new(
@@ -328,7 +321,7 @@ impl RedisLeases {
     /// Refunds up to `cost` units that were charged to the key and still count. See
     /// [`RateLimiter::refund`](tower_throttle::RateLimiter::refund).
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
-        let (shared, key) = (self.shared(), self.key(key));
+        let (shared, key) = (Arc::clone(self.shared()), self.key(key));
         RedisReply::new(async move { shared.ask(&key, Action::Refund, cost).await.map(|_| ()) })
     }
 
@@ -354,10 +347,6 @@ impl RedisLeases {
         self.owner.0.algorithm.clone()
     }
 
-    fn shared(&self) -> Arc<SharedLeases> {
-        Arc::clone(&self.owner.0)
-    }
-
     fn registered(&self) -> &Registered {
         &self.owner.0.name
     }
@@ -370,31 +359,37 @@ impl RedisLeases {
 /// An admitted call has an empty permit, because a token bucket does not limit calls in progress.
 impl Callee for RedisLeases {
     type Algorithm = TokenBucket;
+    type Shared = SharedLeases;
 
-    fn calls(&self) -> &Calls {
-        &self.owner.0.calls
+    fn shared(&self) -> &Arc<SharedLeases> {
+        &self.owner.0
     }
 
-    fn decide<T: 'static>(
-        self,
-        key: Arc<str>,
-        request: Request<TokenBucket>,
-        then: fn(Decided) -> T,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
-        // A call that waits does not keep the limiter, so that the limiter's tasks end when the limiter is dropped.
-        let shared = self.shared();
-        async move {
-            let mut call = shared.calls.begin(request.is_in_shadow());
-            let decided = shared.decide(&key, &request, &mut call).await;
-            call.end(decided).map(then)
+    fn calls(shared: &SharedLeases) -> &Calls {
+        &shared.calls
+    }
+
+    async fn decide(
+        shared: &Arc<SharedLeases>,
+        key: &Arc<str>,
+        request: &Request<TokenBucket>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        match shared.decide_at_once(key, request) {
+            Some(decision) => Ok(Decided::new(decision, Reservation::default())),
+            None if request.may_wait(&shared.algorithm) => shared.wait(key, request, call).await,
+            None => shared.check(key, request.cost()).await,
         }
     }
 
-    async fn look(self, key: Arc<str>, request: Request<TokenBucket>) -> Result<Decision, RedisError> {
-        let (shared, cost) = (self.shared(), request.cost());
-        match shared.calls.denial(&shared.algorithm, cost) {
+    async fn look(
+        shared: Arc<SharedLeases>,
+        key: Arc<str>,
+        request: Request<TokenBucket>,
+    ) -> Result<Decision, RedisError> {
+        match shared.calls.denial(&shared.algorithm, request.cost()) {
             Some(denial) => Ok(denial),
-            None => shared.ask(&key, Action::Peek, cost).await,
+            None => shared.ask(&key, Action::Peek, request.cost()).await,
         }
     }
 }
@@ -429,7 +424,9 @@ impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
                 shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
                 Acquired::Ready(decision, Reservation::default())
             }
-            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
+            None => {
+                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
+            }
         }
     }
 }
@@ -441,20 +438,6 @@ impl SharedLeases {
         let may_wait = request.may_wait(&self.algorithm);
         let held = || if may_wait { None } else { self.decide_held(key, request.cost()) };
         self.calls.denial(&self.algorithm, request.cost()).or_else(held)
-    }
-
-    /// Decides a call.
-    async fn decide(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        request: &Request<TokenBucket>,
-        call: &mut CountedCall<'_>,
-    ) -> Result<Decided, RedisError> {
-        match self.decide_at_once(key, request) {
-            Some(decision) => Ok(Decided::new(decision, Reservation::default())),
-            None if request.may_wait(&self.algorithm) => self.wait(key, request, call).await,
-            None => self.check(key, request.cost()).await,
-        }
     }
 
     /// Wakes the tasks of all keys.
@@ -486,19 +469,19 @@ impl SharedLeases {
         action: Action,
         cost: u64,
     ) -> Result<Decision, RedisError> {
-        let runtime = RedisError::current_runtime()?;
-        let link = &*self.links.route(key).link;
-        link.admit(link.now())?;
-        let deadline = link.deadline();
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
         let (reply, answer) = oneshot::channel();
         let held = self.held(key, link.now());
         if held.push(WaitingCall { action, cost, deadline, reply }) {
             self.serve(&held, &runtime);
         }
-        let refund = if action == Action::Check { cost } else { 0 };
-        let mut asked = AwaitedCall { shared: self, held: &held, refund, answer, runtime };
-        let received = link.until(deadline, &mut asked.answer).await;
-        link.result_of(deadline, received, &mut asked.answer)
+        let undo = |reply: Result<Decision, RedisError>| {
+            let is_charged = action == Action::Check && reply.is_ok_and(|decision| decision.is_allowed());
+            if is_charged && cost > 0 && held.refund(cost) {
+                self.serve(&held, &runtime);
+            }
+        };
+        Awaited::new(answer, None, undo).result(&link, deadline).await
     }
 
     /// Starts the task that makes the trips of a key.
@@ -798,19 +781,6 @@ impl Drop for Served {
         shared.held.remove_if(&held.key, |_, present| Arc::ptr_eq(present, held));
         if !self.has_ended {
             let _calls = held.lock().abandon(shared.names.next_number());
-        }
-    }
-}
-
-impl Drop for AwaitedCall<'_> {
-    fn drop(&mut self) {
-        self.answer.close();
-        if let Ok(Ok(decision)) = self.answer.try_recv()
-            && decision.is_allowed()
-            && self.refund > 0
-            && self.held.refund(self.refund)
-        {
-            self.shared.serve(self.held, &self.runtime);
         }
     }
 }

@@ -26,6 +26,7 @@ use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, T
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
+use super::flight::Awaited;
 use super::link::Route;
 use super::links::{Attempted, Links};
 use super::names::{Name, Registered};
@@ -158,7 +159,8 @@ pub(super) struct Listener {
 }
 
 /// The part of a limiter that its clones, its permits and its tasks share.
-struct SharedPermits {
+#[expect(missing_debug_implementations, reason = "users cannot name this type")]
+pub struct SharedPermits {
     links: Links,
     name: Registered,
     calls: Calls,
@@ -298,7 +300,7 @@ impl RedisPermits {
     ///
     /// The next trip of the key returns the permits of the calls. The future does not wait for this trip.
     pub fn release<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
-        let (shared, key) = (self.shared(), self.key(key));
+        let (shared, key) = (Arc::clone(self.shared()), self.key(key));
         RedisReply::new(async move { shared.release(&key, cost) })
     }
 
@@ -318,10 +320,6 @@ impl RedisPermits {
         self.owner.0.algorithm.clone()
     }
 
-    fn shared(&self) -> Arc<SharedPermits> {
-        Arc::clone(&self.owner.0)
-    }
-
     fn registered(&self) -> &Registered {
         &self.owner.0.name
     }
@@ -337,31 +335,41 @@ impl RedisPermits {
 
 impl Callee for RedisPermits {
     type Algorithm = Concurrency;
+    type Shared = SharedPermits;
 
-    fn calls(&self) -> &Calls {
-        &self.owner.0.calls
+    fn shared(&self) -> &Arc<SharedPermits> {
+        &self.owner.0
     }
 
-    fn decide<T: 'static>(
-        self,
+    fn calls(shared: &SharedPermits) -> &Calls {
+        &shared.calls
+    }
+
+    /// Decides a call. The reservation of an admitted call that has units is its permit.
+    async fn decide(
+        shared: &Arc<SharedPermits>,
+        key: &Arc<str>,
+        request: &Request<Concurrency>,
+        call: &mut CountedCall<'_>,
+    ) -> Result<Decided, RedisError> {
+        if let Some(denial) = shared.calls.denial(&shared.algorithm, request.cost()) {
+            return Ok(Decided::new(denial, Reservation::default()));
+        }
+        let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
+        let can_wait = request.may_wait(&shared.algorithm) && shared.places > 0;
+        let max_wait = can_wait.then_some(request.max_wait().min(longest)).filter(|wait| *wait > 0);
+        let (decision, permit) = shared.acquire(key, request.cost(), max_wait, call).await?;
+        Ok(Decided::new(decision, permit.map(reservation_of).unwrap_or_default()))
+    }
+
+    async fn look(
+        shared: Arc<SharedPermits>,
         key: Arc<str>,
         request: Request<Concurrency>,
-        then: fn(Decided) -> T,
-    ) -> impl Future<Output = Result<T, RedisError>> + Send + 'static {
-        // A call that waits does not keep the limiter, so that forgotten permits are returned when it is dropped.
-        let shared = self.shared();
-        async move {
-            let mut call = shared.calls.begin(request.is_in_shadow());
-            let decided = shared.decide(&key, &request, &mut call).await;
-            call.end(decided).map(then)
-        }
-    }
-
-    async fn look(self, key: Arc<str>, request: Request<Concurrency>) -> Result<Decision, RedisError> {
-        let (shared, cost) = (self.shared(), request.cost());
-        match shared.calls.denial(&shared.algorithm, cost) {
+    ) -> Result<Decision, RedisError> {
+        match shared.calls.denial(&shared.algorithm, request.cost()) {
             Some(denial) => Ok(denial),
-            None => shared.peek(&key, cost).await,
+            None => shared.peek(&key, request.cost()).await,
         }
     }
 }
@@ -396,29 +404,14 @@ impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
                 shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
                 Acquired::Ready(decision, Reservation::default())
             }
-            None => Acquired::Pending(RedisReply::new(self.clone().decide(key, request, identity))),
+            None => {
+                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
+            }
         }
     }
 }
 
 impl SharedPermits {
-    /// Decides a call. The reservation of an admitted call that has units is its permit.
-    async fn decide(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        request: &Request<Concurrency>,
-        call: &mut CountedCall<'_>,
-    ) -> Result<Decided, RedisError> {
-        if let Some(denial) = self.calls.denial(&self.algorithm, request.cost()) {
-            return Ok(Decided::new(denial, Reservation::default()));
-        }
-        let longest = self.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
-        let can_wait = request.may_wait(&self.algorithm) && self.places > 0;
-        let max_wait = can_wait.then_some(request.max_wait().min(longest)).filter(|wait| *wait > 0);
-        let (decision, permit) = self.acquire(key, request.cost(), max_wait, call).await?;
-        Ok(Decided::new(decision, permit.map(reservation_of).unwrap_or_default()))
-    }
-
     /// Decides a call. If `max_wait` is given, the call waits for up to `max_wait` nanoseconds. Returns the permit of
     /// an admitted call, if the call has units.
     async fn acquire(
@@ -432,11 +425,9 @@ impl SharedPermits {
         if units == 0 || units > self.limit {
             return Ok((self.peek(key, units).await?, None));
         }
-        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
-        let link = &*route.link;
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
         let arrived = link.now();
-        link.admit(arrived)?;
-        let (deadline, latest) = (link.deadline(), max_wait.map(|wait| arrived.saturating_add(wait)));
+        let latest = max_wait.map(|wait| arrived.saturating_add(wait));
         let (reply, mut answer) = oneshot::channel();
         let call = PermitCall::new(arrived, deadline, latest, reply);
         let place = Place::new(self, key, units, call, latest.is_some(), runtime);
@@ -478,14 +469,10 @@ impl SharedPermits {
 
     /// Returns the decision on a call of `units`, without a charge.
     async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
-        let (runtime, route) = (RedisError::current_runtime()?, self.links.route(key));
-        let link = &*route.link;
-        link.admit(link.now())?;
-        let deadline = link.deadline();
-        let (reply, mut answer) = oneshot::channel();
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
+        let (reply, answer) = oneshot::channel();
         self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
-        let received = link.until(deadline, &mut answer).await;
-        link.result_of(deadline, received, &mut answer)
+        Awaited::new(answer, None, drop).result(&link, deadline).await
     }
 
     /// Releases units of forgotten permits.

@@ -1,6 +1,7 @@
 //! Settlement and tiers in Redis, compared with the store in memory: random calls at times that the tests set, on a
 //! real server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -154,13 +155,15 @@ impl<A: StoredAlgorithm> Both<'_, A> {
             }
             Call::Check { tier, cost } => {
                 let attempt = self.attempt(tier, cost);
-                let checked = remote.decide(self.name().into(), Request::of(&attempt).never_waiting(), shown);
+                let (shared, request) = (Arc::clone(remote.shared()), Request::of(&attempt).never_waiting());
+                let checked = RedisLimiter::count(shared, self.name().into(), request, shown);
                 let task = checked;
                 ((Some(local.check_attempt(key, attempt)), Reservation::default()), self.runtime.spawn(task))
             }
             Call::Peek { tier, cost } => {
                 let attempt = self.attempt(tier, cost);
-                let peeked = remote.look(self.name().into(), Request::of(&attempt));
+                let (shared, request) = (Arc::clone(remote.shared()), Request::of(&attempt));
+                let peeked = RedisLimiter::<A>::look(shared, self.name().into(), request);
                 let task = async { peeked.await.map(|decision| (Some(decision), Reservation::default())) };
                 ((Some(local.peek_attempt(key, attempt)), Reservation::default()), self.runtime.spawn(task))
             }

@@ -586,7 +586,8 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 member.decision = Some(decision);
                 if decision.is_allowed() {
                     member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
-                    member.undo = undoes.then(|| request.undo(table, total));
+                    // A closed limiter charges nothing, so there is nothing to undo.
+                    member.undo = (undoes && !self.shard.is_closed()).then(|| request.undo(table, total));
                 }
             }
             Enqueued::Queued(ticket) => {

@@ -1,7 +1,8 @@
 //! The queue of one key: the waiters, their order, and their release.
 //!
-//! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. Its methods take the clock
-//! reading as an argument, and return wakers. The caller of a method wakes these wakers once no lock is held.
+//! A queue is a list of waiters beside the key's state. It reads no clock and never sleeps. The operations on a queue
+//! are the methods of [`KeyQueue`], which borrows the queue and the other parts of the locked key. They take the clock
+//! reading as an argument, and append wakers to a list. The caller wakes these wakers once no lock is held.
 //!
 //! The time at which a waiter is released is computed from the schedule, and is not fixed when the waiter arrives. So a
 //! waiter that is removed leaves no gap: the waiters behind it move up. Every access except a peek releases all due
@@ -36,11 +37,11 @@
 //! | the key's time | `last_update` |
 //!
 //! Each waiter is released by the tier that its call chose. If the call chose no tier, the waiter is released by the
-//! algorithm of the limiter, which is passed as `base`.
+//! algorithm of the limiter, which is called `base`.
 //!
 //! # One judgement
 //!
-//! A call is judged once, by [`QueueView::try_admit`], on the state and the waiters that it finds. If the call may
+//! A call is judged once, by [`KeyQueue::try_admit`], on the state and the waiters that it finds. If the call may
 //! wait, the result is a [`Judged`]. It is consumed while the key is still locked, when the call is queued or denied.
 //! Only one call is judged again: a call that has displaced the oldest waiter, and then finds that there are too few
 //! units in a total. The totals have changed since the call was judged, because the oldest waiter has left the queue.
@@ -52,15 +53,15 @@
 //!
 //! - The waiters, their total cost and the tickets are always exact.
 //! - Every method that takes a call, polls a waiter or removes one requires that due waiters were
-//!   [released](Queue::release) at the same clock reading. So none of the waiters that it finds is due.
+//!   [released](KeyQueue::release) at the same clock reading. So none of the waiters that it finds is due.
 //! - After any other change of the state than the release of a waiter, [`Queue::invalidate`] is called, or
-//!   [`Queue::commit_release`] if the latest release cannot be undone after that change. Only [`Queue::cancel`] keeps
-//!   the projection when it undoes a release, as an approximate one.
-//! - The projection is used only after [`Queue::ensure_exact_projection`] or
-//!   [`Queue::ensure_approximate_projection`].
+//!   [`Queue::commit_release`] if the latest release cannot be undone after that change. Only [`KeyQueue::cancel`]
+//!   keeps the projection when it undoes a release, as an approximate one.
+//! - The projection is used only after [`KeyQueue::ensure_exact_projection`] or
+//!   [`KeyQueue::ensure_approximate_projection`].
 //!
-//! A queue, its waiters and the view that an arriving call has of them are one file, because all of them read and
-//! change the same waiters and the same projection.
+//! A queue, its waiters and their view with the key are one file, because all of them read and change the same waiters
+//! and the same projection.
 
 #[cfg(test)]
 mod tests;
@@ -150,8 +151,6 @@ pub(crate) enum PollTurn {
 /// The waiters of one key, and the calls that were released or denied and whose futures have not been polled since.
 #[derive(Debug)]
 pub(crate) struct Queue<A: Algorithm> {
-    /// The count of the waiters of all keys, and its maximum.
-    total: Semaphore,
     /// The waiters, in the order of their tickets, in which they are released.
     waiting: VecDeque<Waiter<A>>,
     /// The total cost of all waiters.
@@ -195,34 +194,37 @@ pub(crate) struct Queue<A: Algorithm> {
     seen: Nanos,
 }
 
-/// A queue as seen by a call that arrives now.
+/// A locked key with its queue, as a call finds it, and the algorithm of that call.
+///
+/// This value borrows all that an operation on a queue needs. The methods that judge a call also work for a key without
+/// a queue. So a key gets a queue only when a call is queued. The methods of [`Queue`] change only what the queue
+/// itself remembers.
 #[derive(Debug)]
-pub(crate) struct QueueView<'a, A: Algorithm> {
-    /// The algorithm of waiters that chose no tier.
+pub(crate) struct KeyQueue<'a, A: Algorithm> {
+    /// The algorithm of the limiter, which releases the waiters that chose no tier.
     base: &'a A,
-    /// The algorithm of the call.
+    /// The algorithm of the call: its tier, or otherwise the algorithm of the limiter.
     algorithm: &'a A,
+    /// The queue configuration of `algorithm`.
     config: QueueConfig,
     state: &'a mut A::State,
-    /// The waiters ahead. `None` if no waiter is ahead.
-    before: Option<Ahead<'a, A>>,
+    /// The queue of the key. `None` if the key has none.
+    queue: Option<QueueRef<'a, A>>,
     /// The count of the waiters of all keys, and its maximum.
     total: &'a Semaphore,
 }
 
-/// The waiters ahead of a call.
+/// The part of a [`KeyQueue`] that only a key with a queue has. Most calls find no queue, and set none of these fields.
 #[derive(Debug)]
-struct Ahead<'a, A: Algorithm> {
-    waiters: &'a VecDeque<Waiter<A>>,
-    /// The time of the latest reset of the schedule.
-    since: Nanos,
-    /// The state after all waiters have been admitted. `None` if it is unknown when they will be admitted.
-    projection: Option<&'a mut Projection<A::State>>,
-    /// The number of waiters at the front that are treated as released.
-    gone: usize,
-    waiting: usize,
-    /// The total cost of the waiters that are not treated as released.
-    ahead: u128,
+struct QueueRef<'a, A: Algorithm> {
+    queue: &'a mut Queue<A>,
+    /// The algorithm that the call chose for itself: its tier.
+    tier: Option<&'a A>,
+    /// The number and the total cost of the calls that were released later than at the time that a decision describes.
+    /// They count as waiters ahead.
+    later: (usize, u128),
+    /// The wakers to wake once no lock is held, because a waker may run any code.
+    wake: &'a mut Vec<Waker>,
 }
 
 /// The way in which a call that cannot pass now is handled.
@@ -364,11 +366,9 @@ impl Preview {
     }
 }
 
-impl<A: Algorithm> Queue<A> {
-    /// Creates an empty queue whose waiters count towards `total`.
-    pub(crate) fn new(total: Semaphore) -> Self {
+impl<A: Algorithm> Default for Queue<A> {
+    fn default() -> Self {
         Self {
-            total,
             waiting: VecDeque::new(),
             ahead: 0,
             projection: None,
@@ -382,19 +382,17 @@ impl<A: Algorithm> Queue<A> {
             seen: Nanos::ZERO,
         }
     }
+}
 
+impl<A: Algorithm> Queue<A> {
     /// Returns the number of waiters and of released calls whose futures have not been polled since their release.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.released.len()
     }
 
-    fn has_waiters(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
     /// Makes the latest release final, because the state was changed other than by a release: for example, by a refund,
     /// or by a call that was admitted at once.
-    pub(crate) fn commit_release(&mut self) {
+    fn commit_release(&mut self) {
         self.undo = None;
         self.invalidate();
     }
@@ -411,55 +409,6 @@ impl<A: Algorithm> Queue<A> {
         self.since = now;
     }
 
-    /// Returns the queue as seen by a call that arrives now, and that `algorithm` decides. Due waiters must have been
-    /// [released](Queue::release) before.
-    fn view<'a>(
-        &'a mut self,
-        base: &'a A,
-        algorithm: &'a A,
-        state: &'a mut A::State,
-        now: Nanos,
-    ) -> QueueView<'a, A> {
-        self.view_after(base, algorithm, state, now, 0)
-    }
-
-    /// Returns the queue as seen by a call that arrives after the first `gone` waiters have been admitted. The cost of
-    /// these waiters has been charged to `state` already.
-    fn view_after<'a>(
-        &'a mut self,
-        base: &'a A,
-        algorithm: &'a A,
-        state: &'a mut A::State,
-        now: Nanos,
-        gone: usize,
-    ) -> QueueView<'a, A> {
-        self.ensure_exact_projection(base, state, now, gone);
-        QueueView::behind(base, algorithm, state, self, gone)
-    }
-
-    /// Makes sure that there is an exact projection if there are waiters whose wait is known. A newly computed
-    /// projection leaves out the first `gone` waiters.
-    fn ensure_exact_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
-        if self.is_stale {
-            self.projection = None;
-        }
-        self.ensure_approximate_projection(base, state, now, gone);
-    }
-
-    /// Makes sure that there is a projection if there are waiters whose wait is known. The projection may be
-    /// approximate. A newly computed projection leaves out the first `gone` waiters.
-    fn ensure_approximate_projection(&mut self, base: &A, state: &A::State, now: Nanos, gone: usize) {
-        match &mut self.projection {
-            _ if self.waiting.is_empty() => (self.projection, self.is_stale) = (None, false),
-            Some(projection) => projection.at = projection.at.max(now),
-            None if !queue_config(base).is_timed() => self.is_stale = false,
-            None => {
-                self.projection = Some(self.after(base, state, now, gone..self.waiting.len()));
-                self.is_stale = false;
-            }
-        }
-    }
-
     /// Returns the state after the waiters in the range `part` have been admitted, each at its scheduled time.
     fn after(&self, base: &A, state: &A::State, now: Nanos, part: Range<usize>) -> Projection<A::State> {
         let mut projection = Projection { state: state.clone(), at: now };
@@ -473,328 +422,6 @@ impl<A: Algorithm> Queue<A> {
 
     fn find(&self, ticket: u64) -> Result<usize, usize> {
         self.waiting.binary_search_by_key(&ticket, |waiter| waiter.ticket)
-    }
-}
-
-/// Calls that arrive at the queue.
-impl<A: Algorithm> Queue<A> {
-    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call. Due waiters must
-    /// have been [released](Queue::release) before.
-    pub(crate) fn check(
-        &mut self,
-        base: &A,
-        algorithm: &A,
-        state: &mut A::State,
-        now: Nanos,
-        cost: u64,
-    ) -> Decision {
-        if self.has_waiters() && cost > 0 {
-            let arrival = Arrival::new(now, cost).without_wait();
-            let mut view = self.view(base, algorithm, state, now);
-            let blocked = view.deny_behind_queue(arrival);
-            return algorithm.report(state, now, cost, true, blocked);
-        }
-        let decision = algorithm.check(state, now, cost);
-        if cost > 0 && decision.is_allowed() {
-            self.commit_release();
-        }
-        if self.has_waiters() { decision.with_remaining_zero() } else { decision }
-    }
-
-    /// Returns a decision that tells whether [`check`](Queue::check) would admit a call, after due waiters were
-    /// released. Releases no waiter. `state` is a copy of the key's state.
-    pub(crate) fn peek(
-        &mut self,
-        base: &A,
-        algorithm: &A,
-        mut state: A::State,
-        now: Nanos,
-        cost: u64,
-    ) -> Decision {
-        let gone = self.simulate_due(base, &mut state, now);
-        match (gone < self.waiting.len(), cost) {
-            (false, _) => algorithm.peek(&mut state, now, cost),
-            (true, 0) => algorithm.peek(&mut state, now, 0).with_remaining_zero(),
-            (true, _) => {
-                let arrival = Arrival::new(now, cost).without_wait();
-                let mut view = self.view_after(base, algorithm, &mut state, now, gone);
-                let blocked = view.deny_behind_queue(arrival);
-                algorithm.report(&mut state, now, cost, false, blocked)
-            }
-        }
-    }
-
-    /// Returns the outcome that a call would have, without charging anything. Due waiters must have been
-    /// [released](Queue::release) before.
-    pub(crate) fn preview(
-        &mut self,
-        base: &A,
-        algorithm: &A,
-        state: &mut A::State,
-        arrival: Arrival,
-    ) -> Preview {
-        self.view(base, algorithm, state, arrival.now).preview(arrival)
-    }
-
-    /// Decides a new call, or queues it. The call uses the algorithm `tier` if it chose one, and `base` otherwise. Due
-    /// waiters must have been [released](Queue::release) before.
-    pub(crate) fn try_enqueue(
-        &mut self,
-        base: &A,
-        tier: Option<&A>,
-        state: &mut A::State,
-        arrival: Arrival,
-        wake: &mut Vec<Waker>,
-    ) -> Enqueued {
-        let algorithm = tier.unwrap_or(base);
-        let Arrival { now, cost, .. } = arrival;
-        let config = queue_config(algorithm);
-        let has_place = (self.waiting.len() as u64) < config.places() && self.total.available() > 0;
-        let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
-        match waits && !config.is_exclusive() {
-            // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
-            true => self.ensure_approximate_projection(base, state, now, 0),
-            false => self.ensure_exact_projection(base, state, now, 0),
-        }
-        let mut view = QueueView::behind(base, algorithm, state, self, 0);
-        match view.try_admit(arrival) {
-            Fate::Decided(decision) => {
-                if decision.is_allowed() && cost > 0 {
-                    self.commit_release();
-                }
-                Enqueued::Decided(decision)
-            }
-            Fate::Waits(judged) if judged.is_full => match view.drops_oldest() {
-                true => self.displace_and_enqueue(base, tier, state, judged, wake),
-                false => Enqueued::Decided(view.deny_full(judged)),
-            },
-            Fate::Waits(judged) => self.enqueue(base, tier, state, judged),
-        }
-    }
-
-    /// Queues the first call of a new queue, and releases due waiters. The call was judged to wait, with the same
-    /// algorithms and the same state, while the key was locked and had no queue.
-    pub(crate) fn enqueue_first(
-        &mut self,
-        base: &A,
-        tier: Option<&A>,
-        state: &mut A::State,
-        judged: Judged,
-        wake: &mut Vec<Waker>,
-    ) -> Enqueued {
-        let now = judged.arrival.now;
-        let enqueued = self.enqueue(base, tier, state, judged);
-        self.release(base, state, now, wake);
-        enqueued
-    }
-
-    /// Queues a call that was judged to wait. If the total of all keys or a total of the algorithm has too few units,
-    /// denies the call.
-    #[inline]
-    fn enqueue(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, judged: Judged) -> Enqueued {
-        if let Some(ticket) = self.join(base, tier, state, judged.arrival) {
-            return Enqueued::Queued(ticket);
-        }
-        // It is unknown when another queue will release a waiter. So the call is denied like a call that may not wait.
-        let judged = Judged { arrival: judged.arrival.without_wait(), ..judged };
-        let mut view = self.view(base, tier.unwrap_or(base), state, judged.arrival.now);
-        Enqueued::Decided(view.deny_full(judged))
-    }
-
-    /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
-    /// that waiter, denies the new call instead. If calls of other keys use up the total of all keys while the oldest
-    /// waiter is out of the queue, both calls may be denied.
-    fn displace_and_enqueue(
-        &mut self,
-        base: &A,
-        tier: Option<&A>,
-        state: &mut A::State,
-        judged: Judged,
-        wake: &mut Vec<Waker>,
-    ) -> Enqueued {
-        let (arrival, algorithm) = (judged.arrival, tier.unwrap_or(base));
-        let now = arrival.now;
-        let Some(oldest) = self.pop_oldest_if(base, algorithm, state, arrival) else {
-            return Enqueued::Decided(self.view(base, algorithm, state, now).deny_full(judged));
-        };
-        let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
-        let oldest = Displaced::from(oldest);
-        let Some(ticket) = self.join(base, tier, state, arrival) else {
-            // The totals have changed since the call was judged, because the oldest waiter is out of the queue.
-            let denial = self.view(base, algorithm, state, now).reject(arrival.without_wait());
-            let enqueued = Enqueued::Decided(denial.with_queue_full());
-            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
-            // the total allows this.
-            let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(base), oldest.cost);
-            if let Some((slot, permit)) = self.total.try_acquire_one().zip(permit) {
-                let Displaced { ticket, cost, tier, arrived, waker } = oldest;
-                let waiter =
-                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _counted: slot, permit };
-                self.ahead += u128::from(cost);
-                self.waiting.push_front(waiter);
-                self.projection = None;
-                return enqueued;
-            }
-            wake.extend(self.reject_displaced(base, state, oldest, now));
-            return enqueued;
-        };
-        wake.extend(self.reject_displaced(base, state, oldest, now));
-        wake.extend(self.head_waker(base, state, now));
-        Enqueued::Queued(ticket)
-    }
-
-    /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
-    fn reject_displaced(
-        &mut self,
-        base: &A,
-        state: &mut A::State,
-        displaced: Displaced<A>,
-        now: Nanos,
-    ) -> Option<Waker> {
-        let arrival = Arrival { dropped: true, ..Arrival::new(now, displaced.cost) };
-        let algorithm = displaced.tier.as_deref().unwrap_or(base);
-        let denial = self.view(base, algorithm, state, now).reject(arrival).with_queue_full();
-        self.reject(displaced, denial, now)
-    }
-
-    /// Adds a call behind all waiters, and returns its ticket. Returns `None` if `max_queued` calls are queued already,
-    /// or if a total of the algorithm has too few units. The projection must be up to date if the waits are known.
-    fn join(&mut self, base: &A, tier: Option<&A>, state: &mut A::State, arrival: Arrival) -> Option<u64> {
-        let Arrival { now, cost, .. } = arrival;
-        let algorithm = tier.unwrap_or(base);
-        let (slot, permit) = self.total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))?;
-        self.next_ticket += 1;
-        let ticket = self.next_ticket;
-        let ready_at = match &mut self.projection {
-            Some(projection) => {
-                if tier.is_some() {
-                    // If the tier is new to the key, this call adds the tier to the state.
-                    let _ = algorithm.ready_at(state, now, cost);
-                }
-                let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
-                projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
-                ready_at
-            }
-            // The call is the first waiter, or it is unknown when calls will be admitted.
-            None => algorithm.ready_at(state, now, cost),
-        };
-        if self.waiting.is_empty() {
-            self.set_ready_at(ready_at, now);
-            self.seen = algorithm.last_update(state);
-        }
-        let config = queue_config(algorithm);
-        let deadline = match config.is_timed() {
-            true => Nanos::MAX,
-            false => now.saturating_add(arrival.max_wait(config)),
-        };
-        let (tier, wake_at) = (tier.cloned().map(Box::new), ready_at.unwrap_or(Nanos::MAX).min(deadline));
-        self.ahead += u128::from(cost);
-        self.waiting.push_back(Waiter {
-            ticket,
-            cost,
-            tier,
-            arrived: now,
-            deadline,
-            wake_at,
-            waker: None,
-            _counted: slot,
-            permit,
-        });
-        Some(ticket)
-    }
-
-    /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
-    /// is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
-    /// call.
-    fn pop_oldest_if(
-        &mut self,
-        base: &A,
-        algorithm: &A,
-        state: &A::State,
-        arrival: Arrival,
-    ) -> Option<Waiter<A>> {
-        let now = arrival.now;
-        let oldest = self.waiting.front()?;
-        if queue_config(algorithm).is_timed() {
-            let mut projection = self.projection.clone().filter(|_| !self.is_stale);
-            let remove = |projection: &mut Projection<A::State>| {
-                projection.remove(oldest.algorithm(base), now, oldest.cost)
-            };
-            let mut projection = match projection.take_if(remove) {
-                Some(projection) => projection,
-                None => self.after(base, state, now, 1..self.waiting.len()),
-            };
-            if !arrival.is_in_time(algorithm, &mut projection.state, projection.at) {
-                return None;
-            }
-            self.projection = Some(projection);
-        }
-        (self.ready_at, self.ahead) = (None, self.ahead - u128::from(oldest.cost));
-        self.waiting.pop_front()
-    }
-}
-
-/// The release of due waiters.
-impl<A: Algorithm> Queue<A> {
-    /// Releases all due waiters.
-    pub(crate) fn release(&mut self, base: &A, state: &mut A::State, now: Nanos, wake: &mut Vec<Waker>) {
-        if self.is_known_to_wait(base, state, now) {
-            return;
-        }
-        // The key may have observed the clock since the last access to the queue. Only a reading before the key's
-        // latest reading means that the clock was set back.
-        self.seen = self.seen.max(base.last_update(state));
-        let known = self.released.len();
-        let mut remaining = Vec::new();
-        while let Some(first) = self.waiting.front() {
-            let cost = first.cost;
-            let before = A::UNDO_BY_COPY.then(|| state.clone());
-            let arrived = first.arrived.max(self.since);
-            let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
-            self.observe_time(base.last_update(state));
-            let Some(at) = admitted else { break };
-            // If the first of the released waiters was released on time, the other waiters were as well.
-            if remaining.is_empty() {
-                self.record_departure(base, at);
-            }
-            let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = self.waiting.pop_front() else {
-                break;
-            };
-            self.ahead -= u128::from(cost);
-            self.undo = Some(LastRelease { ticket, cost, at: self.seen, before });
-            remaining.push((self.waiting.len(), self.ahead));
-            let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
-            // A bucket may admit a call without advancing its state to `now`.
-            let charged_at = now.max(self.seen);
-            self.released.push_back(Released {
-                ticket,
-                cost,
-                tier,
-                decision,
-                charged_at,
-                info: None,
-                permit,
-            });
-            wake.extend(waker);
-        }
-        wake.extend(self.head_waker(base, state, now));
-        if !remaining.is_empty() {
-            self.decide_released(base, state, now, known, &remaining);
-        }
-    }
-
-    /// Returns whether an earlier access has computed that no waiter is due at `now`.
-    ///
-    /// If the result is `true`, only the queue records the reading `now`, and the state is not advanced to `now`. If
-    /// the clock is later set back to before this reading, the state is advanced to this reading before it observes the
-    /// earlier one.
-    #[inline]
-    fn is_known_to_wait(&mut self, base: &A, state: &mut A::State, now: Nanos) -> bool {
-        let (Some(checked_at), Some(ready_at)) = (self.checked_at, self.ready_at) else { return false };
-        self.observe_checked(base, state, now);
-        let is_known = checked_at <= now && now < ready_at;
-        self.checked_at = is_known.then_some(now);
-        is_known
     }
 
     /// Advances the state to the latest reading that only the queue has recorded, if the clock was set back since.
@@ -825,36 +452,6 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Simulates the release of all due waiters on `state`, which is a copy of the key's state. Returns the number of
-    /// due waiters.
-    fn simulate_due(&mut self, base: &A, state: &mut A::State, now: Nanos) -> usize {
-        let mut released = 0;
-        self.observe_checked(base, state, now);
-        let seen = self.seen.max(base.last_update(state));
-        for waiter in &self.waiting {
-            let arrived = waiter.arrived.max(self.since);
-            let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);
-            let Some(at) = admitted else { break };
-            self.is_stale |= released == 0 && self.ready_at.is_none_or(|ready_at| at > ready_at);
-            released += 1;
-        }
-        if base.last_update(state) < seen {
-            self.projection = None;
-        }
-        released
-    }
-
-    /// Computes the time at which the first waiter is released. Returns the waker of this waiter if the release is
-    /// before the time of the waiter's timer.
-    fn head_waker(&mut self, base: &A, state: &mut A::State, now: Nanos) -> Option<Waker> {
-        let first = self.waiting.front()?;
-        let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
-        let ready_at = self.set_ready_at(ready_at, now);
-        self.observe_time(base.last_update(state));
-        let first = self.waiting.front()?;
-        first.waker.clone().filter(|_| first.wake_at > ready_at)
-    }
-
     /// Updates the key's time to `seen`. If the clock was set back, moves the times of the waiters back as well.
     fn observe_time(&mut self, seen: Nanos) {
         if seen < self.seen {
@@ -870,95 +467,6 @@ impl<A: Algorithm> Queue<A> {
         self.seen = seen;
     }
 
-    /// Computes the decisions of the calls that were just released. Each decision describes the queue as it was right
-    /// after the release. The `reset_after` of a decision may come from an approximate projection, because the exact
-    /// projection is not recomputed for each released call.
-    fn decide_released(
-        &mut self,
-        base: &A,
-        state: &mut A::State,
-        now: Nanos,
-        known: usize,
-        remaining: &[(usize, u128)],
-    ) {
-        self.ensure_approximate_projection(base, state, now, 0);
-        for (at, (waiting, ahead)) in (known..).zip(remaining) {
-            let tier = self.released[at].tier.take();
-            let algorithm = tier.as_deref().unwrap_or(base);
-            let mut view = QueueView::behind(base, algorithm, state, self, 0).with(*waiting, *ahead);
-            let decision = view.admission(now, false);
-            // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
-            let decision = algorithm.report(state, now, 0, false, decision);
-            let released = &mut self.released[at];
-            let delay = released.decision.delay();
-            released.decision = decision.with_delay(Nanos::from(delay).0);
-            released.tier = tier;
-        }
-    }
-
-    /// Polls a waiter. Due waiters must have been [released](Queue::release).
-    ///
-    /// Also returns a waker that is no longer needed. This waker must be dropped while no lock is held, because
-    /// dropping a waker may run any code.
-    pub(crate) fn ask(
-        &mut self,
-        base: &A,
-        state: &mut A::State,
-        now: Nanos,
-        ticket: u64,
-        waker: &Waker,
-    ) -> (PollTurn, Option<Waker>) {
-        if let Some(released) = self.take_released(ticket) {
-            self.undo.take_if(|undo| undo.ticket == ticket);
-            if released.decision.is_allowed() {
-                released.permit.forget();
-            }
-            return (PollTurn::Ready(released.decision, released.charged_at, released.info), None);
-        }
-        let Ok(at) = self.find(ticket) else { unreachable!("a waiter is in its queue until it is released") };
-        // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
-        if self.waiting[at].deadline <= now && self.waiting[at].deadline < Nanos::MAX {
-            let (decision, spare) = self.time_out(base, state, now, at);
-            return (PollTurn::Ready(decision, now, None), spare);
-        }
-        // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
-        // was replaced.
-        if at == 0 || self.waiting[at].wake_at <= self.seen.max(now) {
-            let ready_at = match at {
-                0 => self.ready_at,
-                _ if !queue_config(base).is_timed() => None,
-                _ => {
-                    let mut ahead = self.after(base, state, now, 0..at);
-                    let waiter = &self.waiting[at];
-                    let ready_at = waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
-                    ready_at.map(|ready_at| ready_at.max(ahead.at))
-                }
-            };
-            self.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(self.waiting[at].deadline);
-        }
-        let waiter = &mut self.waiting[at];
-        let spare = match &waiter.waker {
-            Some(known) if known.will_wake(waker) => None,
-            _ => waiter.waker.replace(waker.clone()),
-        };
-        (PollTurn::NotBefore(waiter.wake_at), spare)
-    }
-
-    /// Denies a waiter that has reached its `max_wait`.
-    fn time_out(
-        &mut self,
-        base: &A,
-        state: &mut A::State,
-        now: Nanos,
-        at: usize,
-    ) -> (Decision, Option<Waker>) {
-        let Some(waiter) = self.remove(base, now, at) else { unreachable!("it was found") };
-        let arrival = Arrival::new(now, waiter.cost).without_wait();
-        let decision = self.view(base, waiter.algorithm(base), state, now).reject(arrival);
-        let decision = decision.with_delay(now.saturating_since(waiter.arrived));
-        (decision, waiter.waker)
-    }
-
     /// Records that the calls that have left the queue so far were decided by the algorithm with this info, because the
     /// algorithm is now replaced.
     pub(crate) fn record_algorithm(&mut self, info: &Arc<AlgorithmInfo>) {
@@ -970,49 +478,6 @@ impl<A: Algorithm> Queue<A> {
     fn take_released(&mut self, ticket: u64) -> Option<Released<A>> {
         let at = self.released.binary_search_by_key(&ticket, |released| released.ticket).ok()?;
         self.released.remove(at)
-    }
-}
-
-/// Waiters that leave the queue before their release, and releases that are undone.
-impl<A: Algorithm> Queue<A> {
-    /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
-    /// call is undone, unless another call was admitted since the release, or the state was changed in another way,
-    /// such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units of an
-    /// admitted call are released in any case.
-    ///
-    /// Returns the waker of the call, which must be dropped while no lock is held.
-    pub(crate) fn cancel(
-        &mut self,
-        base: &A,
-        state: &mut A::State,
-        now: Nanos,
-        ticket: u64,
-        wake: &mut Vec<Waker>,
-    ) -> Option<Waker> {
-        if let Ok(at) = self.find(ticket) {
-            let waiter = self.remove(base, now, at)?;
-            if let Some(behind) = self.waiting.get_mut(at) {
-                // The time is recomputed at the next poll.
-                behind.wake_at = Nanos::ZERO;
-                wake.extend(behind.waker.clone());
-            }
-            return waiter.waker;
-        }
-        let released = self.take_released(ticket)?;
-        let algorithm = released.tier.as_deref().unwrap_or(base);
-        if let Some(undo) = self.undo.take_if(|undo| undo.ticket == ticket) {
-            match undo.before {
-                Some(before) => algorithm.restore(state, before),
-                None => algorithm.refund(state, algorithm.last_update(state), undo.cost, Some(undo.at)),
-            }
-            (self.is_stale, self.checked_at) = (true, None);
-        }
-        if released.decision.is_allowed() {
-            // The units of the call are subtracted from the totals when `released.permit` is dropped.
-            algorithm.release(state, algorithm.last_update(state), released.cost);
-            self.checked_at = None;
-        }
-        None
     }
 
     /// Removes the waiter at the index `at`.
@@ -1043,76 +508,555 @@ impl<A: Algorithm> Queue<A> {
         });
         waker
     }
-
-    /// Denies all waiters. Calls that were released before stay admitted.
-    pub(crate) fn close(&mut self, now: Nanos, denial: Decision, wake: &mut Vec<Waker>) {
-        for waiter in mem::take(&mut self.waiting) {
-            wake.extend(self.reject(waiter.into(), denial, now));
-        }
-        self.ahead = 0;
-        self.projection = None;
-    }
 }
 
-impl<'a, A: Algorithm> QueueView<'a, A> {
-    /// Creates the view of an empty queue.
+impl<'a, A: Algorithm> KeyQueue<'a, A> {
+    /// Creates the view of a key without a queue, for a call that `algorithm` decides.
     #[inline]
-    pub(crate) fn empty(
+    pub(crate) fn without_queue(
         algorithm: &'a A,
         config: QueueConfig,
         state: &'a mut A::State,
         total: &'a Semaphore,
     ) -> Self {
-        Self { base: algorithm, algorithm, config, state, before: None, total }
+        Self { base: algorithm, algorithm, config, state, queue: None, total }
     }
 
-    /// Creates the view of a call that arrives behind all waiters, and that `algorithm` decides. The first `gone`
-    /// waiters are treated as released. The projection must have been computed before.
-    fn behind(
+    /// Creates the view of a key with a queue. The call uses the algorithm `tier` if it chose one, and `base`, the
+    /// algorithm of the limiter, otherwise. Wakers are appended to `wake`.
+    #[inline]
+    pub(crate) fn new(
         base: &'a A,
-        algorithm: &'a A,
+        tier: Option<&'a A>,
         state: &'a mut A::State,
         queue: &'a mut Queue<A>,
-        gone: usize,
+        total: &'a Semaphore,
+        wake: &'a mut Vec<Waker>,
     ) -> Self {
-        let Queue { waiting: waiters, ahead, projection, since, total, .. } = queue;
-        let left = waiters.iter().take(gone).map(|waiter| u128::from(waiter.cost)).sum::<u128>();
-        let (waiting, since, ahead) = (waiters.len() - gone, *since, *ahead - left);
-        let before = Ahead { waiters, since, projection: projection.as_mut(), gone, waiting, ahead };
-        let before = Some(before).filter(|before| before.waiting > 0);
-        Self { base, algorithm, config: queue_config(algorithm), state, before, total }
+        let algorithm = tier.unwrap_or(base);
+        let queue = Some(QueueRef { queue, tier, later: (0, 0), wake });
+        Self { base, algorithm, config: queue_config(algorithm), state, queue, total }
     }
 
-    /// Sets the number and the total cost of the waiters ahead, to describe the queue as it was right after an earlier
-    /// release.
-    fn with(mut self, waiting: usize, ahead: u128) -> Self {
-        if let Some(before) = &mut self.before {
-            (before.waiting, before.ahead) = (waiting, ahead);
+    fn reborrow(&mut self) -> KeyQueue<'_, A> {
+        let queue = match &mut self.queue {
+            Some(own) => Some(QueueRef { queue: own.queue, wake: own.wake, ..*own }),
+            None => None,
+        };
+        KeyQueue { state: self.state, queue, ..*self }
+    }
+
+    /// Returns the same key, for a decision on a waiter of the tier `tier`.
+    fn decided_by<'b>(&'b mut self, tier: Option<&'b A>) -> KeyQueue<'b, A> {
+        let algorithm = tier.unwrap_or(self.base);
+        KeyQueue { algorithm, config: queue_config(algorithm), ..self.reborrow() }
+    }
+
+    /// Changes the state other than by a release, and makes the latest release final.
+    pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut A::State)) {
+        change(self.state);
+        self.commit_release();
+    }
+
+    fn commit_release(&mut self) {
+        if let Some(QueueRef { queue, .. }) = &mut self.queue {
+            queue.commit_release();
         }
-        self
     }
 
+    /// Makes sure that there is an exact projection if there are waiters whose wait is known. A newly computed
+    /// projection leaves out the first `gone` waiters.
+    fn ensure_exact_projection(&mut self, now: Nanos, gone: usize) {
+        if let Some(QueueRef { queue, .. }) = &mut self.queue
+            && queue.is_stale
+        {
+            queue.projection = None;
+        }
+        self.ensure_approximate_projection(now, gone);
+    }
+
+    /// Makes sure that there is a projection if there are waiters whose wait is known. The projection may be
+    /// approximate. A newly computed projection leaves out the first `gone` waiters.
+    fn ensure_approximate_projection(&mut self, now: Nanos, gone: usize) {
+        let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return };
+        match &mut queue.projection {
+            _ if queue.waiting.is_empty() => (queue.projection, queue.is_stale) = (None, false),
+            Some(projection) => projection.at = projection.at.max(now),
+            None if !queue_config(*base).is_timed() => queue.is_stale = false,
+            None => {
+                queue.projection = Some(queue.after(base, state, now, gone..queue.waiting.len()));
+                queue.is_stale = false;
+            }
+        }
+    }
+}
+
+/// Calls that arrive at the queue. Due waiters must have been [released](KeyQueue::release) before, except for a peek.
+impl<A: Algorithm> KeyQueue<'_, A> {
+    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call.
+    pub(crate) fn check(&mut self, now: Nanos, cost: u64) -> Decision {
+        if !self.is_empty() && cost > 0 {
+            return self.deny_behind_queue(Arrival::new(now, cost), 0, true);
+        }
+        let decision = self.algorithm.check(self.state, now, cost);
+        if cost > 0 && decision.is_allowed() {
+            self.commit_release();
+        }
+        if self.is_empty() { decision } else { decision.with_remaining_zero() }
+    }
+
+    /// Returns a decision that tells whether [`check`](KeyQueue::check) would admit a call, after due waiters were
+    /// released. Releases no waiter.
+    pub(crate) fn peek(&mut self, now: Nanos, cost: u64) -> Decision {
+        let mut copy = self.state.clone();
+        let mut after = KeyQueue { state: &mut copy, ..self.reborrow() };
+        let gone = after.simulate_due(now);
+        match (after.waiting() > gone as u64, cost) {
+            (false, _) => after.algorithm.peek(after.state, now, cost),
+            (true, 0) => after.algorithm.peek(after.state, now, 0).with_remaining_zero(),
+            (true, _) => after.deny_behind_queue(Arrival::new(now, cost), gone, false),
+        }
+    }
+
+    /// Decides a new call, or queues it. The key must have a queue.
+    pub(crate) fn try_enqueue(&mut self, arrival: Arrival) -> Enqueued {
+        let (Arrival { now, cost, .. }, config) = (arrival, self.config);
+        let has_place = self.waiting() < config.places() && self.total.available() > 0;
+        let waits = arrival.may_wait && has_place && arrival.max_wait(config) == u64::MAX;
+        match waits && !config.is_exclusive() {
+            // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
+            true => self.ensure_approximate_projection(now, 0),
+            false => self.ensure_exact_projection(now, 0),
+        }
+        match self.try_admit(arrival) {
+            Fate::Decided(decision) => {
+                if decision.is_allowed() && cost > 0 {
+                    self.commit_release();
+                }
+                Enqueued::Decided(decision)
+            }
+            Fate::Waits(judged) if judged.is_full => match self.drops_oldest() {
+                true => self.displace_and_enqueue(judged),
+                false => Enqueued::Decided(self.deny_full(judged)),
+            },
+            Fate::Waits(judged) => self.enqueue(judged),
+        }
+    }
+
+    /// Queues the first call of a new queue, and releases due waiters. The call was judged to wait, with the same
+    /// algorithms and the same state, while the key was locked and had no queue.
+    pub(crate) fn enqueue_first(&mut self, judged: Judged) -> Enqueued {
+        let now = judged.arrival.now;
+        let enqueued = self.enqueue(judged);
+        self.release(now);
+        enqueued
+    }
+
+    /// Queues a call that was judged to wait. If the total of all keys or a total of the algorithm has too few units,
+    /// denies the call.
+    #[inline]
+    fn enqueue(&mut self, judged: Judged) -> Enqueued {
+        if let Some(ticket) = self.join(judged.arrival) {
+            return Enqueued::Queued(ticket);
+        }
+        // It is unknown when another queue will release a waiter. So the call is denied like a call that may not wait.
+        let judged = Judged { arrival: judged.arrival.without_wait(), ..judged };
+        self.ensure_exact_projection(judged.arrival.now, 0);
+        Enqueued::Decided(self.deny_full(judged))
+    }
+
+    /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
+    /// that waiter, denies the new call instead. If calls of other keys use up the total of all keys while the oldest
+    /// waiter is out of the queue, both calls may be denied.
+    fn displace_and_enqueue(&mut self, judged: Judged) -> Enqueued {
+        let arrival = judged.arrival;
+        let Some(oldest) = self.pop_oldest_if(arrival) else {
+            return Enqueued::Decided(self.deny_full(judged));
+        };
+        let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
+        let oldest = Displaced::from(oldest);
+        let Some(ticket) = self.join(arrival) else {
+            // The totals have changed since the call was judged, because the oldest waiter is out of the queue.
+            let denial = self.reject(arrival.without_wait());
+            let enqueued = Enqueued::Decided(denial.with_queue_full());
+            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
+            // the total allows this.
+            let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(self.base), oldest.cost);
+            if let Some((slot, permit)) = self.total.try_acquire_one().zip(permit)
+                && let Some(QueueRef { queue, .. }) = &mut self.queue
+            {
+                let Displaced { ticket, cost, tier, arrived, waker } = oldest;
+                let waiter =
+                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _counted: slot, permit };
+                queue.ahead += u128::from(cost);
+                queue.waiting.push_front(waiter);
+                queue.projection = None;
+                return enqueued;
+            }
+            self.reject_displaced(oldest, arrival.now);
+            return enqueued;
+        };
+        self.reject_displaced(oldest, arrival.now);
+        self.wake_head(arrival.now);
+        Enqueued::Queued(ticket)
+    }
+
+    /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
+    fn reject_displaced(&mut self, displaced: Displaced<A>, now: Nanos) {
+        let arrival = Arrival { dropped: true, ..Arrival::new(now, displaced.cost) };
+        let denial = self.decided_by(displaced.tier.as_deref()).reject(arrival).with_queue_full();
+        if let Some(QueueRef { queue, wake, .. }) = &mut self.queue {
+            wake.extend(queue.reject(displaced, denial, now));
+        }
+    }
+
+    /// Adds a call behind all waiters, and returns its ticket. Returns `None` if `max_queued` calls are queued already,
+    /// or if a total of the algorithm has too few units. The projection must be up to date if the waits are known.
+    fn join(&mut self, arrival: Arrival) -> Option<u64> {
+        let Arrival { now, cost, .. } = arrival;
+        let Self { algorithm, config, state, queue: Some(QueueRef { queue, tier, .. }), total, .. } = self
+        else {
+            return None;
+        };
+        let algorithm = *algorithm;
+        let (slot, permit) = total.try_acquire_one().zip(SharedPermit::try_acquire(algorithm, cost))?;
+        queue.next_ticket += 1;
+        let ticket = queue.next_ticket;
+        let ready_at = match &mut queue.projection {
+            Some(projection) => {
+                if tier.is_some() {
+                    // If the tier is new to the key, this call adds the tier to the state.
+                    let _ = algorithm.ready_at(state, now, cost);
+                }
+                let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
+                projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
+                ready_at
+            }
+            // The call is the first waiter, or it is unknown when calls will be admitted.
+            None => algorithm.ready_at(state, now, cost),
+        };
+        if queue.waiting.is_empty() {
+            queue.set_ready_at(ready_at, now);
+            queue.seen = algorithm.last_update(state);
+        }
+        let deadline = match config.is_timed() {
+            true => Nanos::MAX,
+            false => now.saturating_add(arrival.max_wait(*config)),
+        };
+        queue.ahead += u128::from(cost);
+        queue.waiting.push_back(Waiter {
+            ticket,
+            cost,
+            tier: tier.cloned().map(Box::new),
+            arrived: now,
+            deadline,
+            wake_at: ready_at.unwrap_or(Nanos::MAX).min(deadline),
+            waker: None,
+            _counted: slot,
+            permit,
+        });
+        Some(ticket)
+    }
+
+    /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
+    /// is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
+    /// call.
+    fn pop_oldest_if(&mut self, arrival: Arrival) -> Option<Waiter<A>> {
+        let projection = match self.config.is_timed() {
+            true => Some(self.without_oldest(arrival)?),
+            false => None,
+        };
+        let QueueRef { queue, .. } = self.queue.as_mut()?;
+        if projection.is_some() {
+            queue.projection = projection;
+        }
+        let oldest = queue.waiting.pop_front()?;
+        (queue.ready_at, queue.ahead) = (None, queue.ahead - u128::from(oldest.cost));
+        Some(oldest)
+    }
+
+    /// Returns the state after all waiters but the oldest have been admitted, if the new call would then be released
+    /// within its maximum wait. It must be known when calls will be released.
+    fn without_oldest(&self, arrival: Arrival) -> Option<Projection<A::State>> {
+        let Self { base, algorithm, state, queue: Some(QueueRef { queue, .. }), .. } = self else {
+            return None;
+        };
+        let oldest = queue.waiting.front()?;
+        let mut projection = queue.projection.clone().filter(|_| !queue.is_stale);
+        let remove = |projection: &mut Projection<A::State>| {
+            projection.remove(oldest.algorithm(base), arrival.now, oldest.cost)
+        };
+        let mut projection = match projection.take_if(remove) {
+            Some(projection) => projection,
+            None => queue.after(base, state, arrival.now, 1..queue.waiting.len()),
+        };
+        arrival.is_in_time(*algorithm, &mut projection.state, projection.at).then_some(projection)
+    }
+
+    /// Returns whether a new call that finds the queue full can be queued in the place of the oldest waiter.
+    fn may_displace(&self, arrival: Arrival) -> bool {
+        let oldest = self.queue.as_ref().and_then(|own| own.queue.waiting.front());
+        let freed = oldest.map_or(0, |oldest| oldest.cost);
+        let mut fits = true;
+        self.algorithm.for_each_total(&mut |total| {
+            fits &= total.available().saturating_add(freed) >= arrival.cost;
+        });
+        fits && (!self.config.is_timed() || self.without_oldest(arrival).is_some())
+    }
+}
+
+/// The release of due waiters.
+impl<A: Algorithm> KeyQueue<'_, A> {
+    /// Releases all due waiters.
+    pub(crate) fn release(&mut self, now: Nanos) {
+        if self.is_known_to_wait(now) {
+            return;
+        }
+        let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return };
+        // The key may have observed the clock since the last access to the queue. Only a reading before the key's
+        // latest reading means that the clock was set back.
+        queue.seen = queue.seen.max(base.last_update(state));
+        let known = queue.released.len();
+        while let Some(first) = queue.waiting.front() {
+            let cost = first.cost;
+            let before = A::UNDO_BY_COPY.then(|| state.clone());
+            let arrived = first.arrived.max(queue.since);
+            let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
+            queue.observe_time(base.last_update(state));
+            let Some(at) = admitted else { break };
+            // If the first of the released waiters was released on time, the other waiters were as well.
+            if queue.released.len() == known {
+                queue.record_departure(base, at);
+            }
+            let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = queue.waiting.pop_front() else {
+                break;
+            };
+            queue.ahead -= u128::from(cost);
+            queue.undo = Some(LastRelease { ticket, cost, at: queue.seen, before });
+            let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
+            // A bucket may admit a call without advancing its state to `now`.
+            let charged_at = now.max(queue.seen);
+            queue.released.push_back(Released {
+                ticket,
+                cost,
+                tier,
+                decision,
+                charged_at,
+                info: None,
+                permit,
+            });
+            wake.extend(waker);
+        }
+        let has_released = queue.released.len() > known;
+        self.wake_head(now);
+        if has_released {
+            self.decide_released(now, known);
+        }
+    }
+
+    /// Returns whether an earlier access has computed that no waiter is due at `now`.
+    ///
+    /// If the result is `true`, only the queue records the reading `now`, and the state is not advanced to `now`. If
+    /// the clock is later set back to before this reading, the state is advanced to this reading before it observes the
+    /// earlier one.
+    #[inline]
+    fn is_known_to_wait(&mut self, now: Nanos) -> bool {
+        let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return false };
+        let (Some(checked_at), Some(ready_at)) = (queue.checked_at, queue.ready_at) else { return false };
+        queue.observe_checked(base, state, now);
+        let is_known = checked_at <= now && now < ready_at;
+        queue.checked_at = is_known.then_some(now);
+        is_known
+    }
+
+    /// Simulates the release of all due waiters. The state must be a copy of the key's state. Returns the number of due
+    /// waiters.
+    fn simulate_due(&mut self, now: Nanos) -> usize {
+        let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return 0 };
+        queue.observe_checked(base, state, now);
+        let mut released = 0;
+        let seen = queue.seen.max(base.last_update(state));
+        for waiter in &queue.waiting {
+            let arrived = waiter.arrived.max(queue.since);
+            let admitted = waiter.algorithm(base).admit_queued(state, now, arrived, waiter.cost);
+            let Some(at) = admitted else { break };
+            queue.is_stale |= released == 0 && queue.ready_at.is_none_or(|ready_at| at > ready_at);
+            released += 1;
+        }
+        if base.last_update(state) < seen {
+            queue.projection = None;
+        }
+        released
+    }
+
+    /// Computes the time at which the first waiter is released. Wakes this waiter if the release is before the time of
+    /// the waiter's timer.
+    fn wake_head(&mut self, now: Nanos) {
+        let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return };
+        let Some(first) = queue.waiting.front() else { return };
+        let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
+        let ready_at = queue.set_ready_at(ready_at, now);
+        queue.observe_time(base.last_update(state));
+        let first = queue.waiting.front().filter(|first| first.wake_at > ready_at);
+        wake.extend(first.and_then(|first| first.waker.clone()));
+    }
+
+    /// Computes the decisions of the calls that were just released, which are those behind the first `known` ones. Each
+    /// decision describes the queue as it was right after the release. The `reset_after` of a decision may come from an
+    /// approximate projection, because the exact projection is not recomputed for each released call.
+    fn decide_released(&mut self, now: Nanos, known: usize) {
+        self.ensure_approximate_projection(now, 0);
+        let Some(QueueRef { queue, .. }) = &self.queue else { return };
+        let (count, has_waiters) = (queue.released.len(), !queue.waiting.is_empty());
+        let mut later = queue.released.range(known..).map(|released| u128::from(released.cost)).sum::<u128>();
+        for at in known..count {
+            let Some(QueueRef { queue, .. }) = &mut self.queue else { return };
+            let released = &mut queue.released[at];
+            later -= u128::from(released.cost);
+            let tier = released.tier.take();
+            let mut after = self.decided_by(tier.as_deref());
+            if let Some(own) = after.queue.as_mut().filter(|_| has_waiters) {
+                own.later = (count - at - 1, later);
+            }
+            let decision = after.admission(now, false);
+            // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
+            let decision = after.algorithm.report(after.state, now, 0, false, decision);
+            let Some(QueueRef { queue, .. }) = &mut self.queue else { return };
+            let released = &mut queue.released[at];
+            let delay = released.decision.delay();
+            released.decision = decision.with_delay(Nanos::from(delay).0);
+            released.tier = tier;
+        }
+    }
+
+    /// Polls a waiter. Due waiters must have been [released](KeyQueue::release). Returns `None` if the waiter is not in
+    /// the queue.
+    ///
+    /// Also returns a waker that is no longer needed. This waker must be dropped while no lock is held, because
+    /// dropping a waker may run any code.
+    pub(crate) fn ask(
+        &mut self,
+        now: Nanos,
+        ticket: u64,
+        waker: &Waker,
+    ) -> Option<(PollTurn, Option<Waker>)> {
+        let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return None };
+        if let Some(released) = queue.take_released(ticket) {
+            queue.undo.take_if(|undo| undo.ticket == ticket);
+            if released.decision.is_allowed() {
+                released.permit.forget();
+            }
+            return Some((PollTurn::Ready(released.decision, released.charged_at, released.info), None));
+        }
+        let at = queue.find(ticket).ok()?;
+        // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
+        if queue.waiting[at].deadline <= now && queue.waiting[at].deadline < Nanos::MAX {
+            let waiter = queue.remove(base, now, at)?;
+            return Some((PollTurn::Ready(self.time_out(&waiter, now), now, None), waiter.waker));
+        }
+        // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
+        // was replaced.
+        if at == 0 || queue.waiting[at].wake_at <= queue.seen.max(now) {
+            let ready_at = match at {
+                0 => queue.ready_at,
+                _ if !queue_config(*base).is_timed() => None,
+                _ => {
+                    let mut ahead = queue.after(base, state, now, 0..at);
+                    let waiter = &queue.waiting[at];
+                    let ready_at = waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
+                    ready_at.map(|ready_at| ready_at.max(ahead.at))
+                }
+            };
+            queue.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(queue.waiting[at].deadline);
+        }
+        let waiter = &mut queue.waiting[at];
+        let spare = match &waiter.waker {
+            Some(known) if known.will_wake(waker) => None,
+            _ => waiter.waker.replace(waker.clone()),
+        };
+        Some((PollTurn::NotBefore(waiter.wake_at), spare))
+    }
+
+    /// Returns the denial of a waiter that has reached its `max_wait`, and has left the queue.
+    fn time_out(&mut self, waiter: &Waiter<A>, now: Nanos) -> Decision {
+        let arrival = Arrival::new(now, waiter.cost).without_wait();
+        let decision = self.decided_by(waiter.tier.as_deref()).reject(arrival);
+        decision.with_delay(now.saturating_since(waiter.arrived))
+    }
+}
+
+/// Waiters that leave the queue before their release, and releases that are undone.
+impl<A: Algorithm> KeyQueue<'_, A> {
+    /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
+    /// call is undone, unless another call was admitted since the release, or the state was changed in another way,
+    /// such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units of an
+    /// admitted call are released in any case.
+    ///
+    /// Returns the waker of the call, which must be dropped while no lock is held.
+    pub(crate) fn cancel(&mut self, now: Nanos, ticket: u64) -> Option<Waker> {
+        let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return None };
+        if let Ok(at) = queue.find(ticket) {
+            let waiter = queue.remove(base, now, at)?;
+            if let Some(behind) = queue.waiting.get_mut(at) {
+                // The time is recomputed at the next poll.
+                behind.wake_at = Nanos::ZERO;
+                wake.extend(behind.waker.clone());
+            }
+            return waiter.waker;
+        }
+        let released = queue.take_released(ticket)?;
+        let algorithm = released.tier.as_deref().unwrap_or(base);
+        if let Some(undo) = queue.undo.take_if(|undo| undo.ticket == ticket) {
+            match undo.before {
+                Some(before) => algorithm.restore(state, before),
+                None => algorithm.refund(state, algorithm.last_update(state), undo.cost, Some(undo.at)),
+            }
+            (queue.is_stale, queue.checked_at) = (true, None);
+        }
+        if released.decision.is_allowed() {
+            // The units of the call are subtracted from the totals when `released.permit` is dropped.
+            algorithm.release(state, algorithm.last_update(state), released.cost);
+            queue.checked_at = None;
+        }
+        None
+    }
+
+    /// Denies all waiters. Calls that were released before stay admitted.
+    pub(crate) fn close(&mut self, now: Nanos, denial: Decision) {
+        let Some(QueueRef { queue, wake, .. }) = &mut self.queue else { return };
+        for waiter in mem::take(&mut queue.waiting) {
+            wake.extend(queue.reject(waiter.into(), denial, now));
+        }
+        queue.ahead = 0;
+        queue.projection = None;
+    }
+}
+
+/// The judgement on a call.
+impl<A: Algorithm> KeyQueue<'_, A> {
     fn is_empty(&self) -> bool {
-        self.before.is_none()
+        self.queue.as_ref().is_none_or(|own| own.queue.waiting.is_empty())
     }
 
     /// Returns the state after all waiters ahead have been released, and the clock reading to pass to the algorithm as
     /// `now` together with that state.
     fn tail(&mut self, now: Nanos) -> (&mut A::State, Nanos) {
-        match &mut self.before {
-            Some(Ahead { projection: Some(projection), .. }) => {
+        match &mut self.queue {
+            Some(QueueRef { queue: Queue { projection: Some(projection), .. }, .. }) => {
                 (&mut projection.state, projection.at.max(now))
             }
             _ => (self.state, now),
         }
     }
 
+    /// Returns the number of the waiters ahead.
     fn waiting(&self) -> u64 {
-        self.before.as_ref().map_or(0, |before| before.waiting as u64)
+        self.queue.as_ref().map_or(0, |own| (own.queue.waiting.len() + own.later.0) as u64)
     }
 
+    /// Returns the total cost of the waiters ahead.
     fn ahead(&self) -> u128 {
-        self.before.as_ref().map_or(0, |before| before.ahead)
+        self.queue.as_ref().map_or(0, |own| own.queue.ahead + own.later.1)
     }
 
     /// Admits a call and charges its units, if the call may pass now. Otherwise returns what happens to the call.
@@ -1136,12 +1080,14 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.fate(decision, arrival, true)
     }
 
-    /// Returns the outcome that a call would have, without charging anything.
+    /// Returns the outcome that a call would have, without charging anything. Due waiters must have been
+    /// [released](KeyQueue::release) before.
     pub(crate) fn preview(&mut self, arrival: Arrival) -> Preview {
         let Arrival { now, priority, .. } = arrival;
+        self.ensure_exact_projection(now, 0);
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
-            Fate::Waits(judged) if judged.is_full && !self.drops_oldest() => {
+            Fate::Waits(judged) if judged.is_full && !(self.drops_oldest() && self.may_displace(arrival)) => {
                 Preview::of(self.reported_rejection(judged.decision, arrival, false).with_queue_full())
             }
             // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
@@ -1182,7 +1128,8 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             // The wait is unknown and `max_wait` is zero.
             return Course::Denied;
         }
-        let is_full = config.places() > 0 && self.waiting() >= config.places();
+        let waiting = self.waiting();
+        let is_full = config.places() > 0 && waiting >= config.places();
         if is_full && self.drops_oldest() {
             // Whether the call can then be released in time is checked later.
             return Course::Full;
@@ -1193,7 +1140,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             return Course::Denied;
         }
         let course = match config.priority_units() {
-            None if self.waiting() < config.places() => Course::Waits,
+            None if waiting < config.places() => Course::Waits,
             None if config.places() > 0 => Course::Full,
             Some(units)
                 if arrival.priority && self.ahead() + u128::from(arrival.cost) <= u128::from(units) =>
@@ -1202,8 +1149,10 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
             }
             _ => Course::Denied,
         };
+        let mut is_full = self.total.available() == 0;
+        algorithm.for_each_total(&mut |total| is_full |= total.available() < arrival.cost);
         match course {
-            Course::Waits | Course::Full if self.total.available() == 0 => Course::TotalFull,
+            Course::Waits | Course::Full if is_full => Course::TotalFull,
             course => course,
         }
     }
@@ -1221,6 +1170,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
 
     /// Returns the decision for a call that was not judged yet, and is denied. Counts the denial.
     fn reject(&mut self, arrival: Arrival) -> Decision {
+        self.ensure_exact_projection(arrival.now, 0);
         let decision = self.algorithm.peek(self.state, arrival.now, arrival.cost);
         self.reported_rejection(decision, arrival, true)
     }
@@ -1231,12 +1181,15 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
         self.algorithm.report(self.state, arrival.now, arrival.cost, counts, rejection)
     }
 
-    /// Returns the denial of a call that may not wait, and must not overtake the waiters.
-    fn deny_behind_queue(&mut self, arrival: Arrival) -> Decision {
+    /// Returns the denial of a call that may not wait, and must not overtake the waiters. The first `gone` waiters
+    /// count as released. `counts` is false for a peek.
+    fn deny_behind_queue(&mut self, arrival: Arrival, gone: usize, counts: bool) -> Decision {
         let Arrival { now, cost, .. } = arrival;
+        self.ensure_exact_projection(now, gone);
         let fits = !self.algorithm.peek(self.state, now, cost).never_fits();
         let retry = (fits && self.config.is_timed()).then(|| self.turn(now, cost));
-        self.deny_behind_others(arrival, fits, retry)
+        let denial = self.deny_behind_others(arrival, fits, retry);
+        self.algorithm.report(self.state, now, cost, counts, denial)
     }
 
     fn deny_behind_others(&mut self, arrival: Arrival, fits: bool, retry: Option<u64>) -> Decision {
@@ -1291,7 +1244,7 @@ impl<'a, A: Algorithm> QueueView<'a, A> {
 }
 
 /// Decisions whose `limit` and `remaining` include the places of the queue.
-impl<A: Algorithm> QueueView<'_, A> {
+impl<A: Algorithm> KeyQueue<'_, A> {
     /// Returns whether `limit` and `remaining` of calls like `arrival` include the places of the queue. They do if the
     /// queue is [counted](crate::algorithm::QueueConfig::counted), or if only calls with priority wait and `arrival`
     /// has priority.
@@ -1311,8 +1264,8 @@ impl<A: Algorithm> QueueView<'_, A> {
             // A call of cost 0 must not give the key a new tier, as the search for the next call would.
             0 if cost == 0 && self.is_empty() => {
                 let mut copy = self.state.clone();
-                let mut view = QueueView::empty(self.algorithm, self.config, &mut copy, self.total);
-                decision.with_next(view.retry(arrival))
+                let mut after = KeyQueue::without_queue(self.algorithm, self.config, &mut copy, self.total);
+                decision.with_next(after.retry(arrival))
             }
             0 => decision.with_next(self.retry(arrival)),
             _ => decision,
@@ -1363,7 +1316,7 @@ impl<A: Algorithm> QueueView<'_, A> {
 
 /// The times that a queue reports: the time until the key is fresh, and the time until a denied call could be admitted
 /// or queued.
-impl<A: Algorithm> QueueView<'_, A> {
+impl<A: Algorithm> KeyQueue<'_, A> {
     /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds.
     fn turn(&mut self, now: Nanos, cost: u64) -> u64 {
         let algorithm = self.algorithm;
@@ -1420,14 +1373,14 @@ impl<A: Algorithm> QueueView<'_, A> {
         let Arrival { now, cost, .. } = arrival;
         let is_full = self.waiting() >= self.config.places();
         let drops = is_full && self.drops_oldest() && !arrival.dropped && free > 0;
-        let before = self.before.as_ref().filter(|_| drops)?;
+        let QueueRef { queue, .. } = self.queue.as_ref().filter(|_| drops)?;
         let mut at = 0;
         for _ in 0..MAX_ITERATIONS {
             let mut tail = Projection { state: self.state.clone(), at: now.saturating_add(at) };
             let _ = self.base.peek(&mut tail.state, tail.at, 0);
             let seen = self.base.last_update(&tail.state);
-            for waiter in before.waiters.range(before.gone + 1..) {
-                let arrived = waiter.eligible_since(before.since, seen);
+            for waiter in queue.waiting.range(1..) {
+                let arrived = waiter.eligible_since(queue.since, seen);
                 tail.add(waiter.algorithm(self.base), arrived, waiter.cost);
             }
             let turn = self.algorithm.ready_at(&mut tail.state, tail.at, cost).unwrap_or(Nanos::MAX);
@@ -1445,17 +1398,19 @@ impl<A: Algorithm> QueueView<'_, A> {
     /// arguments of `is_place` are the number and the total cost of the remaining waiters.
     fn time_until_place(&self, now: Nanos, is_place: impl Fn(u64, u128) -> bool) -> u64 {
         let (mut waiting, mut ahead) = (self.waiting(), self.ahead());
-        let Some(before) = self.before.as_ref().filter(|_| !is_place(waiting, ahead)) else { return 0 };
+        let Some(QueueRef { queue, .. }) = self.queue.as_ref().filter(|_| !is_place(waiting, ahead)) else {
+            return 0;
+        };
         let mut tail = Projection { state: self.state.clone(), at: now };
         let seen = self.base.last_update(self.state);
-        for waiter in before.waiters.range(before.gone..) {
+        for waiter in &queue.waiting {
             let algorithm = waiter.algorithm(self.base);
             let turn = algorithm.ready_at(&mut tail.state, tail.at, waiter.cost).unwrap_or(Nanos::MAX);
             (waiting, ahead) = (waiting - 1, ahead - u128::from(waiter.cost));
             if is_place(waiting, ahead) {
                 return turn.saturating_since(now);
             }
-            tail.add(algorithm, waiter.eligible_since(before.since, seen), waiter.cost);
+            tail.add(algorithm, waiter.eligible_since(queue.since, seen), waiter.cost);
         }
         0
     }

@@ -18,22 +18,28 @@ struct Bench {
     bucket: LeakyBucket,
     state: LeakyBucketState,
     queue: Queue<LeakyBucket>,
+    total: Semaphore,
+    wake: Vec<Waker>,
 }
 
 impl Bench {
     fn new(bucket: LeakyBucket) -> Self {
         let state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
-        Self { bucket, state, queue: Queue::new(Semaphore::new(100)) }
+        Self { bucket, state, queue: Queue::default(), total: Semaphore::new(100), wake: Vec::new() }
+    }
+
+    fn key(&mut self) -> KeyQueue<'_, LeakyBucket> {
+        let Self { bucket, state, queue, total, wake } = self;
+        KeyQueue::new(bucket, None, state, queue, total, wake)
     }
 
     fn release(&mut self, at: u64) {
-        self.queue.release(&self.bucket, &mut self.state, Nanos(at), &mut Vec::new());
+        self.key().release(Nanos(at));
     }
 
     fn try_enqueue(&mut self, at: u64, cost: u64) -> Enqueued {
         self.release(at);
-        let arrival = Arrival::new(Nanos(at), cost);
-        self.queue.try_enqueue(&self.bucket, None, &mut self.state, arrival, &mut Vec::new())
+        self.key().try_enqueue(Arrival::new(Nanos(at), cost))
     }
 
     fn ticket(&mut self, at: u64, cost: u64) -> u64 {
@@ -52,11 +58,11 @@ impl Bench {
 
     fn ask(&mut self, at: u64, ticket: u64) -> PollTurn {
         self.release(at);
-        self.queue.ask(&self.bucket, &mut self.state, Nanos(at), ticket, Waker::noop()).0
+        self.key().ask(Nanos(at), ticket, Waker::noop()).expect("the call is in the queue").0
     }
 
     fn cancel(&mut self, at: u64, ticket: u64) {
-        self.queue.cancel(&self.bucket, &mut self.state, Nanos(at), ticket, &mut Vec::new());
+        self.key().cancel(Nanos(at), ticket);
     }
 
     fn passes(&mut self, at: u64, ticket: u64) -> bool {
@@ -257,44 +263,38 @@ impl Algorithm for Gate {
 fn arrivals_and_cancellations_do_not_recompute_the_projection() {
     for length in [100_u64, 10_000] {
         let (gate, mut state) = (Gate::default(), (Nanos(0), Nanos(0)));
-        let mut queue = Queue::new(Semaphore::new(100_000));
-        let mut wake = Vec::new();
-        let mut enter = |queue: &mut Queue<Gate>, state: &mut Times, now| {
-            queue.release(&gate, state, Nanos(now), &mut wake);
-            match queue.try_enqueue(&gate, None, state, Arrival::new(Nanos(now), 1), &mut wake) {
+        let (mut queue, total, mut wake) = (Queue::default(), Semaphore::new(100_000), Vec::new());
+        let mut key = KeyQueue::new(&gate, None, &mut state, &mut queue, &total, &mut wake);
+        let enter = |key: &mut KeyQueue<'_, Gate>, now| {
+            key.release(Nanos(now));
+            match key.try_enqueue(Arrival::new(Nanos(now), 1)) {
                 Enqueued::Queued(ticket) => ticket,
                 Enqueued::Decided(_) => 0,
             }
         };
-        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut queue, &mut state, 0)).collect();
+        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut key, 0)).collect();
         assert_eq!(gate.take() as u64, length + 1, "each once, real or simulated");
 
         // One call is released every ten nanoseconds, although one could be released every nanosecond.
         for late in 1..20 {
-            enter(&mut queue, &mut state, late * 10);
+            enter(&mut key, late * 10);
             let admissions = gate.take();
             assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
         // Released calls are cancelled one after another, before they are polled. Each time, the next waiter is
         // released instead.
         for ticket in &next_ticket[1..20] {
-            queue.cancel(&gate, &mut state, Nanos(200), *ticket, &mut Vec::new());
-            queue.release(&gate, &mut state, Nanos(200), &mut Vec::new());
+            key.cancel(Nanos(200), *ticket);
+            key.release(Nanos(200));
             let admissions = gate.take();
             assert!(admissions <= 2, "one released for one cancelled: {admissions}");
         }
         // A call that needs its exact wait recomputes the projection, once.
         gate.take();
         let arrival = Arrival { max_wait: 1, ..Arrival::new(Nanos(200), 1) };
-        assert!(matches!(
-            queue.try_enqueue(&gate, None, &mut state, arrival, &mut Vec::new()),
-            Enqueued::Decided(_)
-        ));
+        assert!(matches!(key.try_enqueue(arrival), Enqueued::Decided(_)));
         assert!(gate.take() as u64 >= length - 40);
-        assert!(matches!(
-            queue.try_enqueue(&gate, None, &mut state, arrival, &mut Vec::new()),
-            Enqueued::Decided(_)
-        ));
+        assert!(matches!(key.try_enqueue(arrival), Enqueued::Decided(_)));
         assert!(gate.take() <= 1, "and the next knows it");
     }
 }

@@ -4,6 +4,7 @@ use super::{PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::KeyError;
+use crate::limiter::Permit;
 
 /// A responder that rejects calls with an [`Error`], for services that are not HTTP.
 ///
@@ -69,6 +70,12 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
     type Error = Error<Err>;
 
     fn map_response(&self, _: &[PolicyReport<'_>], response: Res) -> Res {
+        response
+    }
+
+    // The response is passed on as it is. The default method would copy it once more, in case it holds the permit.
+    #[inline]
+    fn convert(&self, _: &[PolicyReport<'_>], response: Res, _: Permit) -> Res {
         response
     }
 

@@ -4,6 +4,7 @@
 mod cancelled;
 mod cancelled_late;
 mod charges;
+mod denied;
 mod two_queues;
 
 use std::convert::Infallible;

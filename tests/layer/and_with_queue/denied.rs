@@ -1,0 +1,83 @@
+//! A joint call that is denied or cancelled leaves the other calls of its limiters as they were.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::time::Duration;
+
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{Concurrency, FixedWindow, QueueOverflow};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
+use tower_throttle::limiter::OnClose;
+use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+
+use super::{answers, joined, limiter, passes, queue, waits};
+use crate::support::PolledByHand;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn window(limit: u64) -> FixedWindow {
+    FixedWindow::new(Quota::per_minute(limit))
+}
+
+#[test]
+fn a_cancelled_call_refunds_nothing_to_a_closed_limiter_that_has_charged_nothing() {
+    let clock = ManualClock::new();
+    let line = limiter(queue(), &clock);
+    let closed = RateLimiter::builder(window(5)).clock(clock.clone()).on_close(OnClose::Allow).build();
+    assert!(closed.check_n(&(), 3).is_allowed());
+    closed.close();
+    assert!(line.check(&()).is_allowed());
+    drop(waits(joined!(line, closed).call(())));
+    assert_eq!(closed.peek(&()).remaining(), 2);
+}
+
+#[test]
+fn an_exhausted_total_is_reported_also_if_another_limit_denies_the_call() {
+    let clock = ManualClock::new();
+    let window = limiter(window(1), &clock);
+    let calls = limiter(Concurrency::per_key(1).total(1).queue(5), &clock);
+    let mut service = joined!(window, calls);
+    let mut held = PolledByHand::new(calls.acquire(&()));
+    assert!(held.poll() && window.check(&()).is_allowed());
+    let mut denied = PolledByHand::new(service.call(()));
+    assert!(denied.poll(), "no call waits for an exhausted total");
+    let Some(Err(Error::Limited(decision))) = denied.output else { panic!("it is denied") };
+    assert_eq!(decision.retry_after(), None, "it is not known when the call in progress ends");
+    assert_eq!(calls.stats().calls.queue_full, 1);
+}
+
+#[test]
+fn a_settlement_charges_the_units_that_a_due_waiter_leaves() {
+    let clock = ManualClock::new();
+    let limiter = limiter(window(3).queue(5), &clock);
+    let inner = service_fn(|_: u64| -> Ready<Result<u64, Infallible>> { ready(Ok(4)) });
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).cost(|cost: &u64| *cost);
+    let mut service = layer.settle(|actual: &u64| Some(*actual)).responder(ErrorResponder).layer(inner);
+    let mut call = PolledByHand::new(service.call(3));
+    // The call is charged at once. Its response is polled only after the window has ended.
+    let mut waiter = waits(limiter.acquire(&()));
+    clock.advance(MINUTE);
+    assert!(call.poll());
+    assert!(waiter.run());
+    assert_eq!(limiter.peek(&()).remaining(), 1, "the waiter has one unit, and the settlement one");
+}
+
+#[test]
+fn a_denied_call_displaces_no_waiter() {
+    let clock = ManualClock::new();
+    let short = limiter(window(1).queue(1).overflow(QueueOverflow::DropOldest), &clock);
+    let full = window(2).queue(2).overflow(QueueOverflow::DropOldest).max_wait(MINUTE);
+    let full = limiter(full, &clock);
+    assert!(short.check(&()).is_allowed() && full.check_n(&(), 2).is_allowed());
+    let mut waiter = waits(short.acquire(&()));
+    let _others = [waits(full.acquire(&())), waits(full.acquire(&()))];
+    // In the place of its oldest waiter, `full` would release a call of two units only after two minutes.
+    let both = RateLimitLayer::with_limiter(Global, short.clone())
+        .and(RateLimitLayer::with_limiter(Global, full.clone()).cost(|(): &()| 2))
+        .responder(ErrorResponder);
+    assert!(!passes(both.layer(answers()).call(())));
+    assert_eq!(full.stats().calls.queue_full, 1);
+    clock.advance(MINUTE);
+    assert!(waiter.run() && waiter.output.unwrap().is_allowed());
+}
