@@ -12,7 +12,7 @@ use std::convert::Infallible;
 
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_throttle::algorithm::TokenBucket;
-use tower_throttle::key::from_fn;
+use tower_throttle::key;
 use tower_throttle::middleware::Error;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
@@ -29,7 +29,7 @@ fn tenant(text: &str) -> Option<String> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error<Infallible>> {
     let quota = Quota::per_second(2).burst(3);
-    let limit = RateLimitLayer::new(from_fn(|text: &String| tenant(text)), TokenBucket::new(quota))
+    let limit = RateLimitLayer::new(key::from_fn(|text: &String| tenant(text)), TokenBucket::new(quota))
         .responder(ErrorResponder);
     let mut service = ServiceBuilder::new().layer(limit).service(service_fn(shout));
 

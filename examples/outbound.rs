@@ -30,7 +30,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
-use tower_throttle::key::{Global, from_fn};
+use tower_throttle::key::{self, Global};
 use tower_throttle::middleware::Error;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
@@ -60,7 +60,7 @@ fn limited() -> impl Calls<Error<legacy::Error>> {
     // Calls are released evenly, without a burst: at most 40 calls are queued, and each for at most 10 seconds.
     let algorithm = LeakyBucket::new(QUOTA).queue(40).max_wait(Duration::from_secs(10));
     // Each host has its own quota.
-    let by_host = from_fn(|request: &Outgoing| request.uri().authority().map(ToString::to_string));
+    let by_host = key::from_fn(|request: &Outgoing| request.uri().authority().map(ToString::to_string));
     // A call that this limit denies is not sent, so there is no response: the call returns an error.
     let limit = RateLimitLayer::new(by_host, algorithm).responder(ErrorResponder);
     ServiceBuilder::new().layer(limit).service(client())

@@ -41,6 +41,10 @@ pub struct Proxy;
 #[doc = include_str!("../src/guide/queueing.md")]
 pub struct Queueing;
 
+#[cfg(all(doctest, feature = "axum", feature = "tonic"))]
+#[doc = include_str!("../src/guide/recipes.md")]
+pub struct Recipes;
+
 #[cfg(doctest)]
 #[doc = include_str!("../src/guide/responses.md")]
 pub struct Responses;

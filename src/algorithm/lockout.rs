@@ -166,6 +166,18 @@ impl<A: Algorithm> Lockout<A> {
         Self { extends: true, ..self }
     }
 
+    /// Sets the rest of the lockout of a key to `left` nanoseconds from `now`, and forgets the counted denials. Returns
+    /// `false`, and changes nothing, if several keys share the state.
+    pub(crate) fn set_lockout(&self, state: &mut LockoutState<A::State>, now: Nanos, left: u64) -> bool {
+        let count = &mut state.count;
+        if count.denials == SHARED {
+            return false;
+        }
+        let behind = self.advance(count, now);
+        (count.left, count.denials) = (left.saturating_sub(behind), 0);
+        true
+    }
+
     /// Advances the count to `now`. Returns how far the clock is behind the count's time, in nanoseconds.
     #[inline]
     fn advance(&self, count: &mut DenialCount, now: Nanos) -> u64 {

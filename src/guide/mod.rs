@@ -13,6 +13,8 @@
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
+//! - [Recipes](recipes): a key from a body or from a database, blocked addresses, tests through the router, layers in
+//!   your own types, and more.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.
@@ -48,6 +50,9 @@ pub mod proxy {}
 
 #[cfg_attr(not(doctest), doc = include_str!("queueing.md"))]
 pub mod queueing {}
+
+#[cfg_attr(not(doctest), doc = include_str!("recipes.md"))]
+pub mod recipes {}
 
 #[cfg_attr(not(doctest), doc = include_str!("responses.md"))]
 pub mod responses {}

@@ -19,6 +19,14 @@ use super::{KeyError, KeyExtractor};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Global;
 
+impl Global {
+    /// Returns `Global`, so that it can be written as other extractors are.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
 impl<Req> KeyExtractor<Req> for Global {
     type Key = ();
 
@@ -36,14 +44,14 @@ impl<Req> KeyExtractor<Req> for Global {
 /// code below. The `Hash` of the key must be [prefix-free](KeyExtractor::Key).
 ///
 /// ```
-/// use tower_throttle::key::from_fn;
+/// use tower_throttle::key;
 ///
 /// struct Job {
 ///     tenant: u32,
 ///     internal: bool,
 /// }
 ///
-/// let by_tenant = from_fn(|job: &Job| (!job.internal).then_some(job.tenant));
+/// let by_tenant = key::from_fn(|job: &Job| (!job.internal).then_some(job.tenant));
 /// ```
 pub fn from_fn<F, Req, Key>(function: F) -> FromFn<F>
 where

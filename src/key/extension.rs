@@ -19,14 +19,14 @@ use super::{Global, KeyError, KeyExtractor};
 /// extensions themselves.
 ///
 /// ```
-/// use tower_throttle::key::{Extension, PeerIp};
+/// use tower_throttle::key::{self, PeerIp};
 ///
 /// #[derive(Clone)]
 /// struct User {
 ///     id: u64,
 /// }
 ///
-/// let by_user = Extension::<User, _>::new(|user| user.id).or(PeerIp::new());
+/// let by_user = key::Extension::<User, _>::new(|user| user.id).or(PeerIp::new());
 /// ```
 pub struct Extension<T, F> {
     key: F,
@@ -46,7 +46,7 @@ impl<T, F> Extension<T, F> {
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
-    /// use tower_throttle::key::Extension;
+    /// use tower_throttle::key;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// #[derive(Clone)]
@@ -54,7 +54,7 @@ impl<T, F> Extension<T, F> {
     ///     id: u64,
     /// }
     ///
-    /// let by_user = Extension::<User, _>::new(|user| user.id);
+    /// let by_user = key::Extension::<User, _>::new(|user| user.id);
     /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)));
     /// layer.limiter().reset(&by_user.key(&User { id: 42 }));
     /// // the key is what the function returns
@@ -71,7 +71,7 @@ impl<T, F> Extension<T, F> {
     /// extension has that key.
     ///
     /// ```
-    /// use tower_throttle::key::Extension;
+    /// use tower_throttle::key;
     ///
     /// #[derive(Clone)]
     /// struct User {
@@ -79,7 +79,7 @@ impl<T, F> Extension<T, F> {
     /// }
     ///
     /// // all requests of visitors who are not signed in have one budget together
-    /// let by_user = Extension::<User, _>::new(|user| user.id).or_shared();
+    /// let by_user = key::Extension::<User, _>::new(|user| user.id).or_shared();
     /// ```
     #[must_use]
     pub fn or_shared(self) -> Or<Self, Global> {

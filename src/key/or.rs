@@ -18,14 +18,14 @@ use crate::limiter::{KeyWriter, SharedKey};
 /// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.
 ///
 /// ```
-/// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};
+/// use tower_throttle::key::{self, Bearer, PeerIp, first_of};
 ///
 /// #[derive(Clone)]
 /// struct User {
 ///     id: u64,
 /// }
 ///
-/// let by_user = first_of((Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
+/// let by_user = first_of((key::Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
 /// ```
 pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
     extractors.nested()
@@ -41,7 +41,7 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
-/// use tower_throttle::key::{Bearer, Extension, PeerIp, first_of};
+/// use tower_throttle::key::{self, Bearer, PeerIp, first_of};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
 /// #[derive(Clone)]
@@ -49,7 +49,7 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
 ///     id: u64,
 /// }
 ///
-/// let by_user = first_of((Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
+/// let by_user = first_of((key::Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
 /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)));
 /// // keys that are built by hand equal those of requests
 /// layer.limiter().reset(&by_user.first_key(|users| users.key(&User { id: 42 })));

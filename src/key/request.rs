@@ -21,10 +21,10 @@ use crate::limiter::{KeyWriter, SharedKey};
 /// belongs outside the rate-limit layer.
 ///
 /// ```
-/// use tower_throttle::key::{Method, PeerIp};
+/// use tower_throttle::key::{self, PeerIp};
 ///
 /// // reading and writing have a budget each
-/// let by_peer_and_class = (PeerIp::new(), Method::by_safety());
+/// let by_peer_and_class = (PeerIp::new(), key::Method::by_safety());
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
@@ -119,9 +119,9 @@ impl<B> KeyExtractor<Request<B>> for Method {
 /// [`Extension`](crate::key::Extension).
 ///
 /// ```
-/// use tower_throttle::key::{Host, PeerIp};
+/// use tower_throttle::key::{self, PeerIp};
 ///
-/// let by_peer_and_site = (PeerIp::new(), Host::known(["www.example.com", "api.example.com"]));
+/// let by_peer_and_site = (PeerIp::new(), key::Host::known(["www.example.com", "api.example.com"]));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Host {

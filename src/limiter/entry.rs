@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
 use super::options::{OnClose, StoreConfig};
 use super::queue::{Arrival, Enqueued, Fate, Judged, KeyQueue, PollTurn, Preview, Queue};
-use crate::algorithm::{Algorithm, AlgorithmInfo, holds_requests};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -358,5 +358,14 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             queues.remove(key);
         }
         Some(result)
+    }
+}
+
+impl<A: Algorithm> KeyEntry<'_, Lockout<A>> {
+    /// Sets the rest of the key's lockout to `left` nanoseconds. Returns whether the key can be locked out.
+    pub(super) fn set_lockout(self, now: Nanos, left: u64) -> bool {
+        let (algorithm, mut is_set) = (self.base, false);
+        self.replace_state(now, |state| is_set = algorithm.set_lockout(state, now, left));
+        is_set
     }
 }

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::attempt::Attempt;
 use super::charge::{MemoryCharge, Reservable, permit_for};
@@ -17,7 +18,7 @@ use super::reservation::{Denied, Permit, Reservation};
 use super::shard::Shard;
 use super::table::Table;
 use super::wait::QueuedAcquire;
-use crate::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, SharedPermit};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::stats::{CallOutcome, LimiterStats};
@@ -265,6 +266,57 @@ impl<A: Algorithm> RateLimiter<A> {
     /// ```
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
         self.reset_at(self.fingerprint(key));
+    }
+
+    /// Resets all keys, as [`reset`](Self::reset) does for one key. Keys that share a bucket are reset, too.
+    ///
+    /// The keys are reset one shard after another, so a call that is made meanwhile may find its key before or after
+    /// the reset. A shard of a large table has about a thousand keys, and calls for its keys wait for it.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
+    /// assert!(limiter.check("user:42").is_allowed() && limiter.check("user:43").is_allowed());
+    /// limiter.reset_all();
+    /// assert!(limiter.check("user:42").is_allowed() && limiter.check("user:43").is_allowed());
+    /// ```
+    pub fn reset_all(&self) {
+        // The waiters are woken once no lock is held.
+        drop(self.table.reset_all());
+    }
+}
+
+/// Lockouts that an administrator begins and ends.
+impl<A: Algorithm> RateLimiter<Lockout<A>> {
+    /// Locks the key out for `duration` from now, as if it had been denied too often. A lockout that the key is in
+    /// ends, even if it would have lasted longer.
+    ///
+    /// Returns whether the key is locked out. It is not if the table is full and has no room for the key, or if the key
+    /// [shares a bucket](OnFull::ShareBuckets). As with any lockout, calls that are queued stay queued, and
+    /// [`replace`](Self::replace) shortens the lockout to the duration of the new algorithm's lockouts.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let hour = Duration::from_secs(3_600);
+    /// let logins = RateLimiter::new(FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10));
+    /// assert!(logins.lock_out("user:42", 24 * hour));
+    /// assert!(logins.check("user:42").is_locked_out());
+    /// logins.lift_lockout("user:42");
+    /// assert!(logins.check("user:42").is_allowed());
+    /// ```
+    pub fn lock_out<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> bool {
+        self.table.set_lockout(self.fingerprint(key), Nanos::from(duration).0)
+    }
+
+    /// Ends the lockout of the key, if it is in one, and forgets the denials that were counted towards the next one.
+    /// Units that were charged stay charged, so the key is still limited. [`reset`](Self::reset) forgets these, too.
+    pub fn lift_lockout<K: Hash + ?Sized>(&self, key: &K) {
+        self.table.lift_lockout(self.fingerprint(key));
     }
 }
 

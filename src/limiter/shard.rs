@@ -443,6 +443,21 @@ impl<A: Algorithm> Shard<A> {
         });
     }
 
+    /// Resets all keys of the shard. See [`reset`](Shard::reset).
+    pub(super) fn reset_all(
+        &mut self,
+        keeps_places: bool,
+        room: &Room,
+        config: &StoreConfig,
+        now: Nanos,
+        wake: &mut Vec<Waker>,
+    ) {
+        let keys: Vec<_> = self.slots.iter_mut().map(|(key, _)| key).collect();
+        for key in keys {
+            self.reset(key, keeps_places, room, config, now, wake);
+        }
+    }
+
     /// Marks the shard as closed, releases due waiters, and denies all other waiters.
     pub(super) fn close(&mut self, config: &StoreConfig, now: Nanos, wake: &mut Vec<Waker>) {
         Arc::make_mut(&mut self.config).closed = true;
@@ -512,6 +527,20 @@ impl<A: Algorithm> Shard<A> {
             room.removed_at(now);
         }
         is_fresh
+    }
+
+    /// Resets all shared buckets of the shard to the state of a new bucket, except that calls in progress stay counted.
+    /// Drops the states that are fresh then, and returns their number.
+    pub(super) fn reset_buckets(&mut self, room: &Room, now: Nanos) -> usize {
+        let Self { config, slots, .. } = &mut *self;
+        let algorithm = &config.algorithm;
+        let mut buckets = Vec::new();
+        for (bucket, state) in slots.iter_mut() {
+            reset(algorithm, state, config.new_state(algorithm, room, now), now);
+            algorithm.set_shared(state, true);
+            buckets.push(bucket);
+        }
+        buckets.into_iter().filter(|bucket| self.drop_fresh_bucket(*bucket, room, now)).count()
     }
 
     /// Returns a copy of the state of a shared bucket, for a key in the shard `own`, if the bucket has a state.

@@ -14,7 +14,7 @@ use super::options::{OnFull, StoreConfig};
 use super::queue::{Arrival, PollTurn, Preview};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
-use crate::algorithm::{Algorithm, AlgorithmInfo};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout};
 use crate::clock::{AnyClock, Nanos};
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -418,6 +418,18 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
+    /// Resets all keys, as [`reset`](Table::reset) does, one shard at a time. Returns the wakers to wake once no lock is
+    /// held.
+    pub(super) fn reset_all(&self) -> Wakers {
+        let Self { shared, room, config, clock, .. } = self;
+        let mut wake = Wakers::default();
+        shared.reset(room, clock);
+        for mut shard in self.keys.iter() {
+            shard.reset_all(shared.has_open(), room, config, clock.now(), &mut wake);
+        }
+        wake
+    }
+
     /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one. Only
     /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, algorithm: A) -> Wakers {
@@ -432,6 +444,20 @@ impl<A: Algorithm> Table<A> {
         self.knows_priority.store(info.knows_priority(), Ordering::Relaxed);
         *current = (algorithm, info);
         wake
+    }
+}
+
+/// Lockouts that an administrator begins and ends.
+impl<A: Algorithm> Table<Lockout<A>> {
+    /// Locks the key out for `left` nanoseconds. Returns whether it is locked out.
+    pub(super) fn set_lockout(&self, key: Fingerprint, left: u64) -> bool {
+        let set = self.with_entry(key, None, |entry, now| entry.set_lockout(now, left));
+        set.unwrap_or(false)
+    }
+
+    /// Ends the lockout of the key, and forgets its counted denials.
+    pub(super) fn lift_lockout(&self, key: Fingerprint) {
+        let _ = self.with_used(key, None, |entry, now| entry.set_lockout(now, 0));
     }
 }
 
@@ -587,6 +613,14 @@ impl<A: Algorithm> SharedBuckets<A> {
     fn clean(&self, room: &Room, config: &StoreConfig, clock: &AnyClock) {
         if self.has_open() {
             self.clean_next(room, config, clock);
+        }
+    }
+
+    /// Resets all buckets, except that calls in progress stay counted.
+    fn reset(&self, room: &Room, clock: &AnyClock) {
+        for mut shared in self.iter() {
+            let dropped = shared.reset_buckets(room, clock.now());
+            self.open.fetch_sub(dropped, Ordering::Relaxed);
         }
     }
 

@@ -456,7 +456,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, L: Limiter<Algorithm = Tie
     /// ```
     /// use http::Request;
     /// use tower_throttle::algorithm::{Tiered, TokenBucket};
-    /// use tower_throttle::key::Extension;
+    /// use tower_throttle::key;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// #[derive(Clone)]
@@ -467,7 +467,7 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, L: Limiter<Algorithm = Tie
     ///
     /// let free = TokenBucket::new(Quota::per_minute(10));
     /// let paid = TokenBucket::new(Quota::per_minute(1_000));
-    /// let by_user = Extension::<User, _>::new(|user| user.id);
+    /// let by_user = key::Extension::<User, _>::new(|user| user.id);
     /// let layer = RateLimitLayer::new(by_user, Tiered::new(free.clone())).tier(
     ///     move |request: &Request<axum::body::Body>, _key| {
     ///         let pays = request.extensions().get().is_some_and(|user: &User| user.pays);

@@ -9,6 +9,7 @@ mod flood;
 mod flood_gain;
 mod idle_then_burst;
 mod multi_key_threads;
+mod operations;
 mod priority;
 mod replace;
 mod subtle;

@@ -1,12 +1,16 @@
 //! Sets of networks, which can be replaced while they are in use: [`Networks`] of callers, and [`TrustedProxies`].
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::peer_source::Peer;
+use crate::clock::{AnyClock, Nanos};
 use crate::error::ConfigError;
 use crate::sys::lock::{PoisonError, RwLock};
 
@@ -26,8 +30,9 @@ const PRIVATE: [&str; 8] = [
 /// [`deny`](super::PeerIp::deny) the networks of callers that are denied service, and
 /// [`only_from`](super::ClientIp::only_from) the networks of proxies.
 ///
-/// Clones share the set: [`replace`](Networks::replace) changes the set of all clones, also while requests are being
-/// served. A lookup takes logarithmic time in the number of networks.
+/// Clones share the set: [`insert`](Networks::insert), [`insert_for`](Networks::insert_for),
+/// [`remove`](Networks::remove) and [`replace`](Networks::replace) change the set of all clones, also while requests are
+/// being served. A lookup takes logarithmic time in the number of networks.
 ///
 /// Spaces around an entry are ignored.
 ///
@@ -52,7 +57,7 @@ const PRIVATE: [&str; 8] = [
 /// ```
 #[derive(Clone)]
 pub struct Networks {
-    set: Swappable<NetworkSet>,
+    set: Swappable<TimedSet>,
 }
 
 impl Networks {
@@ -81,16 +86,107 @@ impl Networks {
     }
 
     fn of(set: NetworkSet) -> Self {
-        Self { set: Swappable::new(set) }
+        Self { set: Swappable::new(TimedSet { lasting: set, temporary: Temporary::default() }) }
+    }
+
+    /// Adds the networks of an entry to the set, in all clones. `entry` is an address, a network, or a text that
+    /// [`new`](Networks::new) accepts. Takes time in proportion to the number of networks: many networks are better
+    /// added by one [`replace`](Networks::replace).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the entry is not valid. The set is then unchanged.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use tower_throttle::key::{Networks, PeerIp};
+    ///
+    /// let blocked = Networks::new(["203.0.113.0/24"])?;
+    /// let by_peer = PeerIp::new().deny(blocked.clone());
+    /// // later, in a handler of the administrators
+    /// let address = IpAddr::from([198, 51, 100, 7]);
+    /// blocked.insert(address)?;
+    /// assert!(blocked.contains(address));
+    /// blocked.remove(address)?;
+    /// assert!(!blocked.contains(address));
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
+    /// ```
+    pub fn insert(&self, entry: impl fmt::Display) -> Result<(), ConfigError> {
+        let new = NetworkSet::new([entry.to_string()])?;
+        self.set.change(|set| {
+            set.lasting.extend(new);
+            set.lasting.aggregate();
+        });
+        Ok(())
+    }
+
+    /// Adds the networks of an entry to the set for a time, in all clones. `entry` is as for
+    /// [`insert`](Networks::insert). The time is measured by tokio's monotonic clock, so in tests it can be paused. It
+    /// has a resolution of one nanosecond, and at most 584 years are used. If an entry is added again, the later of its
+    /// two ends counts.
+    ///
+    /// A network whose time has ended takes memory until further entries are added, but the set never has more than
+    /// twice as many of them as networks whose time has not ended, or 64 if these are fewer. A lookup takes time in
+    /// proportion to the number of different prefix lengths of such networks, which is 1 if all are addresses of one
+    /// family.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the entry is not valid. The set is then unchanged.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use std::time::Duration;
+    /// use tower_throttle::key::{Networks, PeerIp};
+    ///
+    /// let blocked = Networks::new(["203.0.113.0/24"])?;
+    /// let by_peer = PeerIp::new().deny(blocked.clone());
+    /// // later, when an address has sent something bad: its requests are answered with 403 for an hour
+    /// blocked.insert_for(IpAddr::from([198, 51, 100, 7]), Duration::from_secs(3_600))?;
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
+    /// ```
+    pub fn insert_for(&self, entry: impl fmt::Display, duration: Duration) -> Result<(), ConfigError> {
+        let new = NetworkSet::new([entry.to_string()])?;
+        self.set.change(|set| set.temporary.insert(new, Nanos::from(duration).0));
+        Ok(())
+    }
+
+    /// Removes all addresses of an entry from the set, in all clones, whether they were added for ever or for a time.
+    /// `entry` is as for [`insert`](Networks::insert). If only a part of a network is removed, the rest of the network
+    /// stays in the set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the entry is not valid. The set is then unchanged.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use tower_throttle::key::Networks;
+    ///
+    /// let blocked = Networks::new(["203.0.113.0/24"])?;
+    /// blocked.remove("203.0.113.64/26")?;
+    /// assert!(!blocked.contains(IpAddr::from([203, 0, 113, 65])));
+    /// assert!(blocked.contains(IpAddr::from([203, 0, 113, 128])));
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
+    /// ```
+    pub fn remove(&self, entry: impl fmt::Display) -> Result<(), ConfigError> {
+        let removed = NetworkSet::new([entry.to_string()])?;
+        self.set.change(|set| {
+            set.lasting.remove(&removed);
+            set.temporary.remove(&removed);
+        });
+        Ok(())
     }
 
     /// Returns whether the address is in one of the networks.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.set.with(|set| set.contains(address.to_canonical()))
+        self.contains_peer(Peer::Ip(address.to_canonical()))
     }
 
-    /// Replaces the networks by those of `other`, in all clones.
+    /// Replaces the networks by those of `other`, in all clones. Networks that were added
+    /// [for a time](Networks::insert_for) are replaced, too. So if a list is read again and again, networks that are
+    /// added for a time belong into a set of their own: `deny` and `allow` can be called with both.
     ///
     /// ```
     /// use tower_throttle::key::{Networks, PeerIp};
@@ -106,14 +202,107 @@ impl Networks {
     }
 
     pub(super) fn contains_peer(&self, peer: Peer) -> bool {
-        self.set.with(|set| set.contains_peer(peer))
+        self.set.with(|set| set.lasting.contains_peer(peer) || set.temporary.contains_peer(peer))
     }
 }
 
 impl fmt::Debug for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.set.fmt(f)
+        self.set.with(|set| {
+            let Temporary { networks, unix, .. } = &set.temporary;
+            match networks.is_empty() && unix.is_none() {
+                true => set.lasting.fmt(f),
+                false => write!(
+                    f,
+                    "{:?} and {} for a time",
+                    set.lasting,
+                    networks.len() + usize::from(unix.is_some())
+                ),
+            }
+        })
     }
+}
+
+/// The value of [`Networks`].
+#[derive(Clone)]
+struct TimedSet {
+    lasting: NetworkSet,
+    temporary: Temporary,
+}
+
+/// Networks that are in a set until a time.
+#[derive(Clone, Default)]
+struct Temporary {
+    /// The networks, and the readings of `clock` at which their times end.
+    networks: HashMap<IpNet, Nanos>,
+    unix: Option<Nanos>,
+    /// The prefix lengths of `networks`, of IPv4 (`false`) and of IPv6 (`true`).
+    lengths: BTreeSet<(bool, u8)>,
+    /// The number of networks at which those whose time has ended are removed.
+    full: usize,
+    /// The clock, once a network was added.
+    clock: Option<AnyClock>,
+}
+
+impl Temporary {
+    fn insert(&mut self, new: NetworkSet, duration: u64) {
+        let now = self.clock.get_or_insert_default().now();
+        let end = now.saturating_add(duration);
+        if new.unix {
+            self.unix = self.unix.max(Some(end));
+        }
+        for network in new.networks() {
+            self.insert_until(network, end);
+            self.lengths.insert(family_and_length(network));
+        }
+        if self.networks.len() > self.full {
+            self.networks.retain(|_, end| *end > now);
+            self.find_lengths();
+            self.full = 2 * self.networks.len().max(MIN_TEMPORARY);
+        }
+    }
+
+    fn remove(&mut self, removed: &NetworkSet) {
+        if removed.unix {
+            self.unix = None;
+        }
+        for (network, end) in mem::take(&mut self.networks) {
+            // The rest of a network may be a network that has an end of its own.
+            removed.without(network).for_each(|rest| self.insert_until(rest, end));
+        }
+        self.find_lengths();
+    }
+
+    fn insert_until(&mut self, network: IpNet, end: Nanos) {
+        let known = self.networks.entry(network).or_insert(end);
+        *known = end.max(*known);
+    }
+
+    fn find_lengths(&mut self) {
+        self.lengths = self.networks.keys().copied().map(family_and_length).collect();
+    }
+
+    fn contains_peer(&self, peer: Peer) -> bool {
+        let Some(clock) = &self.clock else { return false };
+        let mut ends = match peer {
+            Peer::NoAddress => return self.unix.is_some_and(|end| end > clock.now()),
+            Peer::Ip(address) => {
+                let of_family = self.lengths.range((address.is_ipv6(), 0)..=(address.is_ipv6(), u8::MAX));
+                of_family.filter_map(move |(_, length)| {
+                    self.networks.get(&IpNet::new(address, *length).ok()?.trunc())
+                })
+            }
+        };
+        let latest = ends.by_ref().max();
+        latest.is_some_and(|end| *end > clock.now())
+    }
+}
+
+/// The number of networks up to which [`Temporary`] does not look for those whose time has ended.
+const MIN_TEMPORARY: usize = 32;
+
+fn family_and_length(network: IpNet) -> (bool, u8) {
+    (matches!(network, IpNet::V6(_)), network.prefix_len())
 }
 
 /// The proxies that are trusted to report the address of the client.
@@ -241,9 +430,40 @@ impl NetworkSet {
             set.add(entry.trim())
                 .map_err(|reason| ConfigError::of_input(entry, format_args!("is no network: {reason}")))?;
         }
-        set.v4 = Ipv4Net::aggregate(&set.v4);
-        set.v6 = Ipv6Net::aggregate(&set.v6);
+        set.aggregate();
         Ok(set)
+    }
+
+    /// Restores the order of the networks after some were added.
+    fn aggregate(&mut self) {
+        self.v4 = Ipv4Net::aggregate(&self.v4);
+        self.v6 = Ipv6Net::aggregate(&self.v6);
+    }
+
+    /// Removes all addresses of `removed` from the set.
+    fn remove(&mut self, removed: &Self) {
+        let mut left = Self { unix: self.unix && !removed.unix, ..Self::default() };
+        for network in self.networks().flat_map(|network| removed.without(network)) {
+            match network {
+                IpNet::V4(network) => left.v4.push(network),
+                IpNet::V6(network) => left.v6.push(network),
+            }
+        }
+        left.aggregate();
+        *self = left;
+    }
+
+    /// Returns the networks that make up `network` without the addresses of this set.
+    fn without(&self, network: IpNet) -> impl Iterator<Item = IpNet> + use<> {
+        let mut left = vec![network];
+        for removed in self.networks() {
+            left = left.into_iter().flat_map(|network| difference(network, removed)).collect();
+        }
+        left.into_iter()
+    }
+
+    fn networks(&self) -> impl Iterator<Item = IpNet> {
+        self.v4.iter().copied().map(IpNet::V4).chain(self.v6.iter().copied().map(IpNet::V6))
     }
 
     fn loopback() -> Self {
@@ -274,6 +494,7 @@ impl NetworkSet {
     fn extend(&mut self, other: Self) {
         self.v4.extend(other.v4);
         self.v6.extend(other.v6);
+        self.unix |= other.unix;
     }
 
     /// Returns whether the canonical address is in one of the networks.
@@ -310,6 +531,25 @@ impl fmt::Debug for NetworkSet {
         let unix = self.unix.then_some("unix");
         f.debug_set().entries(&self.v4).entries(&self.v6).entries(unix).finish()
     }
+}
+
+/// Returns the networks that make up `network` without the addresses of `removed`: those that branch off on the way
+/// from `network` to `removed`.
+fn difference(network: IpNet, removed: IpNet) -> Vec<IpNet> {
+    if removed.contains(&network) {
+        return Vec::new();
+    }
+    let (mut left, mut whole) = (Vec::new(), network);
+    while whole.contains(&removed) && whole != removed {
+        let Ok(halves) = whole.subnets(whole.prefix_len() + 1) else { break };
+        for half in halves {
+            match half.contains(&removed) {
+                true => whole = half,
+                false => left.push(half),
+            }
+        }
+    }
+    if left.is_empty() { vec![network] } else { left }
 }
 
 enum Network {
@@ -387,6 +627,10 @@ impl<T: Clone> Swappable<T> {
     /// crate wrote, because such a function might replace the value.
     fn with<R>(&self, read: impl FnOnce(&T) -> R) -> R {
         read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.value.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Replaces the value by the value of `other`. The locks of the two values are never held at the same time, because

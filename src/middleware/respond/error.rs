@@ -9,12 +9,12 @@ use crate::limiter::Permit;
 /// A responder that rejects calls with an [`Error`], for services that are not HTTP.
 ///
 /// ```
-/// use tower_throttle::key::from_fn;
+/// use tower_throttle::key;
 /// use tower_throttle::algorithm::TokenBucket;
 /// use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 ///
 /// let layer = RateLimitLayer::new(
-///     from_fn(|line: &String| line.split(' ').next().map(str::to_owned)),
+///     key::from_fn(|line: &String| line.split(' ').next().map(str::to_owned)),
 ///     TokenBucket::new(Quota::per_second(10)),
 /// )
 /// .responder(ErrorResponder);

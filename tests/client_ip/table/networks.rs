@@ -1,7 +1,10 @@
 //! A list of networks contains the documented addresses, and an invalid list is an error.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
+use proptest::prelude::*;
+use tokio::time::{Instant, advance};
 use tower_throttle::key::{Networks, TrustedProxies};
 
 use super::{asked, cidrs, of, peer};
@@ -107,6 +110,137 @@ fn the_addresses_that_networks_contain() {
             }
         }
     }
+}
+
+/// A change of a set of networks of sixteen addresses, or time that passes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Insert(Range),
+    InsertFor(Range, u64),
+    Remove(Range),
+    /// Adds this many networks that are not looked up, so that the set looks for networks whose time has ended.
+    Many(u32, u64),
+    Pass(u64),
+}
+
+/// A network in `10.0.0.0/28` or in `2001:db8::/124`: its family, its prefix length of 28 to 32 and its number.
+#[derive(Clone, Copy, Debug)]
+struct Range(bool, u8, u8);
+
+impl Range {
+    fn text(self) -> String {
+        let Self(is_v6, length, number) = self;
+        let first = number << (32 - length);
+        match is_v6 {
+            true => format!("2001:db8::{first:x}/{}", length + 96),
+            false => format!("10.0.0.{first}/{length}"),
+        }
+    }
+
+    fn contains(self, is_v6: bool, address: u8) -> bool {
+        self.0 == is_v6 && address >> (32 - self.1) == self.2
+    }
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    let range = || {
+        (any::<bool>(), 28_u8..=32).prop_flat_map(|(is_v6, length)| {
+            (0..1_u8 << (length - 28)).prop_map(move |number| Range(is_v6, length, number))
+        })
+    };
+    prop_oneof![
+        2 => range().prop_map(Change::Insert),
+        4 => (range(), 0_u64..30).prop_map(|(range, seconds)| Change::InsertFor(range, seconds)),
+        3 => range().prop_map(Change::Remove),
+        1 => (1_u32..100, 0_u64..30).prop_map(|(count, seconds)| Change::Many(count, seconds)),
+        3 => (0_u64..15).prop_map(Change::Pass),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_changed_set_contains_what_was_inserted_and_neither_removed_nor_has_ended(
+        changes in prop::collection::vec(any_change(), 1..40)
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let networks = Networks::new::<[&str; 0]>([]).unwrap();
+            let clone = networks.clone();
+            // For each address of both families, whether it is in the set for ever, and until when it is in the set.
+            let mut model = [[(false, None::<Instant>); 16]; 2];
+            for change in changes {
+                let mut change_all = |range: Range, change: &dyn Fn(&mut (bool, Option<Instant>))| {
+                    for (is_v6, family) in [false, true].into_iter().zip(&mut model) {
+                        for (address, state) in (0..).zip(family) {
+                            if range.contains(is_v6, address) {
+                                change(state);
+                            }
+                        }
+                    }
+                };
+                match change {
+                    Change::Insert(range) => {
+                        networks.insert(range.text()).unwrap();
+                        change_all(range, &|state| state.0 = true);
+                    }
+                    Change::InsertFor(range, seconds) => {
+                        networks.insert_for(range.text(), Duration::from_secs(seconds)).unwrap();
+                        let end = Instant::now() + Duration::from_secs(seconds);
+                        change_all(range, &|state| state.1 = state.1.max(Some(end)));
+                    }
+                    Change::Remove(range) => {
+                        networks.remove(range.text()).unwrap();
+                        change_all(range, &|state| *state = (false, None));
+                    }
+                    Change::Many(count, seconds) => {
+                        for number in 0..count {
+                            let other = IpAddr::from([172, 16, 0, number as u8]);
+                            networks.insert_for(other, Duration::from_secs(seconds)).unwrap();
+                        }
+                    }
+                    Change::Pass(seconds) => advance(Duration::from_secs(seconds)).await,
+                }
+                for (prefix, family) in ["10.0.0.", "2001:db8::"].into_iter().zip(&model) {
+                    for (number, (is_lasting, end)) in family.iter().enumerate() {
+                        let address = match prefix {
+                            "10.0.0." => format!("{prefix}{number}"),
+                            _ => format!("{prefix}{number:x}"),
+                        };
+                        let expected = *is_lasting || end.is_some_and(|end| end > Instant::now());
+                        prop_assert_eq!(clone.contains(address.parse().unwrap()), expected, "{}", address);
+                    }
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_rest_of_a_removed_network_does_not_shorten_the_time_of_a_part() {
+    let networks = Networks::new::<[&str; 0]>([]).unwrap();
+    networks.insert_for("10.0.0.0/31", Duration::from_secs(20)).unwrap();
+    networks.insert_for("10.0.0.0/30", Duration::from_secs(10)).unwrap();
+    networks.remove("10.0.0.2/31").unwrap();
+    let contains = |last| networks.contains(IpAddr::from([10, 0, 0, last]));
+    assert!(contains(0) && contains(1) && !contains(2));
+    advance(Duration::from_secs(19)).await;
+    assert!(contains(0));
+    advance(Duration::from_secs(1)).await;
+    assert!(!contains(0));
+}
+
+#[test]
+fn an_invalid_entry_changes_nothing() {
+    let networks = Networks::new(["10.0.0.0/8"]).unwrap();
+    for entry in ["10.0.0.1/8", "ten", ""] {
+        let hour = Duration::from_secs(3_600);
+        for error in [networks.insert(entry), networks.insert_for(entry, hour), networks.remove(entry)] {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("is no network"), "{error}");
+        }
+    }
+    assert_eq!(format!("{networks:?}"), "{10.0.0.0/8}");
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Callers that are forbidden are rejected and charged nothing, and exempt callers are not limited.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
 use http::Request;
 use http_body_util::Full;
+use tokio::time::advance;
 use tower_throttle::RateLimitLayer;
 use tower_throttle::key::{
     Bearer, Cookie, Global, GrpcHealth, GrpcReflection, MissingKey, Networks, Paths, PeerIp, Preflight,
@@ -38,6 +42,27 @@ async fn a_forbidden_caller_is_rejected_before_anything_is_counted() {
     let layer = RateLimitLayer::new(PeerIp::new().deny(denied.clone()), at_once(1));
     denied.replace(Networks::new(["7.7.7.7"]).unwrap());
     assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7")), [200, 403]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_blocked_for_a_time() {
+    let blocked = Networks::new(["6.6.6.6"]).unwrap();
+    let layer = RateLimitLayer::new(PeerIp::new().deny(blocked.clone()), at_once(9));
+    blocked.insert_for(IpAddr::from([7, 7, 7, 7]), Duration::from_secs(3_600)).unwrap();
+    blocked.insert_for("unix", Duration::from_secs(3_600)).unwrap();
+    assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7"), from("7.7.7.8")), [403, 403, 200]);
+    advance(Duration::from_nanos(3_600_000_000_000 - 1)).await;
+    assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7")), [403, 403]);
+    advance(Duration::from_nanos(1)).await;
+    assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7")), [403, 200]);
+    blocked.remove("6.6.6.6").unwrap();
+    blocked.insert("7.7.0.0/16").unwrap();
+    assert_eq!(statuses!(layer, from("6.6.6.6"), from("7.7.7.7")), [200, 403]);
+    // The later end counts.
+    blocked.insert_for("9.9.9.9", Duration::from_secs(10)).unwrap();
+    blocked.insert_for("9.9.9.9", Duration::from_secs(5)).unwrap();
+    advance(Duration::from_secs(7)).await;
+    assert_eq!(statuses!(layer, from("9.9.9.9"), from("7.7.7.7")), [403, 403]);
 }
 
 #[tokio::test]

@@ -1,0 +1,141 @@
+//! What an administrator does with a limiter that is in use: locking keys out, lifting lockouts, and resetting all keys.
+
+use std::time::Duration;
+
+use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, Lockout, TokenBucket};
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::OnFull;
+use tower_throttle::{Quota, RateLimiter};
+
+use crate::support::PolledByHand;
+
+const SECOND: Duration = Duration::from_secs(1);
+const NANO: Duration = Duration::from_nanos(1);
+
+/// Five calls an hour. The third denial within an hour locks the key out for ten seconds.
+fn logins() -> Lockout<FixedWindow> {
+    FixedWindow::new(Quota::per_hour(5)).block_for(10 * SECOND).after(3)
+}
+
+fn limiter() -> (RateLimiter<Lockout<FixedWindow>>, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder(logins()).clock(clock.clone()).build(), clock)
+}
+
+#[test]
+fn a_key_is_locked_out_for_exactly_the_given_time() {
+    let (limiter, clock) = limiter();
+    let _ = limiter.check("used");
+    for key in ["used", "new"] {
+        assert!(limiter.lock_out(key, 100 * SECOND));
+        for decision in [limiter.peek(key), limiter.check(key)] {
+            assert!(decision.is_locked_out());
+            assert_eq!(decision.retry_after(), Some(100 * SECOND), "{decision:?}");
+        }
+    }
+    assert!(limiter.check("other").is_allowed());
+    clock.advance(100 * SECOND - NANO);
+    assert_eq!(limiter.check("new").retry_after(), Some(NANO));
+    clock.advance(NANO);
+    assert_eq!(limiter.check("new").remaining(), 4);
+    assert_eq!(limiter.check("used").remaining(), 3);
+}
+
+#[test]
+fn a_second_lockout_replaces_the_first() {
+    let (limiter, clock) = limiter();
+    for duration in [100 * SECOND, 3 * SECOND, 50 * SECOND] {
+        assert!(limiter.lock_out("key", duration));
+        assert_eq!(limiter.peek("key").retry_after(), Some(duration));
+    }
+    clock.advance(50 * SECOND);
+    assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
+fn a_lifted_lockout_forgets_denials_and_keeps_charged_units() {
+    let (limiter, _clock) = limiter();
+    for _ in 0..8 {
+        let _ = limiter.check("key");
+    }
+    assert!(limiter.check("key").is_locked_out(), "the third denial began a lockout");
+    limiter.lift_lockout("key");
+    for denials in 1..=3 {
+        let decision = limiter.check("key");
+        assert_eq!(decision.remaining(), 0);
+        assert_eq!(decision.is_locked_out(), denials == 3, "{denials}");
+    }
+    // A key that is not locked out, and a key that is not in the table.
+    limiter.lift_lockout("other");
+    assert_eq!(limiter.len(), 1);
+}
+
+#[test]
+fn a_lockout_survives_a_clock_that_is_set_back() {
+    let (limiter, clock) = limiter();
+    clock.set(60 * SECOND);
+    let _ = limiter.check("key");
+    clock.set(40 * SECOND);
+    assert!(limiter.lock_out("key", 100 * SECOND));
+    assert_eq!(limiter.peek("key").retry_after(), Some(100 * SECOND));
+}
+
+#[test]
+fn a_key_without_a_place_of_its_own_cannot_be_locked_out() {
+    for (on_full, is_denied) in [(OnFull::Reject, true), (OnFull::ShareBuckets, false)] {
+        let builder = RateLimiter::builder(logins()).max_keys(1).on_full(on_full).clock(ManualClock::new());
+        let limiter = builder.build();
+        assert!(limiter.lock_out("first", 100 * SECOND));
+        assert!(!limiter.lock_out("second", 100 * SECOND), "{on_full:?}");
+        let decision = limiter.check("second");
+        assert_eq!((decision.is_locked_out(), decision.is_table_full()), (false, is_denied), "{on_full:?}");
+        assert!(limiter.check("first").is_locked_out());
+    }
+}
+
+#[test]
+fn all_keys_are_reset() {
+    let clock = ManualClock::new();
+    let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(2))).clock(clock).max_keys(5_000);
+    let limiter = builder.on_full(OnFull::ShareBuckets).build();
+    for key in 0..6_000 {
+        assert!(limiter.check_n(&key, 2).is_allowed() || key >= 5_000);
+    }
+    limiter.reset_all();
+    for key in 0..6_000 {
+        assert_eq!(limiter.peek(&key).remaining(), 2, "{key}");
+    }
+    assert_eq!(limiter.len(), 0, "keys without units have no place");
+    assert!(limiter.check_n(&1, 2).is_allowed() && !limiter.check(&1).is_allowed());
+}
+
+#[test]
+fn a_reset_of_all_keys_admits_the_first_waiter_and_keeps_the_pace_of_the_others() {
+    let clock = ManualClock::new();
+    let limiter =
+        RateLimiter::builder(LeakyBucket::new(Quota::per_second(1)).queue(2)).clock(clock.clone()).build();
+    assert!(limiter.check("a").is_allowed());
+    let mut waiters = [(); 2].map(|()| PolledByHand::new(limiter.acquire("a")));
+    assert!(waiters.iter_mut().all(|waiter| !waiter.poll()));
+    limiter.reset_all();
+    assert!(waiters[0].poll() && !waiters[1].poll());
+    clock.advance(SECOND - NANO);
+    assert!(!waiters[1].poll());
+    clock.advance(NANO);
+    assert!(waiters[1].poll());
+}
+
+#[test]
+fn a_reset_of_all_keys_keeps_calls_in_progress() {
+    for on_full in [OnFull::Reject, OnFull::ShareBuckets] {
+        let builder = RateLimiter::builder(Concurrency::per_key(1)).max_keys(1).on_full(on_full);
+        let limiter = builder.build();
+        let permits = ["own", "shared"].map(|key| limiter.try_acquire_permit(key).ok());
+        assert_eq!(permits[1].is_some(), on_full == OnFull::ShareBuckets);
+        limiter.reset_all();
+        assert!(limiter.try_acquire_permit("own").is_err());
+        assert!(limiter.try_acquire_permit("shared").is_err());
+        drop(permits);
+        assert!(limiter.try_acquire_permit("own").is_ok());
+    }
+}
