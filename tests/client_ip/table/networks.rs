@@ -142,6 +142,9 @@ impl Range {
     }
 }
 
+/// Whether an address is in the set for ever, and until when it is in the set.
+type Presence = (bool, Option<Instant>);
+
 fn any_change() -> impl Strategy<Value = Change> {
     let range = || {
         (any::<bool>(), 28_u8..=32).prop_flat_map(|(is_v6, length)| {
@@ -166,10 +169,10 @@ proptest! {
         runtime.block_on(async {
             let networks = Networks::new::<[&str; 0]>([]).unwrap();
             let clone = networks.clone();
-            // For each address of both families, whether it is in the set for ever, and until when it is in the set.
-            let mut model = [[(false, None::<Instant>); 16]; 2];
+            // The addresses of both families.
+            let mut model: [[Presence; 16]; 2] = [[(false, None); 16]; 2];
             for change in changes {
-                let mut change_all = |range: Range, change: &dyn Fn(&mut (bool, Option<Instant>))| {
+                let mut change_all = |range: Range, change: &dyn Fn(&mut Presence)| {
                     for (is_v6, family) in [false, true].into_iter().zip(&mut model) {
                         for (address, state) in (0..).zip(family) {
                             if range.contains(is_v6, address) {
