@@ -11,7 +11,7 @@ mod idle_then_burst;
 mod multi_key_threads;
 mod priority;
 mod replace;
-mod subtle;
+mod reports;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads_exact;
