@@ -14,7 +14,7 @@ use tower_throttle::limiter::OnFull;
 use tower_throttle::middleware::Rejection;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::PolledByHand;
+use crate::support::{Now, waits};
 
 const MINUTE: Quota = Quota::per_minute(1);
 
@@ -41,13 +41,6 @@ fn limiter<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(ManualClock::new()).build()
 }
 
-/// Returns the result of a future that is ready at once.
-fn at_once<F: Future>(future: F) -> F::Output {
-    let mut polled = PolledByHand::new(future);
-    assert!(polled.run(), "it is not queued");
-    polled.output.unwrap()
-}
-
 /// Makes calls until the key is locked out, and verifies that the calls, and peeks before them, say so.
 fn locks_out<A: Algorithm>(algorithm: A) {
     let limiter = limiter(algorithm);
@@ -60,9 +53,9 @@ fn locks_out<A: Algorithm>(algorithm: A) {
     assert_eq!(reasons(&limiter.peek("key")), ["locked out"]);
     assert_eq!(reasons(&limiter.check("key")), ["locked out"]);
     assert_eq!(reasons(limiter.try_acquire_permit("key").unwrap_err().decision()), ["locked out"]);
-    let acquired = at_once(limiter.acquire("key"));
+    let acquired = limiter.acquire("key").now();
     assert_eq!(reasons(&acquired), ["locked out"]);
-    let denied = at_once(limiter.acquire_permit("key"));
+    let denied = limiter.acquire_permit("key").now();
     assert_eq!(reasons(denied.unwrap_err().decision()), ["locked out"]);
     assert_eq!(reasons(&limiter.check_n("key", 0)), none, "a cost of 0 is allowed");
     assert_eq!(reasons(&limiter.check("other")), none);
@@ -95,9 +88,8 @@ fn a_queue_of_a_lockout_says_why_it_denies() {
     let algorithm = LeakyBucket::new(MINUTE).queue(1).block_for(Duration::from_secs(3_600)).after(2);
     let limiter = limiter(algorithm);
     assert!(limiter.check("key").is_allowed());
-    let mut queued = PolledByHand::new(limiter.acquire("key"));
-    assert!(!queued.run(), "it is queued");
-    let acquire = || reasons(&at_once(limiter.acquire("key")));
+    let _queued = waits(limiter.acquire("key"));
+    let acquire = || reasons(&limiter.acquire("key").now());
     assert_eq!(acquire(), ["queue full"]);
     assert_eq!(acquire(), ["locked out", "queue full"], "the denial by the queue begins the lockout");
     assert_eq!(acquire(), ["locked out"]);
@@ -107,17 +99,13 @@ fn a_queue_of_a_lockout_says_why_it_denies() {
 fn a_denial_says_that_the_queue_is_full() {
     fn fills<A: Algorithm>(algorithm: A) {
         let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_queued(2).build();
-        let acquire = |key: &'static str| at_once(limiter.acquire(key));
-        let queued = |key: &'static str| {
-            let mut queued = PolledByHand::new(limiter.acquire(key));
-            assert!(!queued.run(), "it is queued");
-            queued
-        };
+        let acquire = |key: &'static str| limiter.acquire(key).now();
+        let queued = |key: &'static str| waits(limiter.acquire(key));
         let none = [""; 0];
         assert!(acquire("key").is_allowed());
         let _first = queued("key");
         assert_eq!(reasons(&acquire("key")), ["queue full"]);
-        let permit = at_once(limiter.acquire_permit("key"));
+        let permit = limiter.acquire_permit("key").now();
         assert_eq!(reasons(permit.unwrap_err().decision()), ["queue full"]);
         assert_eq!(reasons(&limiter.check("key")), none, "it would not wait");
         assert_eq!(reasons(&limiter.peek("key")), none, "it would not wait");
@@ -145,7 +133,7 @@ fn a_call_that_may_not_wait_is_not_denied_by_its_queue() {
     ] {
         let limiter = limiter(bucket);
         assert!(limiter.check("key").is_allowed());
-        let denied = at_once(limiter.acquire("key"));
+        let denied = limiter.acquire("key").now();
         assert!(!denied.is_allowed());
         assert_eq!(reasons(&denied), none);
     }
@@ -155,10 +143,7 @@ fn a_call_that_may_not_wait_is_not_denied_by_its_queue() {
 fn a_displaced_call_says_that_the_queue_is_full() {
     let limiter = limiter(LeakyBucket::new(MINUTE).queue(1).overflow(QueueOverflow::DropOldest));
     assert!(limiter.check("key").is_allowed());
-    let mut oldest = PolledByHand::new(limiter.acquire("key"));
-    assert!(!oldest.run());
-    let mut newest = PolledByHand::new(limiter.acquire("key"));
-    assert!(!newest.run());
+    let [mut oldest, _newest] = [(); 2].map(|()| waits(limiter.acquire("key")));
     assert!(oldest.run(), "it is displaced");
     assert_eq!(reasons(&oldest.output.unwrap()), ["queue full"]);
 }
@@ -197,8 +182,7 @@ async fn the_decisions_of_joined_layers_say_why_they_deny() {
     };
     let denied = |name: &str, reasons: &[&'static str]| (name.to_owned(), reasons.to_vec());
     assert_eq!(call().await, (true, vec![]));
-    let mut waiting = PolledByHand::new(queued.acquire(&()));
-    assert!(!waiting.run(), "it is queued");
+    let _waiting = waits(queued.acquire(&()));
     let (log_in, queue) = (|reasons| denied("log-in", reasons), denied("queued", &["queue full"]));
     assert_eq!(call().await, (false, vec![log_in(&[]), queue.clone()]));
     assert_eq!(call().await, (false, vec![log_in(&["locked out"]), queue.clone()]));

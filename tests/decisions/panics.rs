@@ -1,4 +1,5 @@
-//! If an algorithm panics once, no other call is affected.
+//! If an algorithm or a waker panics once, no other call is affected.
+
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -6,62 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
+
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 use tower_throttle::limiter::Acquire;
-use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle::{Quota, RateLimiter};
 
-static BROKEN: AtomicBool = AtomicBool::new(false);
-
-/// A `Concurrency` whose peeks panic while `BROKEN` is `true`.
-#[derive(Clone, Debug)]
-struct Fragile(Concurrency);
-type S = ConcurrencyState;
-
-impl Algorithm for Fragile {
-    type State = S;
-    const NEEDS_RELEASE: bool = true;
-    fn new_state(&self, b: Nanos, n: Nanos) -> S {
-        self.0.new_state(b, n)
-    }
-    fn last_update(&self, s: &S) -> Nanos {
-        self.0.last_update(s)
-    }
-    fn check(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
-        self.0.check(s, n, c)
-    }
-    fn peek(&self, s: &mut S, n: Nanos, c: u64) -> Decision {
-        assert!(!BROKEN.load(Ordering::SeqCst), "broken");
-        self.0.peek(s, n, c)
-    }
-    fn refund(&self, s: &mut S, n: Nanos, c: u64, t: Option<Nanos>) {
-        self.0.refund(s, n, c, t);
-    }
-    fn migrate(&self, s: &mut S, f: &Self, n: Nanos) {
-        self.0.migrate(s, &f.0, n);
-    }
-    fn is_fresh(&self, s: &S, n: Nanos) -> bool {
-        self.0.is_fresh(s, n)
-    }
-    fn policy(&self) -> QuotaPolicy {
-        self.0.policy()
-    }
-    fn release(&self, s: &mut S, n: Nanos, c: u64) {
-        self.0.release(s, n, c);
-    }
-    fn in_flight(&self, s: &S) -> u64 {
-        self.0.in_flight(s)
-    }
-    fn queue_config(&self) -> Option<QueueConfig> {
-        self.0.queue_config()
-    }
-    fn ready_at(&self, s: &mut S, n: Nanos, c: u64) -> Option<Nanos> {
-        self.0.ready_at(s, n, c)
-    }
-    fn admit_queued(&self, s: &mut S, n: Nanos, a: Nanos, c: u64) -> Option<Nanos> {
-        self.0.admit_queued(s, n, a, c)
-    }
-}
+use crate::support::{OwnAlgorithm, limiter};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -138,26 +90,30 @@ fn when_a_waker_panics_the_others_that_wait_on_a_manual_clock_are_woken() {
 
 #[test]
 fn a_released_waiter_is_woken_though_the_algorithm_panics() {
-    let limiter = RateLimiter::builder(Fragile(Concurrency::per_key(1).max_wait(Duration::from_secs(60))))
-        .clock(ManualClock::new())
-        .build();
+    let broken = Arc::new(AtomicBool::new(false));
+    let is_broken = Arc::clone(&broken);
+    let concurrency = Concurrency::per_key(1).max_wait(Duration::from_secs(60));
+    let fragile = OwnAlgorithm::new(concurrency, move |method| {
+        assert!(method != "peek" || !is_broken.load(Ordering::SeqCst), "broken");
+    });
+    let limiter = limiter(fragile, &ManualClock::new());
     // If a waker panics as well, the process does not end.
     let permit = limiter.try_acquire_permit("b").unwrap();
     let mut waiting = Box::pin(limiter.acquire_permit("b"));
     let waker = Waker::from(Arc::new(Broken));
     assert!(Pin::as_mut(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-    BROKEN.store(true, Ordering::SeqCst);
+    broken.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
-    BROKEN.store(false, Ordering::SeqCst);
+    broken.store(false, Ordering::SeqCst);
 
     let permit = limiter.try_acquire_permit("a").unwrap();
     let woken = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut waiting = Box::pin(limiter.acquire_permit("a"));
     assert!(Pin::as_mut(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-    BROKEN.store(true, Ordering::SeqCst);
+    broken.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| drop(permit))).is_err());
-    BROKEN.store(false, Ordering::SeqCst);
+    broken.store(false, Ordering::SeqCst);
     assert_eq!(woken.0.load(Ordering::SeqCst), 1, "it has left the queue: nothing else will wake it");
     assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(_))));
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
-use tower_throttle::clock::ManualClock;
-use tower_throttle::{Quota, RateLimiter};
+use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::key::Global;
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::PolledByHand;
+use crate::support::{Now, PolledByHand, effective_window, limiter, waits};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -59,6 +61,73 @@ async fn a_queued_call_keeps_its_slot_and_a_new_call_is_denied() {
 }
 
 #[test]
+fn a_cancelled_call_does_not_end_a_lockout() {
+    let clock = ManualClock::new();
+    let rule = LeakyBucket::new(Quota::per_second(10)).queue(1).block_for(SECOND * 5).after(1);
+    let limiter = limiter(rule, &clock);
+    assert!(limiter.acquire("key").now().is_allowed());
+    let held = waits(limiter.acquire("key"));
+    clock.advance(SECOND / 10);
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 5));
+    drop(held);
+    assert_eq!(limiter.peek("key").retry_after(), Some(SECOND * 5));
+}
+
+#[test]
+fn a_call_released_during_a_lockout_reports_no_remaining_units() {
+    let clock = ManualClock::new();
+    let rule = LeakyBucket::new(Quota::per_second(10)).queue(3).block_for(SECOND * 5).after(1);
+    let limiter = limiter(rule, &clock);
+    assert!(limiter.acquire("key").now().is_allowed());
+    let mut line = [(); 3].map(|()| waits(limiter.acquire("key")));
+    assert_eq!(limiter.acquire("key").now().retry_after(), Some(SECOND * 5));
+    clock.advance(SECOND / 10);
+    assert!(line[0].poll());
+    let first = line[0].output.unwrap();
+    assert!(!limiter.acquire("key").now().is_allowed());
+    assert_eq!((first.remaining(), first.reset_after()), (0, Duration::from_millis(4_900)));
+}
+
+#[test]
+fn a_peek_that_would_begin_a_lockout_reports_the_present_state() {
+    let rule = FixedWindow::new(Quota::per_second(5)).block_for(SECOND * 5).after(1);
+    let limiter = limiter(rule, &ManualClock::new());
+    assert_eq!(limiter.check_n("key", 2).remaining(), 3);
+    let peek = limiter.peek_n("key", 4);
+    assert_eq!(peek.retry_after(), Some(SECOND * 5));
+    assert_eq!((peek.remaining(), peek.reset_after()), (3, SECOND));
+}
+
+#[test]
+fn a_call_of_cost_0_in_a_lockout_reports_the_nearest_limit_and_the_rest_of_the_lockout() {
+    let rule = (TokenBucket::new(Quota::per_second(9)), FixedWindow::new(Quota::per_hour(2)));
+    let rule = rule.block_for(SECOND * 5).after(1);
+    let mut state = rule.new_state(Nanos(0), Nanos(0));
+    assert!(rule.check(&mut state, Nanos(0), 2).is_allowed());
+    assert!(!rule.check(&mut state, Nanos(0), 1).is_allowed());
+    let free = rule.check(&mut state, Nanos(0), 0);
+    assert_eq!((free.limit_index(), free.limit()), (1, 2));
+    let rule = TokenBucket::new(Quota::per_second(9)).block_for(SECOND * 5).after(1);
+    let mut state = rule.new_state(Nanos(0), Nanos(0));
+    assert!(!rule.check(&mut state, Nanos(0), 10).is_allowed());
+    let free = rule.check(&mut state, Nanos(0), 0);
+    assert_eq!(effective_window(&rule, &free), Some(SECOND * 5), "{free:?}");
+}
+
+#[test]
+fn a_joint_call_on_one_lockout_twice_counts_as_one_denial() {
+    let rule = FixedWindow::new(Quota::per_second(1)).block_for(SECOND * 9).after(2);
+    let limiter = limiter(rule, &ManualClock::new());
+    assert!(limiter.check(&()).is_allowed());
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone());
+    let twice = layer.clone().and(layer).responder(ErrorResponder);
+    assert!(twice.layer(service_fn(async |()| Ok::<_, ()>(()))).call(()).now().is_err());
+    assert_eq!(limiter.peek(&()).retry_after(), Some(SECOND * 9), "the second denial would begin it");
+    let free = limiter.peek_n(&(), 0);
+    assert!(free.remaining() == 0 && free.reset_after() <= SECOND, "one denial is no lockout: {free:?}");
+}
+
+#[test]
 fn in_a_tuple_only_the_limit_that_denies_counts() {
     let clock = ManualClock::new();
     let minute = FixedWindow::new(Quota::per_minute(3)).block_for(SECOND * 600).after(2);
@@ -94,7 +163,6 @@ async fn over_http_the_response_reports_the_rest_of_the_lockout() {
     use axum::Router;
     use axum::routing::get;
     use http::{Method, StatusCode};
-    use tower_throttle::RateLimitLayer;
     use tower_throttle::key::PeerIp;
 
     let rule = TokenBucket::new(Quota::per_minute(2)).block_for(SECOND * 900).after(2);

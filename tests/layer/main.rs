@@ -1,11 +1,8 @@
-//! The layer around services: alone, joined with others, between tower's own layers, and with custom limiters.
+//! The layer around services: alone, joined with others, between tower's own layers, and with limiters of one's own.
 
 mod and;
 mod and_with_queue;
 mod built_keys;
-#[cfg(feature = "test-util")]
-mod contract;
-mod custom_limiter;
 mod enabled;
 mod full_table;
 mod headers;
@@ -15,6 +12,7 @@ mod keys;
 mod lockout;
 mod mistakes;
 mod observed;
+mod own_limiter;
 mod permit_release;
 mod readiness;
 mod replaced;
@@ -23,6 +21,5 @@ mod shared_keys;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
-mod task_limiter;
 mod unread;
 mod with_tower_layers;

@@ -8,59 +8,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_throttle::algorithm::{Algorithm, Concurrency, QuotaPolicy};
-use tower_throttle::clock::Nanos;
+use tower_throttle::algorithm::Concurrency;
 use tower_throttle::key::Global;
-use tower_throttle::{Decision, ErrorResponder, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, RateLimitLayer, RateLimiter};
 
-/// An algorithm that admits every call, counts releases, and may panic in a release.
-#[derive(Clone, Debug)]
-struct Door {
-    left: Arc<AtomicU64>,
-    fragile: bool,
-}
+use crate::support::OwnAlgorithm;
 
-impl Algorithm for Door {
-    type State = ();
-
-    const NEEDS_RELEASE: bool = true;
-
-    fn new_state(&self, _: Nanos, _: Nanos) {}
-
-    fn last_update(&self, (): &()) -> Nanos {
-        Nanos::ZERO
-    }
-
-    fn check(&self, (): &mut (), _: Nanos, _: u64) -> Decision {
-        Decision::allow(1, 1, 0)
-    }
-
-    fn peek(&self, (): &mut (), _: Nanos, _: u64) -> Decision {
-        Decision::allow(1, 1, 0)
-    }
-
-    fn refund(&self, (): &mut (), _: Nanos, _: u64, _: Option<Nanos>) {}
-
-    fn migrate(&self, (): &mut (), _: &Self, _: Nanos) {}
-
-    fn is_fresh(&self, (): &(), _: Nanos) -> bool {
-        false
-    }
-
-    fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::concurrent(1)
-    }
-
-    fn release(&self, (): &mut (), _: Nanos, _: u64) {
-        self.left.fetch_add(1, Ordering::SeqCst);
-        assert!(!self.fragile, "the door is broken");
-    }
+/// Returns an algorithm that counts releases, and may panic in a release.
+fn door(left: Arc<AtomicU64>, is_fragile: bool) -> OwnAlgorithm<Concurrency> {
+    OwnAlgorithm::new(Concurrency::per_key(9), move |method| {
+        if method == "release" {
+            left.fetch_add(1, Ordering::SeqCst);
+            assert!(!is_fragile, "the door is broken");
+        }
+    })
 }
 
 #[test]
 fn a_call_is_released_once() {
     let left = Arc::new(AtomicU64::new(0));
-    let limiter = RateLimiter::new(Door { left: Arc::clone(&left), fragile: false });
+    let limiter = RateLimiter::new(door(Arc::clone(&left), false));
     drop(limiter.try_acquire_permit("user:42").unwrap());
     assert_eq!(left.load(Ordering::SeqCst), 1);
 }
@@ -68,7 +35,7 @@ fn a_call_is_released_once() {
 #[tokio::test]
 async fn a_permit_is_released_though_another_limit_panics_on_release() {
     let limiter = RateLimiter::new(Concurrency::per_key(1));
-    let layer = RateLimitLayer::new(Global, Door { left: Arc::default(), fragile: true })
+    let layer = RateLimitLayer::new(Global, door(Arc::default(), true))
         .and(RateLimitLayer::with_limiter(Global, limiter.clone()))
         .responder(ErrorResponder);
     let mut service = layer.layer(service_fn(|(): ()| async { Ok::<_, Infallible>(()) }));

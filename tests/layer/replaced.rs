@@ -2,10 +2,7 @@
 //! replaced.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -19,7 +16,7 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::middleware::{HttpResponder, Rejection};
 use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, scaled};
+use crate::support::{Now, PolledByHand, scaled};
 
 type Http = Request<u64>;
 
@@ -45,11 +42,7 @@ fn at_once<S, B>(service: &S, number: u64) -> Response<B>
 where
     S: Service<Http, Response = Response<B>, Error = Infallible> + Clone,
 {
-    let mut call = pin!(service.clone().oneshot(Request::new(number)));
-    match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(response)) => response,
-        Poll::Pending => panic!("the request waits"),
-    }
+    service.clone().oneshot(Request::new(number)).now().unwrap()
 }
 
 /// Sends requests through `service` while `replace` runs in a loop. Asserts that the first limit of each response is the

@@ -12,7 +12,7 @@ mod multi_key_threads;
 mod operations;
 mod priority;
 mod replace;
-mod subtle;
+mod reports;
 #[path = "../support/mod.rs"]
 mod support;
 mod threads_exact;

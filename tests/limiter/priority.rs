@@ -13,17 +13,13 @@ use tower_throttle::limiter::Acquire;
 use tower_throttle::stats::Timeline;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random};
+use crate::support::{Now, PolledByHand, Random, limiter, scaled, waits};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn four_a_second() -> Quota {
     Quota::per_second(4)
-}
-
-fn limiter<A: Algorithm>(rule: A, clock: &ManualClock) -> RateLimiter<A> {
-    RateLimiter::builder(rule).clock(clock.clone()).build()
 }
 
 fn first<A: Algorithm>(limiter: &RateLimiter<A>, cost: u64) -> PolledByHand<Acquire<A>> {
@@ -88,68 +84,109 @@ fn without_priority_it_is_the_window_itself() {
     }
 }
 
-/// Makes random calls. The limit holds in each period, all waiters are released in order, and the reports are true.
-fn holds<A: Algorithm>(rule: A, most: u64) {
-    for seed in 0..300 {
+/// Makes random calls, some of which are cancelled or polled late. No span of a period has more units than `limits`
+/// limits, all waiters are released in order, at the reported times, and no ordinary call waits or overtakes.
+fn holds<A: Algorithm>(limits: u64, make: impl Fn(Quota, u8) -> A) {
+    for seed in 0..scaled(10_000) {
+        let random = &mut Random::new(seed);
+        let (limit, period) = (random.within(1..=6), random.one_of(&[7, 10, 100]));
+        let (percent, is_late) = (random.one_of(&[10, 34, 50, 60, 100]), random.one_in(2));
+        let rule = make(Quota::per(limit, Duration::from_nanos(period)).unwrap(), percent);
         let clock = ManualClock::new();
         let limiter = limiter(rule.clone(), &clock);
-        let mut random = Random::new(seed);
         let (mut now, mut waiting, mut admitted) = (0, Vec::new(), Vec::new());
-        for _ in 0..200 {
-            let step = random.below(150);
-            now += step;
-            clock.advance(MS * step as u32);
-            // Each released call was released at the reported time.
-            waiting.retain_mut(|(cost, came, call): &mut (u64, u64, PolledByHand<Acquire<A>>)| {
+        let settle = |waiting: &mut Vec<(u64, u64, PolledByHand<Acquire<A>>)>, admitted: &mut Vec<_>| {
+            let mut is_behind_another = false;
+            waiting.retain_mut(|(cost, came, call)| {
                 let left = call.run();
+                is_behind_another |= !left;
                 if left {
+                    assert!(!is_behind_another, "the waiters are released in order");
                     let decision = call.output.unwrap();
                     assert!(decision.is_allowed());
-                    admitted.push((*came + decision.delay().as_millis() as u64, *cost));
+                    admitted.push((*came + decision.delay().as_nanos() as u64, *cost));
                 }
                 !left
             });
+        };
+        for _ in 0..60 {
+            if !is_late || random.one_in(3) {
+                settle(&mut waiting, &mut admitted);
+            }
             let cost = 1 + random.below(3);
-            let priority = random.one_in(3);
-            let mut call = match priority {
-                true => first(&limiter, cost),
-                false => PolledByHand::new(limiter.acquire_n("key", cost)),
+            let (call, may_wait) = match random.below(12) {
+                0..5 => {
+                    let step = random.one_of(&[1, 2, 5, 9, 30, 100]);
+                    now += step;
+                    clock.advance(Duration::from_nanos(step));
+                    continue;
+                }
+                5 if !waiting.is_empty() => {
+                    drop(waiting.remove(random.below(waiting.len() as u64) as usize));
+                    continue;
+                }
+                5..7 => {
+                    let decision = limiter.check_n("key", cost);
+                    assert!(!decision.is_allowed() || limiter.queued() == 0, "no call overtakes");
+                    admitted.extend(decision.is_allowed().then_some((now, cost)));
+                    continue;
+                }
+                7 => (limiter.acquire_n("key", cost), false),
+                _ => (limiter.call("key").cost(cost).priority().acquire(), true),
             };
-            match (call.run(), priority) {
-                (false, true) => waiting.push((cost, now, call)),
-                (false, false) => panic!("an ordinary call does not wait"),
-                (true, _) if call.output.unwrap().is_allowed() => {
-                    assert!(waiting.is_empty(), "no call overtakes");
+            let mut call = PolledByHand::new(call);
+            match call.poll() {
+                false => {
+                    assert!(may_wait, "an ordinary call does not wait");
+                    waiting.push((cost, now, call));
+                }
+                true if call.output.unwrap().is_allowed() => {
+                    assert_eq!(limiter.queued(), 0, "no call overtakes");
                     admitted.push((now, cost));
                 }
-                (true, _) => {}
-            }
-            let stands: u64 = waiting.iter().map(|(cost, ..)| *cost).sum();
-            assert!(stands <= 3, "60 % of five units may be borrowed");
-            if random.one_in(9) && !waiting.is_empty() {
-                let (.., mut gone) = waiting.remove(random.below(waiting.len() as u64) as usize);
-                gone.abandon();
+                true => {}
             }
         }
+        for _ in 0..200 {
+            clock.advance(Duration::from_nanos(random.one_of(&[1, period])));
+            settle(&mut waiting, &mut admitted);
+        }
+        assert!(waiting.is_empty(), "seed {seed}: a call is stuck");
         for (at, _) in &admitted {
-            let within = admitted.iter().filter(|(other, _)| other >= at && *other < at + 1_000);
-            assert!(within.map(|(_, cost)| cost).sum::<u64>() <= most, "seed {seed}");
-        }
-        clock.advance(SECOND * 3);
-        for (.., call) in &mut waiting {
-            assert!(call.run(), "seed {seed}: no call is stuck");
-            clock.advance(SECOND * 3);
+            let within = admitted.iter().filter(|(other, _)| (*at..at + period).contains(other));
+            let units = within.map(|(_, cost)| cost).sum::<u64>();
+            assert!(units <= limit * limits, "seed {seed}: {units} from {at}: {admitted:?} {rule:?}");
         }
     }
 }
 
 #[test]
 fn the_limit_holds_for_every_caller() {
-    let five = Quota::per_second(5);
-    holds(SlidingLog::new(five).priority(60), 5);
-    holds(SlidingWindow::new(five).priority(60), 5);
-    holds(FixedWindow::new(five).priority(60), 10);
-    holds(SlidingCounter::new(five).priority(60), 10);
+    holds(1, |quota, percent| SlidingLog::new(quota).priority(percent));
+    holds(1, |quota, percent| SlidingWindow::new(quota).slices(3).priority(percent));
+    holds(2, |quota, percent| FixedWindow::new(quota).priority(percent));
+    holds(2, |quota, percent| SlidingCounter::new(quota).priority(percent));
+}
+
+/// No more than a part of the next window is borrowed at a time.
+#[test]
+fn more_is_not_borrowed_than_may_be() {
+    for seed in 0..300 {
+        let (random, clock) = (&mut Random::new(seed), ManualClock::new());
+        let limiter = limiter(SlidingLog::new(Quota::per_second(5)).priority(60), &clock);
+        let mut waiting = Vec::new();
+        for _ in 0..200 {
+            clock.advance(MS * random.below(150) as u32);
+            waiting.retain_mut(|(_, call): &mut (u64, PolledByHand<_>)| !call.run());
+            let cost = 1 + random.below(3);
+            let mut call = first(&limiter, cost);
+            if !call.run() {
+                waiting.push((cost, call));
+            }
+            let borrowed: u64 = waiting.iter().map(|(cost, _)| cost).sum();
+            assert!(borrowed <= 3, "60 % of five units may be borrowed");
+        }
+    }
 }
 
 #[test]
@@ -172,6 +209,56 @@ fn a_denied_call_with_priority_learns_when_it_may_be_queued() {
     assert_eq!(retry(&limiter), Some(MS));
     clock.advance(MS);
     assert_eq!(retry(&limiter), None, "it waits");
+}
+
+#[test]
+fn retry_after_is_exact_if_a_call_needs_the_window_after_the_borrowed_one() {
+    let clock = ManualClock::new();
+    let limiter = limiter(FixedWindow::new(four_a_second()).priority(50), &clock);
+    assert!(limiter.check_n("key", 4).is_allowed());
+    let mut held = waits(limiter.call("key").cost(2).priority().acquire());
+    let denied = limiter.check_n("key", 3);
+    assert_eq!(limiter.peek_n("key", 3).retry_after(), denied.retry_after());
+    clock.advance(SECOND);
+    assert!(held.poll());
+    clock.advance(MS * 999);
+    assert!(!limiter.check_n("key", 3).is_allowed());
+    clock.advance(MS);
+    assert!(limiter.peek_n("key", 3).is_allowed());
+    assert_eq!(denied.retry_after(), Some(SECOND * 2));
+}
+
+#[test]
+fn an_ordinary_call_waits_for_the_window_after_one_that_is_borrowed_as_a_whole() {
+    let limiter = limiter(FixedWindow::new(Quota::per_second(1)).priority(100), &ManualClock::new());
+    assert!(limiter.check("key").is_allowed());
+    let _held = waits(limiter.call("key").priority().acquire());
+    assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 2));
+    assert_eq!(limiter.acquire("key").now().retry_after(), Some(SECOND * 2));
+}
+
+#[test]
+fn a_waiter_that_costs_more_than_the_new_limit_does_not_block_the_key() {
+    let clock = ManualClock::new();
+    let limiter = limiter(FixedWindow::new(Quota::per_second(10)).priority(50), &clock);
+    assert!(limiter.check_n("key", 10).is_allowed());
+    let mut held = waits(limiter.call("key").cost(5).priority().acquire());
+    limiter.replace(FixedWindow::new(four_a_second()).priority(50));
+    clock.advance(SECOND * 100);
+    let _ = (held.poll(), limiter.check("key"));
+    clock.advance(SECOND * 100);
+    let _ = limiter.check("key");
+    assert!(limiter.check("key").is_allowed(), "the key is locked");
+}
+
+#[test]
+fn remaining_counts_calls_with_priority_that_can_be_queued() {
+    let limiter = limiter(FixedWindow::new(four_a_second()).priority(50), &ManualClock::new());
+    let reported = limiter.call("key").priority().acquire().now();
+    let mut calls = [(); 10].map(|()| first(&limiter, 1));
+    let fit = calls.each_mut().map(|call| !call.run() || call.output.unwrap().is_allowed());
+    let more = fit.into_iter().filter(|fits| *fits).count() as u64;
+    assert_eq!((reported.limit(), reported.remaining()), (6, more));
 }
 
 #[tokio::test(start_paused = true)]

@@ -105,6 +105,26 @@ impl<F: Future> PolledByHand<F> {
     }
 }
 
+/// Starts a call that must wait.
+#[track_caller]
+pub(crate) fn waits<F: Future>(call: F) -> PolledByHand<F> {
+    let mut call = PolledByHand::new(call);
+    assert!(!call.poll(), "it must wait");
+    call
+}
+
+pub(crate) trait Now: Future + Sized {
+    /// Polls the future once, and returns its output. The future must be ready then.
+    #[track_caller]
+    fn now(self) -> Self::Output {
+        let mut call = PolledByHand::new(self);
+        assert!(call.poll(), "it must not wait");
+        call.output.unwrap()
+    }
+}
+
+impl<F: Future> Now for F {}
+
 /// Polls the future, and fails if the future is polled again and again. With paused time, no other task would then run.
 pub(crate) async fn patient<F: Future>(future: F) -> F::Output {
     let (mut future, mut polls) = (pin!(future), 0);

@@ -1,66 +1,28 @@
 //! Decisions are events, and are recorded in the span of the request. The changes of a store that fails are logged.
 
-use std::future::Future;
-use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::algorithm::{AlgorithmInfo, FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::{Global, Header};
-use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
 use tower_throttle::middleware::OnStoreError;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::support::OwnLimiter;
 use crate::{Http, Log, get, hello, support};
 
 #[tokio::test]
 async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
-    #[derive(Clone, Debug)]
-    struct Switched {
-        local: RateLimiter<TokenBucket>,
-        fails: Arc<AtomicBool>,
-    }
-    impl Limiter for Switched {
-        type Algorithm = TokenBucket;
-        type Error = io::Error;
-        type Wait = Pin<Box<dyn Future<Output = io::Result<Decided>> + Send>>;
-
-        fn info(&self) -> Arc<AlgorithmInfo> {
-            self.local.info()
-        }
-
-        fn stats(&self) -> LimiterStats {
-            self.local.stats()
-        }
-
-        fn close(&self) {
-            self.local.close();
-        }
-    }
-    impl<K: ?Sized> LimiterFor<K> for Switched {
-        fn acquire(&self, _: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
-            let result = match self.fails.load(Ordering::SeqCst) {
-                true => Err(io::Error::other("no route to the store")),
-                false => Ok(Decided::new(self.local.check_n("a", attempt.cost()), Reservation::default())),
-            };
-            Acquired::Pending(Box::pin(async { result }))
-        }
-    }
     for (treatment, status, what) in
         [(OnStoreError::Reject, 503, "are refused"), (OnStoreError::Allow, 200, "are not limited")]
     {
         let (log, _guard) = Log::start();
-        let fails = Arc::new(AtomicBool::new(false));
-        let local = RateLimiter::new(TokenBucket::new(Quota::per_second(1_000_000)));
-        let limiter = Switched { local, fails: Arc::clone(&fails) };
-        let layer = RateLimitLayer::with_limiter(Global, limiter).on_store_error(treatment);
+        let limiter = OwnLimiter::new(TokenBucket::new(Quota::per_second(1_000_000)));
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).on_store_error(treatment);
         let service = layer.layer(service_fn(hello));
         for is_failing in [false, true, false, true] {
-            fails.store(is_failing, Ordering::SeqCst);
+            limiter.set_down(is_failing);
             for _ in 0..1_000 {
                 let expected = if is_failing { status } else { 200 };
                 assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), expected);
@@ -71,7 +33,7 @@ async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
         assert!(restored.contains("INFO") && restored.contains("decides again"), "{restored}");
         for line in [first, second] {
             assert!(line.contains("ERROR") && line.contains(what), "{line}");
-            assert!(line.contains("no route to the store"), "{line}");
+            assert!(line.contains("connection refused by 192.0.2.1"), "{line}");
         }
     }
 }

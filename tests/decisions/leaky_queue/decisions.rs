@@ -1,4 +1,4 @@
-//! Calls get the right decisions with a full queue, without a queue, after a reset, and with a clock that is set back.
+//! Calls get the right decisions with a full queue, after a reset, and with a clock that is set back.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -39,52 +39,6 @@ fn a_call_that_would_wait_too_long_is_rejected_immediately() {
     clock.advance(NS);
     assert!(waits.run());
     assert_eq!(waits.output.unwrap().delay(), MS * 250);
-}
-
-#[test]
-fn without_a_queue_no_call_waits() {
-    for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
-        let clock = ManualClock::new();
-        let limiter = RateLimiter::builder(bucket).clock(clock.clone()).build();
-        let first = now(&limiter, 1).unwrap();
-        assert_eq!((first.is_allowed(), first.limit(), first.remaining()), (true, 1, 0));
-        clock.advance(MS * 30);
-        assert_eq!(now(&limiter, 1).unwrap().retry_after(), Some(MS * 70));
-        clock.advance(MS * 70 - NS);
-        assert_eq!(now(&limiter, 1).unwrap().retry_after(), Some(NS));
-        clock.advance(NS);
-        assert!(now(&limiter, 1).unwrap().is_allowed());
-    }
-}
-
-#[test]
-fn a_check_while_a_call_is_queued_is_denied_and_reports_when_the_queue_is_empty() {
-    let clock = ManualClock::new();
-    let limiter = RateLimiter::builder(ten_a_second().queue(9)).clock(clock.clone()).build();
-    assert!(now(&limiter, 1).unwrap().is_allowed());
-    let mut waiting = [1, 4, 1].map(|cost| PolledByHand::new(limiter.acquire_n("key", cost)));
-    assert!(waiting.iter_mut().all(|call| !call.poll()));
-    clock.advance(MS * 30);
-    // The first waiter is released in 70 ms. The slots after the waiters are one interval, four intervals and one
-    // interval later.
-    for wait in [670, 670] {
-        assert_eq!(limiter.peek("key").retry_after(), Some(MS * wait));
-        let denied = limiter.check("key");
-        assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(MS * wait)));
-        assert_eq!((denied.limit(), denied.remaining()), (1, 0));
-    }
-    for slot in [70, 100, 400] {
-        clock.advance(MS * slot);
-        assert!(!limiter.check("key").is_allowed());
-    }
-    clock.advance(MS * 100 - NS);
-    assert_eq!(limiter.peek("key").retry_after(), Some(NS));
-    assert_eq!(limiter.check("key").retry_after(), Some(NS));
-    clock.advance(NS);
-    assert_eq!((limiter.peek("key").is_allowed(), limiter.peek("key").remaining()), (true, 1));
-    assert!(limiter.check("key").is_allowed());
-    assert!(waiting.iter_mut().all(PolledByHand::run));
-    assert!(!limiter.check("key").is_allowed());
 }
 
 #[test]

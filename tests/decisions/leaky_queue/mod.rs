@@ -1,9 +1,8 @@
 //! The queue of a leaky bucket: the time of each release, and the decision that each call gets.
 
-mod cancelled;
 mod decisions;
-mod exact_schedule;
 mod release_times;
+mod removed;
 
 use std::time::Duration;
 
@@ -17,10 +16,6 @@ const NS: Duration = Duration::from_nanos(1);
 
 fn ten_a_second() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(10))
-}
-
-fn admitted(seen: &[(Decision, Duration)]) -> Vec<u128> {
-    seen.iter().filter(|(decision, _)| decision.is_allowed()).map(|(_, at)| at.as_millis()).collect()
 }
 
 /// Returns the decision of `acquire`, if it is made at once.

@@ -3,78 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tower_throttle::Decision;
 use tower_throttle::algorithm::*;
-use tower_throttle::clock::Nanos;
 
 use super::{MS, NANOSECOND, on, per, poll, waits};
-
-/// An algorithm that counts how often its methods are called.
-#[derive(Clone, Debug)]
-struct Counted<A> {
-    inner: A,
-    asked: Arc<AtomicU64>,
-}
-
-impl<A> Counted<A> {
-    fn ask(&self) -> &A {
-        self.asked.fetch_add(1, Ordering::Relaxed);
-        &self.inner
-    }
-}
-
-impl<A: Algorithm> Algorithm for Counted<A> {
-    type State = A::State;
-
-    const UNDO_BY_COPY: bool = A::UNDO_BY_COPY;
-    const ADDS_UP: bool = A::ADDS_UP;
-
-    fn new_state(&self, created_at: Nanos, now: Nanos) -> A::State {
-        self.inner.new_state(created_at, now)
-    }
-    fn last_update(&self, state: &A::State) -> Nanos {
-        self.inner.last_update(state)
-    }
-    fn check(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
-        self.ask().check(state, now, cost)
-    }
-    fn peek(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
-        self.ask().peek(state, now, cost)
-    }
-    fn refund(&self, state: &mut A::State, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
-        self.ask().refund(state, now, cost, charged_at);
-    }
-    fn migrate(&self, state: &mut A::State, old: &Self, now: Nanos) {
-        self.ask().migrate(state, &old.inner, now);
-    }
-    fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {
-        self.inner.is_fresh(state, now)
-    }
-    fn policy(&self) -> QuotaPolicy {
-        self.inner.policy()
-    }
-    fn queue_config(&self) -> Option<QueueConfig> {
-        self.inner.queue_config()
-    }
-    fn ready_at(&self, state: &mut A::State, now: Nanos, cost: u64) -> Option<Nanos> {
-        self.ask().ready_at(state, now, cost)
-    }
-    fn admit_queued(&self, state: &mut A::State, now: Nanos, arrived: Nanos, cost: u64) -> Option<Nanos> {
-        self.ask().admit_queued(state, now, arrived, cost)
-    }
-    fn project(&self, state: &mut A::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
-        self.ask().project(state, now, arrived, cost)
-    }
-    fn queue_capacity(&self, state: &mut A::State, now: Nanos, max_wait: u64) -> u64 {
-        self.ask().queue_capacity(state, now, max_wait)
-    }
-}
+use crate::support::OwnAlgorithm;
 
 /// Makes one more call behind `length` waiters, cancels it, and checks that the waiters behind a cancelled call move
 /// up. Returns how often the methods of the algorithm were called.
 fn asked_for_one_that_is_cancelled<A: Algorithm>(inner: A, length: usize) -> u64 {
     let asked = Arc::new(AtomicU64::new(0));
-    let (clock, limiter) = on(Counted { inner, asked: Arc::clone(&asked) });
+    let counter = Arc::clone(&asked);
+    let (clock, limiter) = on(OwnAlgorithm::new(inner, move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }));
     while limiter.check("key").is_allowed() {}
     let mut calls: Vec<_> = (0..length).map(|_| waits(limiter.acquire("key"))).collect();
     let wait = limiter.check("key").retry_after().unwrap();

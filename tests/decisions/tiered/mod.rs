@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, LeakyBucket, Tiered};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::limiter::Acquire;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::{PolledByHand, limiter};
+use crate::support::{limiter, waits};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,10 +31,4 @@ fn slow() -> LeakyBucket {
 
 fn fast() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(20)).queue(50)
-}
-
-fn waits<A: Algorithm>(call: Acquire<A>) -> PolledByHand<Acquire<A>> {
-    let mut call = PolledByHand::new(call);
-    assert!(!call.poll(), "it waits");
-    call
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered,
+    TokenBucket,
 };
 use tower_throttle::key::{Global, from_fn};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
@@ -146,6 +147,17 @@ fn a_key_with_twenty_tiers_gets_no_more_than_the_largest_allows() {
     with_each_kind!(many_tiers);
 }
 
+#[test]
+fn nine_more_tiers_do_not_make_the_first_forget_its_units() {
+    let big = FixedWindow::new(Quota::per_hour(100));
+    let (limiter, _clock) = tiered(big.clone());
+    assert!(limiter.check_n("key", 100).is_allowed());
+    for limit in 1..=9 {
+        let _ = limiter.call("key").tier(&FixedWindow::new(Quota::per_hour(limit))).check();
+    }
+    assert!(!limiter.call("key").tier(&big).peek().is_allowed());
+}
+
 /// A call with the large tier is queued, then the small tier is called, and then the queued call is cancelled. Its
 /// refund must not give back units of the small tier.
 #[test]
@@ -242,4 +254,75 @@ fn a_charge_of_a_tier_comes_back_in_that_tier_and_a_reset_clears_it() {
         (10, 100)
     );
     assert!(limiter.is_empty());
+}
+
+/// Both tiers admit a call each 100 ms.
+fn counts_in_another_tier<A: Algorithm + PartialEq>(one: A, other: A) {
+    let (limiter, clock) = tiered(one.clone());
+    assert!(limiter.call("key").tier(&one).check().is_allowed());
+    clock.advance(MS * 50);
+    assert!(!limiter.call("key").tier(&other).check().is_allowed());
+    clock.advance(MS * 50);
+    assert!(limiter.call("key").cost(5).tier(&other).check().is_allowed());
+    clock.advance(MS * 100);
+    let denied = limiter.call("key").tier(&one).check();
+    assert_eq!(denied.retry_after(), Some(MS * 400), "five intervals were used");
+}
+
+#[test]
+fn a_cost_in_one_tier_with_slots_counts_in_the_other() {
+    let ten = Quota::per_second(10);
+    counts_in_another_tier(LeakyBucket::new(ten).queue(0), LeakyBucket::new(ten).queue(1));
+    counts_in_another_tier(Smooth::bursty(ten).queue(0), Smooth::bursty(ten).queue(1));
+}
+
+#[test]
+fn units_of_a_tier_that_is_a_tuple_count_in_each_member() {
+    let rule =
+        |second, day| (TokenBucket::new(Quota::per_second(second)), FixedWindow::new(Quota::per_day(day)));
+    let (free, paid) = (rule(10, 100), rule(100, 1_000));
+    let (limiter, clock) = tiered(free.clone());
+    assert!(limiter.call("key").tier(&free).check().is_allowed());
+    assert!(limiter.call("key").cost(90).tier(&paid).check().is_allowed());
+    clock.advance(SECOND);
+    // 91 units were used today since the first call with `free`.
+    assert_eq!(limiter.call("key").tier(&free).check().remaining(), 8);
+}
+
+#[test]
+fn replacing_the_default_tier_keeps_its_used_units() {
+    let small = TokenBucket::new(Quota::per_hour(10));
+    let (limiter, _clock) = tiered(TokenBucket::new(Quota::per_hour(1_000)));
+    assert!(limiter.check_n("key", 900).is_allowed());
+    let _ = limiter.call("key").tier(&small).check();
+    limiter.replace(Tiered::new(TokenBucket::new(Quota::per_hour(1_001))));
+    assert_eq!(limiter.peek("key").remaining(), 101);
+}
+
+#[test]
+fn a_call_of_cost_0_in_another_tier_leaves_a_fresh_tier_fresh() {
+    let (minute, hour) = (FixedWindow::new(Quota::per_minute(10)), FixedWindow::new(Quota::per_hour(100)));
+    let other = FixedWindow::new(Quota::per_hour(101));
+    let (limiter, clock) = tiered(minute.clone());
+    assert!(limiter.call("key").cost(10).tier(&minute).check().is_allowed());
+    clock.advance(SECOND * 59);
+    assert!(limiter.call("key").cost(50).tier(&hour).check().is_allowed());
+    clock.advance(SECOND);
+    assert!(limiter.call("key").tier(&minute).peek().is_allowed());
+    let _ = limiter.call("key").cost(0).tier(&other).check();
+    let peek = limiter.call("key").tier(&minute).peek();
+    assert!(peek.is_allowed(), "a call of another tier that cost nothing changed it: {peek:?}");
+}
+
+#[test]
+fn a_call_of_cost_0_in_another_tier_leaves_a_full_bucket_full() {
+    let (free, day) = (TokenBucket::new(Quota::per_second(10)), TokenBucket::new(Quota::per_day(1_000)));
+    let other = TokenBucket::new(Quota::per_day(1_001));
+    let (limiter, clock) = tiered(free.clone());
+    assert!(limiter.call("key").tier(&free).check().is_allowed());
+    assert!(limiter.call("key").cost(500).tier(&day).check().is_allowed());
+    clock.advance(SECOND * 60);
+    assert_eq!(limiter.call("key").tier(&free).peek().remaining(), 10);
+    let _ = limiter.call("key").cost(0).tier(&other).check();
+    assert_eq!(limiter.call("key").tier(&free).peek().remaining(), 10);
 }

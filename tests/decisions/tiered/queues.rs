@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tower_throttle::algorithm::{SlidingLog, Smooth, Tiered};
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingLog, Smooth, Tiered, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle::key::from_fn;
+use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use super::{MS, SECOND, fast, slow, takes, tiered, waits};
-use crate::support::{PolledByHand, Random, patient};
+use super::{MS, SECOND, fast, limiter, slow, takes, tiered, waits};
+use crate::support::{Now, PolledByHand, Random, patient};
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
@@ -132,4 +134,70 @@ fn a_peek_with_another_tier_beside_a_queue_reports_what_a_check_does() {
         line.iter_mut().for_each(|call| _ = call.poll());
     }
     assert!(beside_a_line > 1_000, "{beside_a_line}");
+}
+
+/// A call of a slow tier is denied while calls of a fast tier wait. It charges nothing, so one waiter is released for
+/// each slot of the fast tier, whichever of the calls comes first.
+#[test]
+fn a_denied_call_of_another_tier_delays_no_waiter_and_releases_one_per_slot() {
+    let ways = [
+        "check",
+        "acquire",
+        "a joint call that its own tier denies",
+        "a joint call that another limit denies",
+    ];
+    for (way, is_late) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        let (limiter, clock) = tiered(LeakyBucket::new(Quota::per_second(10)).queue(5));
+        let other = self::limiter(TokenBucket::new(Quota::per_second(1)), &clock);
+        let tier = |places| LeakyBucket::new(Quota::per_second(1)).queue(places);
+        let is_admitted = |way| match way {
+            "check" => limiter.call("key").tier(&tier(0)).check().is_allowed(),
+            "acquire" => limiter.call("key").tier(&tier(0)).acquire().now().is_allowed(),
+            _ => {
+                // The other limit denies the call if its unit is used up, and the tier denies it if it has no queue.
+                let of_other = way == "a joint call that another limit denies";
+                assert!(!of_other || other.check("key").is_allowed());
+                let slow = tier(if of_other { 9 } else { 0 });
+                let by_key = from_fn(|(): &()| Some("key"));
+                let layer = RateLimitLayer::with_limiter(by_key, limiter.clone())
+                    .tier(move |(): &(), _: &&str| slow.clone())
+                    .and(RateLimitLayer::with_limiter(by_key, other.clone()))
+                    .responder(ErrorResponder);
+                layer.layer(service_fn(async |()| Ok::<_, ()>(()))).call(()).now().is_ok()
+            }
+        };
+        assert!(limiter.acquire("key").now().is_allowed());
+        let mut line = [(); 3].map(|()| waits(limiter.acquire("key")));
+        assert!(is_late || !is_admitted(way), "{way}");
+        clock.advance(MS * 100);
+        assert!(!is_late || !is_admitted(way), "{way}");
+        let released = line.each_mut().map(PolledByHand::poll);
+        assert_eq!(released, [true, false, false], "{way}: one slot has passed");
+    }
+}
+
+#[test]
+fn a_denied_call_of_a_smaller_tier_does_not_block_a_waiter_with_priority() {
+    let window = |limit| FixedWindow::new(Quota::per_second(limit)).priority(50);
+    let (limiter, clock) = tiered(window(10));
+    assert!(limiter.check_n("key", 10).is_allowed());
+    let mut held = waits(limiter.call("key").cost(5).priority().acquire());
+    assert!(!limiter.call("key").tier(&window(2)).check().is_allowed());
+    clock.advance(SECOND);
+    assert!(held.poll(), "a denied call of another tier has locked the queue");
+}
+
+#[test]
+fn a_lockout_in_tiers_counts_denials_while_calls_are_queued() {
+    let rule =
+        |rate, places| LeakyBucket::new(Quota::per_second(rate)).queue(places).block_for(SECOND * 5).after(2);
+    let (fast, slow) = (rule(10, 1), rule(1, 0));
+    let (limiter, _clock) = tiered(fast);
+    assert!(limiter.acquire("key").now().is_allowed());
+    let _held = waits(limiter.acquire("key"));
+    for _ in 0..5 {
+        assert!(!limiter.call("key").tier(&slow).acquire().now().is_allowed());
+    }
+    let last = limiter.call("key").tier(&slow).acquire().now();
+    assert_eq!(last.retry_after(), Some(SECOND * 5), "denied six times");
 }

@@ -3,15 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service};
 use tower_throttle::algorithm::{Algorithm, FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
-use super::{INTERVAL, MS, answers, joined, limiter, passes, queue, waits};
+use super::{INTERVAL, MS, answers, joined, limiter, queue, waits};
 use crate::support::{PolledByHand, Random};
 
 /// Drops a call after `polls` polls. Returns the remaining units of the bucket when the next call is released, the time
@@ -56,57 +54,6 @@ fn a_call_dropped_at_any_poll_is_charged_by_both_or_by_neither() {
             assert_eq!(dropped_after(polls, line_first), (9, INTERVAL, false), "after {polls} polls");
         }
         assert_eq!(dropped_after(6, line_first), (8, INTERVAL * 2, true));
-    }
-}
-
-#[test]
-fn waiters_behind_a_cancelled_one_move_up_and_its_unit_is_free() {
-    let clock = ManualClock::new();
-    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(4)), &clock));
-    let mut service = joined!(line, bucket);
-    assert!(passes(service.call(())));
-    let mut calls = [(); 3].map(|()| waits(service.call(())));
-    assert!(!passes(service.call(())));
-    calls[0].abandon();
-    let mut newcomer = waits(service.call(()));
-    assert!(!passes(service.call(())), "one unit came back, not two");
-    clock.advance(INTERVAL);
-    assert!(calls[1].run() && !calls[2].run());
-    clock.advance(INTERVAL);
-    assert!(calls[2].run() && !newcomer.run());
-    clock.advance(INTERVAL);
-    assert!(newcomer.run());
-}
-
-/// The calls are cancelled as in a server: every third call at a random time. The other calls are released in order,
-/// one per interval.
-#[tokio::test(start_paused = true)]
-async fn when_every_third_of_a_hundred_is_cancelled_the_bucket_is_charged_for_the_rest() {
-    for seed in 0..100 {
-        let (line, bucket) =
-            (RateLimiter::new(queue()), RateLimiter::new(TokenBucket::new(Quota::per_day(100))));
-        let service = joined!(line, bucket);
-        let mut random = Random::new(seed);
-        let (start, mut calls) = (Instant::now(), JoinSet::new());
-        for n in 0..100_u64 {
-            let patience = if n % 3 == 2 { MS * random.below(9_000) as u32 } else { Duration::MAX };
-            let call = service.clone().oneshot(());
-            calls.spawn(async move {
-                let left = tokio::time::timeout(patience, call).await.is_ok_and(|answer| answer.is_ok());
-                (left, n, start.elapsed())
-            });
-            tokio::task::yield_now().await;
-        }
-        let mut left: Vec<_> = calls.join_all().await;
-        left.retain(|(left, ..)| *left);
-        left.sort_by_key(|(_, n, _)| *n);
-        for (nth, (_, n, at)) in (0..).zip(&left) {
-            assert_eq!(*at, INTERVAL * nth, "seed {seed}: {n}");
-        }
-        assert!(left.len() >= 67);
-        // A hundredth of a unit, which the bucket has regained in the meantime, may be missing from the refund.
-        let (due, reported) = (100 - left.len() as u64, bucket.peek(&()).remaining());
-        assert!((due - 1..=due).contains(&reported), "seed {seed}: {reported} left, {due} due");
     }
 }
 

@@ -41,51 +41,13 @@ fn is_cancelled_late<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn a_call_cancelled_late_takes_no_units_from_others_of_a_token_bucket() {
+fn a_call_cancelled_late_takes_no_units_from_others() {
     is_cancelled_late(TokenBucket::new(Quota::per_second(3)));
-}
-
-#[test]
-fn a_call_cancelled_late_takes_no_units_from_others_of_a_window() {
     is_cancelled_late(FixedWindow::new(Quota::per_second(3)));
     is_cancelled_late(FixedWindow::new(Quota::per_second(3)).aligned());
     is_cancelled_late(SlidingWindow::new(Quota::per_second(3)));
     is_cancelled_late(SlidingLog::new(Quota::per_second(3)));
     is_cancelled_late(SlidingCounter::new(Quota::per_second(3)));
-}
-
-/// Random runs, in which calls are queued and cancelled, and other calls are admitted. In any period, no more than the
-/// limit is admitted.
-fn served_within<A: Algorithm>(algorithm: A, limit: usize) {
-    for seed in 0..300 {
-        let mut random = Random::new(seed);
-        let clock = ManualClock::new();
-        let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
-        let mut service = joined!(line, other);
-        let (mut time, mut calls, mut served) = (Duration::ZERO, Vec::new(), Vec::new());
-        for _ in 0..100 {
-            match random.below(5) {
-                0 => {
-                    let mut call = PolledByHand::new(service.call(()));
-                    if !call.poll() {
-                        calls.push(call);
-                    }
-                }
-                1 if !calls.is_empty() => drop(calls.swap_remove(random.below(calls.len() as u64) as usize)),
-                2 => {
-                    let step = MS * random.below(400) as u32;
-                    clock.advance(step);
-                    time += step;
-                }
-                _ if other.check(&()).is_allowed() => served.push(time),
-                _ => {}
-            }
-        }
-        for window in served.windows(limit + 1) {
-            let span = window[limit] - window[0];
-            assert!(span >= SECOND, "seed {seed}: {} within {span:?}, of {algorithm:?}", limit + 1);
-        }
-    }
 }
 
 /// The unit of the fast limit is available again long before the unit of the slow limit.
@@ -120,13 +82,14 @@ fn a_call_cancelled_after_the_clock_was_set_back_takes_no_units_from_others() {
     holds(LeakyBucket::new(Quota::per_second(1)).queue(0));
 }
 
-#[test]
-fn with_any_cancelled_waiter_admitted_calls_stay_within_a_bucket() {
-    let clocks = (0..300).map(|seed| (Random::new(seed), ManualClock::new()));
-    for (seed, (mut random, clock)) in clocks.enumerate() {
-        let (line, other) = (stuck(&clock), limiter(TokenBucket::new(Quota::per_second(4).burst(3)), &clock));
+/// Random runs, in which calls are queued and cancelled, and other calls are admitted. Asserts that no span has more
+/// admitted calls than `most` of its length.
+fn stays_within<A: Algorithm>(algorithm: A, most: impl Fn(Duration) -> usize) {
+    for seed in 0..300 {
+        let (mut random, clock) = (Random::new(seed), ManualClock::new());
+        let (line, other) = (stuck(&clock), limiter(algorithm.clone(), &clock));
         let mut service = joined!(line, other);
-        let (mut time, mut calls, mut served) = (0_u64, Vec::new(), Vec::new());
+        let (mut time, mut calls, mut served) = (Duration::ZERO, Vec::new(), Vec::new());
         for _ in 0..150 {
             match random.below(6) {
                 0 | 1 => {
@@ -137,8 +100,8 @@ fn with_any_cancelled_waiter_admitted_calls_stay_within_a_bucket() {
                 }
                 2 if !calls.is_empty() => drop(calls.swap_remove(random.below(calls.len() as u64) as usize)),
                 3 => {
-                    let step = random.below(400);
-                    clock.advance(MS * step as u32);
+                    let step = MS * random.below(400) as u32;
+                    clock.advance(step);
                     time += step;
                 }
                 _ if other.check(&()).is_allowed() => served.push(time),
@@ -146,24 +109,19 @@ fn with_any_cancelled_waiter_admitted_calls_stay_within_a_bucket() {
             }
         }
         for (first, from) in served.iter().enumerate() {
-            for (last, to) in served.iter().enumerate().skip(first) {
-                let due = 3 + (to - from) * 4 / 1_000;
-                assert!(
-                    ((last - first) as u64) < due,
-                    "seed {seed}: {} from {from} to {to} ms",
-                    last - first + 1
-                );
+            for (count, to) in (1..).zip(&served[first..]) {
+                let span = *to - *from;
+                assert!(count <= most(span), "seed {seed}: {count} within {span:?}, of {algorithm:?}");
             }
         }
     }
 }
 
 #[test]
-fn with_any_cancelled_waiter_admitted_calls_stay_within_a_log() {
-    served_within(SlidingLog::new(Quota::per_second(4)), 4);
-}
-
-#[test]
-fn with_any_cancelled_waiter_admitted_calls_stay_within_a_window() {
-    served_within(SlidingWindow::new(Quota::per_second(4)), 4);
+fn with_any_cancelled_waiters_admitted_calls_stay_within_the_limit() {
+    let four = Quota::per_second(4);
+    stays_within(TokenBucket::new(four.burst(3)), |span| 3 + span.as_millis() as usize * 4 / 1_000);
+    let in_a_window = |span| if span < SECOND { 4 } else { usize::MAX };
+    stays_within(SlidingLog::new(four), in_a_window);
+    stays_within(SlidingWindow::new(four), in_a_window);
 }

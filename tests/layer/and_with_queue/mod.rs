@@ -16,8 +16,7 @@ use tower::util::ServiceFn;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::LeakyBucket;
 
-use crate::support::PolledByHand;
-use crate::support::limiter;
+use crate::support::{Now, limiter, waits};
 
 const MS: Duration = Duration::from_millis(1);
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -44,18 +43,9 @@ macro_rules! joined {
 }
 pub(crate) use joined;
 
-/// Starts a call that must be queued.
-fn waits<F: Future>(call: F) -> PolledByHand<F> {
-    let mut call = PolledByHand::new(call);
-    assert!(!call.poll(), "it waits");
-    call
-}
-
 fn passes<F, E>(call: F) -> bool
 where
     F: Future<Output = Result<(), E>>,
 {
-    let mut call = PolledByHand::new(call);
-    assert!(call.poll(), "it does not wait");
-    call.output.unwrap().is_ok()
+    call.now().is_ok()
 }

@@ -9,8 +9,7 @@ mod values;
 use tower::Service;
 use tower_throttle::{Error, Quota};
 
-use crate::support::PolledByHand;
-use crate::support::limiter;
+use crate::support::{Now, limiter};
 
 fn hourly(limit: u64) -> Quota {
     Quota::per_hour(limit)
@@ -21,9 +20,7 @@ fn ask<S, Req, T>(service: &mut S, request: Req) -> Result<T, Error<()>>
 where
     S: Service<Req, Response = T, Error = Error<()>>,
 {
-    let mut call = PolledByHand::new(service.call(request));
-    assert!(call.poll(), "no call is queued");
-    call.output.unwrap()
+    service.call(request).now()
 }
 
 macro_rules! served {

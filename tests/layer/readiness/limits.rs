@@ -1,52 +1,13 @@
 //! Limits that allow, deny, queue or decide later, for the tests of readiness.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tower::{BoxError, Service, ServiceExt};
-use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, TokenBucket};
-use tower_throttle::error::BoxError as StoreError;
-use tower_throttle::key::StoreKey;
-use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
-use tower_throttle::{Error, Quota, RateLimiter};
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
+use tower_throttle::{Error, Quota};
 
-/// A limiter that replies after a delay.
-#[derive(Clone, Debug)]
-pub(super) struct Slow<A: Algorithm> {
-    limiter: RateLimiter<A>,
-}
-
-impl<A: Algorithm> Limiter for Slow<A> {
-    type Algorithm = A;
-    type Error = StoreError;
-    type Wait = Pin<Box<dyn Future<Output = Result<Decided, StoreError>> + Send>>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        self.limiter.info()
-    }
-
-    fn stats(&self) -> LimiterStats {
-        self.limiter.stats()
-    }
-
-    fn close(&self) {
-        self.limiter.close();
-    }
-}
-
-impl<A: Algorithm> LimiterFor<StoreKey<()>> for Slow<A> {
-    fn acquire(&self, _: &StoreKey<()>, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
-        let (slow, cost) = (self.clone(), attempt.cost());
-        Acquired::Pending(Box::pin(async move {
-            sleep(Duration::from_millis(50)).await;
-            Ok(Decided::new(slow.limiter.check_n(&(), cost), Reservation::default()))
-        }))
-    }
-}
+use crate::support::OwnLimiter;
 
 /// Returns a limit that admits a hundred calls at once.
 pub(super) fn allows() -> TokenBucket {
@@ -63,8 +24,9 @@ pub(super) fn queues() -> LeakyBucket {
     LeakyBucket::new(Quota::per_second(100)).queue(100)
 }
 
-pub(super) fn slow<A: Algorithm>(rule: A) -> Slow<A> {
-    Slow { limiter: RateLimiter::new(rule) }
+/// Returns a limiter that replies after a delay.
+pub(super) fn slow<A: Algorithm>(rule: A) -> OwnLimiter<A> {
+    OwnLimiter::new(rule).latency(Duration::from_millis(50))
 }
 
 /// Makes twenty calls one after another through one instance, and then twenty calls at once through clones of the

@@ -4,27 +4,13 @@ mod admitted_calls;
 mod over_http;
 mod queued_calls;
 
-use std::future::Future;
-
 use tower_throttle::{Decision, Quota};
 
-use crate::support::PolledByHand;
-use crate::support::limiter;
+use crate::support::{Now, limiter};
 
 fn quota() -> Quota {
     Quota::per_hour(1)
 }
-
-trait Now: Future + Sized {
-    /// Polls the future once, and returns its output.
-    fn now(self) -> Self::Output {
-        let mut hand = PolledByHand::new(self);
-        assert!(hand.poll(), "it waits");
-        hand.output.unwrap()
-    }
-}
-
-impl<F: Future> Now for F {}
 
 /// Asserts that a decision says that the limiter is closed, and nothing else.
 fn assert_closed(decision: &Decision) {

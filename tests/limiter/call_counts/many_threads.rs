@@ -1,6 +1,5 @@
 //! Eight threads lose no count of a limiter, a layer or a queue.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +15,7 @@ use tower_throttle::stats::Timeline;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::{answers, hourly, passes};
-use crate::support::{PolledByHand, Random};
+use crate::support::{self, PolledByHand, Random};
 
 const THREADS: u64 = 8;
 /// The number of calls that all threads together make to each of ten subjects. It is a tenth of the number in
@@ -25,17 +24,11 @@ const CALLS: u64 = 100_000;
 
 /// Makes `calls` calls on eight threads together. Each call gets a random number. Returns how many calls were admitted.
 fn on_threads(calls: u64, call: impl Fn(&mut Random) -> bool + Sync) -> u64 {
-    let (start, admitted) = (Barrier::new(THREADS as usize), AtomicU64::new(0));
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (start, admitted, call) = (&start, &admitted, &call);
-            scope.spawn(move || {
-                let mut random = Random::new(thread);
-                start.wait();
-                let mine = (0..calls / THREADS).filter(|_| call(&mut random)).count();
-                admitted.fetch_add(mine as u64, Ordering::Relaxed);
-            });
-        }
+    let admitted = AtomicU64::new(0);
+    support::on_threads(THREADS, |thread| {
+        let mut random = Random::new(thread);
+        let mine = (0..calls / THREADS).filter(|_| call(&mut random)).count();
+        admitted.fetch_add(mine as u64, Ordering::Relaxed);
     });
     admitted.into_inner()
 }

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tower_throttle::algorithm::LeakyBucket;
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{LeakyBucket, SlidingWindow, Tiered};
 use tower_throttle::clock::ManualClock;
+use tower_throttle::key::Global;
 use tower_throttle::limiter::Acquire;
-use tower_throttle::{Decision, Quota, RateLimiter};
+use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::waiting;
 use crate::support::{PolledByHand, Random, scaled};
@@ -161,4 +163,72 @@ fn a_runtime_that_ends_cancels_its_waiters() {
     assert!(refused.poll() && !refused.output.unwrap().is_allowed());
     line.clear();
     assert!(limiter.peek(&()).retry_after().unwrap() <= Duration::from_secs(3_600));
+}
+
+/// Tasks on two threads, while algorithms are replaced, keys are reset, and calls are cancelled. All tasks end.
+#[test]
+fn queues_lose_no_wakeup_while_algorithms_are_replaced_and_keys_are_reset() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let leaky = |rate| LeakyBucket::new(Quota::per_second(rate)).queue(10_000);
+        let queue = RateLimiter::new(Tiered::new(leaky(10_000)));
+        let lends = RateLimiter::new(SlidingWindow::new(Quota::per_second(2_000)).priority(100));
+        let stack = RateLimitLayer::with_limiter(Global, queue.clone())
+            .and(RateLimitLayer::with_limiter(Global, lends.clone()).priority(|(): &()| true))
+            .responder(ErrorResponder);
+        let service = stack.layer(service_fn(async |()| Ok::<_, ()>(())));
+        let mut tasks = JoinSet::new();
+        for n in 0..1_500_u64 {
+            let (queue, lends, mut service) = (queue.clone(), lends.clone(), service.clone());
+            tasks.spawn(async move {
+                let r = &mut Random::new(n);
+                match r.below(12) {
+                    0 => {
+                        let _ = timeout(Duration::from_micros(r.below(50_000)), queue.acquire(&())).await;
+                    }
+                    1 => queue.replace(Tiered::new(leaky(r.within(8_000..=20_000)))),
+                    2 => lends.replace(
+                        SlidingWindow::new(Quota::per_second(r.within(1_900..=2_500)))
+                            .slices(r.within(1..=20) as usize)
+                            .priority(100),
+                    ),
+                    3 => {
+                        queue.refund(&(), 3);
+                        lends.refund(&(), 1);
+                    }
+                    4 => {
+                        if r.one_in(10) {
+                            queue.reset(&());
+                            lends.reset(&());
+                        }
+                    }
+                    5 | 6 => {
+                        let _ = timeout(Duration::from_micros(r.below(90_000)), service.call(())).await;
+                    }
+                    7 => {
+                        let _ = lends.call(&()).cost(r.within(1..=5)).priority().acquire().await;
+                    }
+                    8 => {
+                        let _ = service.call(()).await;
+                    }
+                    9 => {
+                        let _ = queue.call(&()).tier(&leaky(r.within(8_000..=9_000))).acquire().await;
+                    }
+                    _ => {
+                        let _ = queue.acquire(&()).await;
+                    }
+                }
+            });
+            if n % 8 == 0 {
+                tokio::time::sleep(Duration::from_micros(300)).await;
+            }
+        }
+        let mut ended = 0;
+        while let Ok(Some(done)) = timeout(Duration::from_secs(15), tasks.join_next()).await {
+            done.unwrap();
+            ended += 1;
+        }
+        assert_eq!(ended, 1_500);
+    });
 }

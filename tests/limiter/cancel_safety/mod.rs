@@ -19,7 +19,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::PolledByHand;
+use crate::support::{PolledByHand, limiter, waits};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -38,7 +38,7 @@ fn thousand_a_second() -> LeakyBucket {
 
 fn manual() -> (RateLimiter<LeakyBucket>, ManualClock) {
     let clock = ManualClock::new();
-    (RateLimiter::builder(bucket()).clock(clock.clone()).build(), clock)
+    (limiter(bucket(), &clock), clock)
 }
 
 /// Returns a limiter whose first call has just been admitted, so that the next call is released in 100 ms.
@@ -49,9 +49,7 @@ fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
 }
 
 fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBucket>> {
-    let mut call = PolledByHand::new(limiter.acquire(&()));
-    assert!(!call.poll());
-    call
+    waits(limiter.acquire(&()))
 }
 
 /// A service that takes three polls, and counts the calls that began and those that finished.

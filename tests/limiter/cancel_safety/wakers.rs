@@ -2,9 +2,8 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use tower_throttle::RateLimiter;
@@ -13,6 +12,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::Acquire;
 
 use super::{INTERVAL, busy, waiting};
+use crate::support::ends_within;
 
 /// A waker that runs one function when it is woken, and another function when it is dropped.
 struct Trap<W: Fn() + Send + Sync + 'static, D: Fn() + Send + Sync + 'static> {
@@ -36,17 +36,8 @@ impl<W: Fn() + Send + Sync, D: Fn() + Send + Sync> Drop for Trap<W, D> {
     }
 }
 
-/// Runs `run`. If `run` deadlocks, fails instead of hanging.
 fn without_a_deadlock(run: impl FnOnce() + Send + 'static) {
-    let (done, ended) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        run();
-        done.send(()).unwrap();
-    });
-    match ended.recv_timeout(Duration::from_secs(20)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("a deadlock"),
-        _ => thread.join().unwrap(),
-    }
+    ends_within(Duration::from_secs(20), run);
 }
 
 /// Returns a function for a waker. The function uses the same key and the same clock in many ways.

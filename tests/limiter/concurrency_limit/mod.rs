@@ -15,8 +15,8 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, mpsc};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -26,15 +26,14 @@ use http::{Request, Response};
 use http_body_util::Empty;
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueOverflow, QuotaPolicy, SlidingLog, Tiered,
-    TokenBucket,
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueOverflow, SlidingLog, Tiered, TokenBucket,
 };
-use tower_throttle::clock::{ManualClock, Nanos};
+use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, from_fn};
 use tower_throttle::limiter::OnFull;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random, limiter, scaled};
+use crate::support::{Now, OwnAlgorithm, PolledByHand, Random, limiter, scaled};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -67,14 +66,3 @@ fn acquired<A: Algorithm>(limiter: &RateLimiter<A>, key: u64) -> Call {
     let call = limiter.acquire_permit(&key);
     Box::pin(async move { call.await.map(|permit| Box::new(permit) as Holder).map_err(drop) })
 }
-
-trait Now: Future + Sized {
-    /// Polls the future once, and returns its output.
-    fn now(self) -> Self::Output {
-        let mut hand = PolledByHand::new(self);
-        assert!(hand.poll());
-        hand.output.unwrap()
-    }
-}
-
-impl<F: Future> Now for F {}

@@ -1,21 +1,13 @@
 //! The limits are exact on many threads.
 
 use super::*;
+use crate::support::on_threads;
 use tower_throttle::limiter::Denied;
 
 const THREADS: u64 = 8;
 
 fn together(work: impl Fn(u64) + Sync) {
-    let start = Barrier::new(THREADS as usize);
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (start, work) = (&start, &work);
-            scope.spawn(move || {
-                start.wait();
-                work(thread);
-            });
-        }
-    });
+    on_threads(THREADS, work);
 }
 
 /// The number of calls in progress, and whether it ever exceeded the limit.
@@ -165,27 +157,21 @@ fn of_joined_limits_neither_is_charged_for_what_the_other_denies() {
         };
         let conc = RateLimitLayer::with_limiter(by_key, one.clone());
         let rate = RateLimitLayer::with_limiter(Global, bucket.clone());
+        macro_rules! run {
+            ($layer:expr) => {{
+                let layer = $layer;
+                together(|thread| {
+                    let service = layer.layer(service_fn(answers));
+                    work(thread, &|request| {
+                        let call = service.clone().call(request);
+                        Box::pin(async move { kept(call.await) })
+                    });
+                });
+            }};
+        }
         match total_first {
-            true => {
-                let layer = conc.and(rate);
-                together(|thread| {
-                    let service = layer.layer(service_fn(answers));
-                    work(thread, &|request| {
-                        let call = service.clone().call(request);
-                        Box::pin(async move { kept(call.await) })
-                    });
-                });
-            }
-            false => {
-                let layer = rate.and(conc);
-                together(|thread| {
-                    let service = layer.layer(service_fn(answers));
-                    work(thread, &|request| {
-                        let call = service.clone().call(request);
-                        Box::pin(async move { kept(call.await) })
-                    });
-                });
-            }
+            true => run!(conc.and(rate)),
+            false => run!(rate.and(conc)),
         }
         let passed = passed.into_inner();
         assert!(passed > 1_000, "{passed}");
@@ -208,35 +194,35 @@ fn a_tuple_is_charged_only_for_calls_that_its_total_admits() {
                 passed[thread as usize].fetch_add(1, Ordering::Relaxed);
             }
         };
-        let wide = || Concurrency::per_key(u64::MAX);
-        // Returns the number of units that are charged to the key, and the number of free permits, of three.
-        let reported: Vec<(u64, usize)> = match total_last {
-            true => {
-                let limiter = limiter((tokens(), Concurrency::per_key(3), one()), &ManualClock::new());
+        let (wide, three) = (|| Concurrency::per_key(u64::MAX), || Concurrency::per_key(3));
+        // Returns the number of units that are charged to the key, and the number of free permits, of three. The units
+        // are counted with the second algorithm, and the permits with the third.
+        macro_rules! reported {
+            ($limit:expr, $wide:expr, $three:expr) => {{
+                let limiter = limiter($limit, &ManualClock::new());
                 together(|thread| {
                     (0..5_000).for_each(|_| count(limiter.try_acquire_permit(&thread), thread));
                 });
-                limiter.replace((tokens(), wide(), wide()));
+                limiter.replace($wide);
                 let charged: Vec<_> =
                     (0..THREADS).map(|key| 20_000 - limiter.peek(&key).remaining()).collect();
-                limiter.replace((tokens(), Concurrency::per_key(3), Concurrency::per_key(3)));
+                limiter.replace($three);
                 let free =
                     |key| [(); 4].map(|()| limiter.try_acquire_permit(&key).ok()).iter().flatten().count();
-                charged.into_iter().zip((0..THREADS).map(free)).collect()
-            }
-            false => {
-                let limiter = limiter((one(), tokens(), Concurrency::per_key(3)), &ManualClock::new());
-                together(|thread| {
-                    (0..5_000).for_each(|_| count(limiter.try_acquire_permit(&thread), thread));
-                });
-                limiter.replace((wide(), tokens(), wide()));
-                let charged: Vec<_> =
-                    (0..THREADS).map(|key| 20_000 - limiter.peek(&key).remaining()).collect();
-                limiter.replace((Concurrency::per_key(3), tokens(), Concurrency::per_key(3)));
-                let free =
-                    |key| [(); 4].map(|()| limiter.try_acquire_permit(&key).ok()).iter().flatten().count();
-                charged.into_iter().zip((0..THREADS).map(free)).collect()
-            }
+                charged.into_iter().zip((0..THREADS).map(free)).collect::<Vec<(u64, usize)>>()
+            }};
+        }
+        let reported = match total_last {
+            true => reported!(
+                (tokens(), three(), one()),
+                (tokens(), wide(), wide()),
+                (tokens(), three(), three())
+            ),
+            false => reported!(
+                (one(), tokens(), three()),
+                (wide(), tokens(), wide()),
+                (three(), tokens(), three())
+            ),
         };
         let passed: Vec<_> = passed.iter().map(|passed| (passed.load(Ordering::Relaxed), 3)).collect();
         assert_eq!(reported, passed, "{total_last}");

@@ -7,7 +7,7 @@ use tower_throttle::key::from_fn;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::{Count, MAX_KEYS, assert_full, daily};
-use crate::support::PolledByHand;
+use crate::support::Now;
 
 /// A flood from one /48 is stopped by the limit of the /48, and takes no room from other keys.
 #[test]
@@ -21,11 +21,7 @@ fn joined_limits_of_a_64_and_a_48_withstand_a_flood_from_one_48() {
         .and(RateLimitLayer::with_limiter(from_fn(|address: &Address| Some(address.0)), sites.clone()))
         .responder(ErrorResponder);
     let service = layer.layer(service_fn(async |_: Address| Ok::<_, std::convert::Infallible>(())));
-    let admitted = |address: Address| {
-        let mut call = PolledByHand::new(service.clone().call(address));
-        assert!(call.poll());
-        call.output.unwrap().is_ok()
-    };
+    let admitted = |address: Address| service.clone().call(address).now().is_ok();
     let mut honest = Count::default();
     for subnet in 0..65_536_u64 {
         let _ = admitted((1, subnet));
@@ -56,13 +52,8 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     };
     let both = rate(|pair| pair.0).and(rate(|pair| pair.1)).responder(ErrorResponder);
     let service = both.layer(service_fn(async |_: Pair| Ok::<_, std::convert::Infallible>(())));
-    let ask = |pair: Pair| {
-        let mut call = PolledByHand::new(service.clone().call(pair));
-        assert!(call.poll());
-        call.output.unwrap()
-    };
     for pair in [(1, 2), (3, 4), (3, 5), (6, 3), (3, 3)] {
-        assert!(ask(pair).is_ok(), "{pair:?}");
+        assert!(service.clone().call(pair).now().is_ok(), "{pair:?}");
         assert!(rates.len() <= 2);
     }
     assert_eq!(rates.peek(&3_u64).remaining(), 0, "it stayed in the table, and was charged five times");
@@ -72,15 +63,12 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
         .responder(ErrorResponder);
     let service = limited.layer(service_fn(async |_: Pair| Ok::<_, std::convert::Infallible>(())));
     let permit = calls.try_acquire_permit(&7_u64).unwrap();
-    let mut call = PolledByHand::new(service.clone().call((8, 9)));
-    assert!(call.poll());
-    match call.output.unwrap() {
+    match service.clone().call((8, 9)).now() {
         Err(tower_throttle::Error::Limited(denial)) => assert_full(&denial),
         other => panic!("{other:?}"),
     }
     assert_eq!(rates.peek(&8_u64).remaining(), 5, "nothing was charged");
     assert_eq!(calls.stats().calls.table_full, 1);
     drop(permit);
-    let mut call = PolledByHand::new(service.clone().call((8, 9)));
-    assert!(call.poll() && call.output.unwrap().is_ok());
+    assert!(service.clone().call((8, 9)).now().is_ok());
 }

@@ -26,7 +26,7 @@ fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
         let first = RateLimiter::builder(bucket(5)).clock(clock.clone()).max_keys(20).build();
         let second = RateLimiter::builder(log(5)).clock(clock.clone()).max_keys(20).build();
         at_once(|thread| {
-            let mut random = Random::new(thread as u64);
+            let mut random = Random::new(thread);
             let (mut there, mut back) = (both!(first, second), both!(second, first));
             for _ in 0..20_000 {
                 let (one, two) = (random.below(60), random.below(60));
@@ -90,7 +90,7 @@ fn waiting_calls_of_two_queues_in_both_orders_all_end() {
                     let (first, second, third) = (first.clone(), second.clone(), third.clone());
                     let ended = ended.clone();
                     scope.spawn(move || {
-                        let mut random = Random::new(thread as u64);
+                        let mut random = Random::new(thread);
                         let (mut there, mut back) = (both!(first, second), both!(second, first));
                         let (mut round, mut again) = (both!(third, first), both!(second, third));
                         for _ in 0..300 {
@@ -124,6 +124,6 @@ fn waiting_calls_of_two_queues_in_both_orders_all_end() {
             }
             done.store(true, Ordering::Relaxed);
         });
-        assert_eq!(ended.load(Ordering::Relaxed), 300 * THREADS as u64);
+        assert_eq!(ended.load(Ordering::Relaxed), 300 * THREADS);
     });
 }

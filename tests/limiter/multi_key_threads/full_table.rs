@@ -73,7 +73,7 @@ fn shared_buckets_are_exact_in_any_lock_order() {
             let (second, b) = crowded(TokenBucket::new(hourly(LIMIT)), 4);
             let ledger = Ledger::default();
             at_once(|thread| {
-                let mut random = Random::new(seed * 100 + thread as u64);
+                let mut random = Random::new(seed * 100 + thread);
                 let (mut there, mut back) = (both!(first, second), both!(second, first));
                 for _ in 0..1_000 {
                     let (one, two) = (random.below(4), random.below(4));
@@ -114,7 +114,7 @@ fn a_table_that_overflows_lets_no_key_exceed_a_limit() {
             let (first, second) = (build().build(), build().build());
             let ledger = Ledger::default();
             at_once(|thread| {
-                let mut random = Random::new(seed * 100 + thread as u64);
+                let mut random = Random::new(seed * 100 + thread);
                 let (mut there, mut back) = (both!(first, second), both!(second, first));
                 let mut twice = both!(first, first);
                 for _ in 0..scaled(10_000) {

@@ -5,8 +5,7 @@ mod full_table;
 mod totals;
 
 use std::collections::HashMap;
-use std::sync::{Barrier, Mutex, mpsc};
-use std::thread;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tower::Service;
@@ -14,35 +13,18 @@ use tower_throttle::algorithm::Algorithm;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
-use crate::support::PolledByHand;
+use crate::support::{Now, ends_within, on_threads};
 
-const THREADS: usize = 8;
+const THREADS: u64 = 8;
 
-/// Runs `test` in a thread of its own. If `test` does not end, fails instead of hanging.
+/// Runs `test`. If `test` does not end, fails instead of hanging.
 fn watched(test: impl FnOnce() + Send + 'static) {
-    let (done, ended) = mpsc::channel();
-    let runs = thread::spawn(move || {
-        test();
-        let _ = done.send(());
-    });
-    match ended.recv_timeout(Duration::from_secs(120)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("threads wait for each other"),
-        _ => runs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-    }
+    ends_within(Duration::from_secs(120), test);
 }
 
 /// Calls `run` in eight threads at once, with the number of the thread.
-fn at_once(run: impl Fn(usize) + Sync) {
-    let start = Barrier::new(THREADS);
-    thread::scope(|scope| {
-        for number in 0..THREADS {
-            let (start, run) = (&start, &run);
-            scope.spawn(move || {
-                start.wait();
-                run(number);
-            });
-        }
-    });
+fn at_once(run: impl Fn(u64) + Sync) {
+    on_threads(THREADS, run);
 }
 
 fn frozen<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
@@ -64,9 +46,7 @@ fn key<const AT: usize>(keys: &Keys) -> Option<u64> {
 
 /// Returns whether the service admits the call. The call must not be queued.
 fn passes<S: Service<Keys>>(service: &mut S, keys: Keys) -> bool {
-    let mut call = PolledByHand::new(service.call(keys));
-    assert!(call.poll(), "no call is queued");
-    call.output.unwrap().is_ok()
+    service.call(keys).now().is_ok()
 }
 
 /// Returns `first.and(second)`. The first limiter has the first key of a request, and the second limiter has the second

@@ -17,7 +17,7 @@ fn tuples_are_exact<A: Algorithm, B: Algorithm>(pair: (A, B), due: u64) {
         let limiter = frozen(pair.clone(), 4);
         let spent = AtomicU64::new(0);
         at_once(|thread| {
-            for cost in [1 + thread as u64, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1] {
+            for cost in [1 + thread, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1] {
                 if limiter.check_n(&round, cost).is_allowed() {
                     spent.fetch_add(cost, Ordering::Relaxed);
                 }
@@ -44,7 +44,7 @@ fn crossing<A: Algorithm, B: Algorithm>(a: A, b: B, of_a: u64, of_b: u64) {
         let (first, second) = (frozen(a.clone(), 1_000), frozen(b.clone(), 1_000));
         let ledger = Ledger::default();
         at_once(|thread| {
-            let mut random = Random::new(seed * 100 + thread as u64);
+            let mut random = Random::new(seed * 100 + thread);
             let (mut there, mut back) = (both!(first, second), both!(second, first));
             for _ in 0..3_000 {
                 let (one, two) = (random.below(KEYS), random.below(KEYS));
@@ -91,7 +91,7 @@ fn one_limiter_several_times_in_a_layer_is_charged_for_each() {
                 .responder(ErrorResponder);
             let ledger = Ledger::default();
             at_once(|thread| {
-                let mut random = Random::new(seed * 100 + thread as u64);
+                let mut random = Random::new(seed * 100 + thread);
                 let mut service = layer.layer(service_fn(async |_: Keys| Ok::<_, ()>(())));
                 for _ in 0..2_000 {
                     let keys = [(); 3].map(|()| random.below(KEYS));

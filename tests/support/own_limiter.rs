@@ -1,34 +1,36 @@
-//! A limiter whose states are in a plain map, which a task owns, so that the limiter replies later. It is written with
-//! the public API only, like a limiter in another crate.
-
-mod calls;
-mod layers;
+//! A limiter of one's own, written with the public API only, like a limiter in another crate.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::limiter::{
-    Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation, Settles,
+    Acquired, Attempt, Decided, KeyText, Limiter, LimiterFor, LimiterStats, Reservation, Settles, SharedKey,
 };
 
-/// The error of a limiter whose task has ended.
+/// The error of a limiter that is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gone;
+pub(crate) struct Down;
 
-/// The handle of the task.
+/// A limiter whose states are in a plain map, which a task owns, so that the limiter replies later. Its keys are texts.
+/// Clones share the states.
 #[derive(Clone, Debug)]
-pub(crate) struct TaskLimiter<A: Algorithm> {
+pub(crate) struct OwnLimiter<A: Algorithm> {
     jobs: mpsc::UnboundedSender<Job<A>>,
     clock: AnyClock,
     info: Arc<RwLock<Arc<AlgorithmInfo>>>,
+    /// The time for which each call travels to the task.
+    latency: Duration,
+    is_down: Arc<AtomicBool>,
 }
 
 type Job<A> = Box<dyn FnOnce(&mut Keys<A>) + Send>;
@@ -94,11 +96,14 @@ impl<A: Algorithm> Keys<A> {
     }
 }
 
-impl<A: Algorithm> TaskLimiter<A> {
-    pub(crate) fn new(algorithm: A, clock: impl Into<AnyClock>) -> Self {
+impl<A: Algorithm> OwnLimiter<A> {
+    /// Creates a limiter with tokio's clock. Must be called in a runtime, which then runs the task.
+    pub(crate) fn new(algorithm: A) -> Self {
         let (jobs, mut queue) = mpsc::unbounded_channel::<Job<A>>();
-        let (clock, info) = (clock.into(), AlgorithmInfo::of(&algorithm));
-        let limiter = Self { jobs, clock: clock.clone(), info: Arc::new(RwLock::new(Arc::clone(&info))) };
+        let (clock, info) = (AnyClock::default(), AlgorithmInfo::of(&algorithm));
+        let shared = Arc::new(RwLock::new(Arc::clone(&info)));
+        let (latency, is_down) = (Duration::ZERO, Arc::default());
+        let limiter = Self { jobs, clock: clock.clone(), info: shared, latency, is_down };
         let created_at = clock.now();
         let mut keys = Keys { algorithm, info, clock, created_at, states: HashMap::new() };
         tokio::spawn(async move {
@@ -109,27 +114,43 @@ impl<A: Algorithm> TaskLimiter<A> {
         limiter
     }
 
-    /// Runs `f` in the task.
+    /// Sets the time for which each call travels to the task. A call that is cancelled before never arrives.
+    pub(crate) fn latency(self, latency: Duration) -> Self {
+        Self { latency, ..self }
+    }
+
+    /// Sets whether the limiter is down. All its calls then fail.
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// Runs `f` in the task, once the future was polled.
     fn run<R: Send + 'static>(
         &self,
         f: impl FnOnce(&mut Keys<A>) -> R + Send + 'static,
-    ) -> BoxFuture<Result<R, Gone>> {
-        let (reply, result) = oneshot::channel();
-        let sent = self.jobs.send(Box::new(move |keys| drop(reply.send(f(keys)))));
+    ) -> BoxFuture<Result<R, Down>> {
+        let (limiter, (reply, result)) = (self.clone(), oneshot::channel());
         Box::pin(async move {
-            sent.map_err(|_| Gone)?;
-            result.await.map_err(|_| Gone)
+            if !limiter.latency.is_zero() {
+                sleep(limiter.latency).await;
+            }
+            if limiter.is_down.load(Ordering::SeqCst) {
+                return Err(Down);
+            }
+            let job: Job<A> = Box::new(move |keys| drop(reply.send(f(keys))));
+            limiter.jobs.send(job).map_err(|_| Down)?;
+            result.await.map_err(|_| Down)
         })
     }
 
     /// Charges the call or denies it.
-    fn try_call(&self, call: Call<A>) -> BoxFuture<Result<Decided, Gone>> {
+    fn try_call(&self, call: Call<A>) -> BoxFuture<Result<Decided, Down>> {
         let jobs = self.jobs.clone();
         self.run(move |keys| keys.charge(call, &jobs))
     }
 
-    /// Charges the call or denies it. The call stays in progress until [`release`](Self::release) is called.
-    pub(crate) fn check(&self, key: &str, attempt: Attempt<'_, A>) -> BoxFuture<Result<Decision, Gone>> {
+    /// Charges the call or denies it. An admitted call stays in progress.
+    pub(crate) fn check(&self, key: &str, attempt: Attempt<'_, A>) -> BoxFuture<Result<Decision, Down>> {
         let call = self.try_call(Call::new(key, attempt));
         Box::pin(async move {
             let (decision, reservation, _) = call.await?.into_parts();
@@ -140,39 +161,28 @@ impl<A: Algorithm> TaskLimiter<A> {
 
     pub(crate) fn peek(
         &self,
-        key: &(impl ToString + ?Sized),
+        key: &(impl SharedKey + ?Sized),
         attempt: Attempt<'_, A>,
-    ) -> BoxFuture<Result<Decision, Gone>> {
+    ) -> BoxFuture<Result<Decision, Down>> {
         let call = Call::new(key, attempt);
         self.run(move |keys| keys.with(&call, |algorithm, state, now| algorithm.peek(state, now, call.cost)))
     }
 
-    pub(crate) fn refund(&self, key: &str, cost: u64) -> BoxFuture<Result<(), Gone>> {
+    pub(crate) fn refund(&self, key: &str, cost: u64) -> BoxFuture<Result<(), Down>> {
         let call = Call::new(key, Attempt::new(cost));
         self.run(move |keys| {
             keys.with(&call, |algorithm, state, now| algorithm.refund(state, now, cost, None));
         })
     }
 
-    pub(crate) fn reset(&self, key: &str) -> BoxFuture<Result<(), Gone>> {
-        let key = key.to_owned();
+    pub(crate) fn reset(&self, key: &str) -> BoxFuture<Result<(), Down>> {
+        let key = text(key);
         self.run(move |keys| drop(keys.states.remove(&key)))
-    }
-
-    fn release(&self, key: &str, cost: u64) -> BoxFuture<Result<(), Gone>> {
-        let call = Call::new(key, Attempt::new(cost));
-        self.run(move |keys| {
-            keys.with(&call, |algorithm, state, now| {
-                let cost = call.cost.min(algorithm.in_flight(state));
-                algorithm.release(state, now, cost);
-                drop(SharedPermit::of_admitted(algorithm, cost));
-            });
-        })
     }
 
     pub(crate) fn replace(&self, algorithm: A) {
         // While the lock is held, no other algorithm is sent to the task.
-        let mut current = self.info.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.info.write().unwrap();
         let info = current.replaced_by(&algorithm);
         *current = Arc::clone(&info);
         let _ = self.jobs.send(Box::new(move |keys| {
@@ -184,19 +194,19 @@ impl<A: Algorithm> TaskLimiter<A> {
 }
 
 impl<A: Algorithm> Call<A> {
-    fn new(key: &(impl ToString + ?Sized), attempt: Attempt<'_, A>) -> Self {
-        let (key, settles) = (key.to_string(), attempt.wants_reservation());
+    fn new(key: &(impl SharedKey + ?Sized), attempt: Attempt<'_, A>) -> Self {
+        let (key, settles) = (text(key), attempt.wants_reservation());
         Self { key, cost: attempt.cost(), tier: attempt.algorithm().cloned(), settles }
     }
 }
 
-impl<A: Algorithm> Limiter for TaskLimiter<A> {
+impl<A: Algorithm> Limiter for OwnLimiter<A> {
     type Algorithm = A;
-    type Error = Gone;
-    type Wait = BoxFuture<Result<Decided, Gone>>;
+    type Error = Down;
+    type Wait = BoxFuture<Result<Decided, Down>>;
 
     fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.info.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.info.read().unwrap())
     }
 
     fn stats(&self) -> LimiterStats {
@@ -206,7 +216,7 @@ impl<A: Algorithm> Limiter for TaskLimiter<A> {
     fn close(&self) {}
 }
 
-impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for TaskLimiter<A> {
+impl<A: Algorithm, K: SharedKey + ?Sized> LimiterFor<K> for OwnLimiter<A> {
     /// A call that waits tries again at the time at which the task says that the call would be admitted. The calls have
     /// no order.
     fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
@@ -228,20 +238,21 @@ impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for TaskLimiter<A> {
     }
 }
 
-impl<A: Algorithm> Settles for TaskLimiter<A> {}
+impl<A: Algorithm> Settles for OwnLimiter<A> {}
 
-impl fmt::Display for Gone {
+impl fmt::Display for Down {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the task of the limiter has ended")
+        f.write_str("connection refused by 192.0.2.1")
     }
 }
 
-impl std::error::Error for Gone {}
+impl std::error::Error for Down {}
 
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn limiter<A: Algorithm>(algorithm: A) -> TaskLimiter<A> {
-    TaskLimiter::new(algorithm, AnyClock::default())
+/// Returns the text of a key.
+pub(crate) fn text(key: &(impl SharedKey + ?Sized)) -> String {
+    KeyText::new("own").of(key)
 }

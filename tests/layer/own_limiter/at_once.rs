@@ -1,8 +1,8 @@
-//! A limiter may decide at once, replace its algorithm, or forward calls to a limiter in memory.
+//! A limiter may decide at once, or forward calls to a limiter in memory, whose algorithm is replaced.
 
 use std::convert::Infallible;
 use std::future::{Pending, poll_fn};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use http_body_util::Full;
 use tokio::time::timeout;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, TokenBucket};
-use tower_throttle::clock::Nanos;
+use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{Global, from_fn};
 use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{Answer, PolledByHand};
+use crate::support::{Answer, PolledByHand, limiter};
 
 /// The smallest limiter: each call is decided as the first call of a new key.
 #[derive(Clone)]
@@ -69,99 +69,6 @@ async fn a_limiter_may_decide_at_once() {
     assert!(matches!(ready, Poll::Ready(Ok(()))));
 }
 
-/// A limiter with one budget, whose algorithm can be replaced.
-#[derive(Clone)]
-struct Replaceable(Arc<Mutex<Budget>>);
-
-struct Budget {
-    algorithm: TokenBucket,
-    info: Arc<AlgorithmInfo>,
-    state: <TokenBucket as Algorithm>::State,
-}
-
-impl Replaceable {
-    fn new(algorithm: TokenBucket) -> Self {
-        let (info, state) = (AlgorithmInfo::of(&algorithm), algorithm.new_state(Nanos::ZERO, Nanos::ZERO));
-        Self(Arc::new(Mutex::new(Budget { algorithm, info, state })))
-    }
-
-    fn replace(&self, algorithm: TokenBucket) {
-        let mut budget = self.0.lock().unwrap();
-        let Budget { algorithm: old, info, state } = &mut *budget;
-        algorithm.migrate(state, old, Nanos::ZERO);
-        (*info, *old) = (info.replaced_by(&algorithm), algorithm);
-    }
-}
-
-impl Limiter for Replaceable {
-    type Algorithm = TokenBucket;
-    type Error = Infallible;
-    type Wait = Pending<Result<Decided, Infallible>>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.0.lock().unwrap().info)
-    }
-
-    fn stats(&self) -> LimiterStats {
-        LimiterStats::default()
-    }
-
-    fn close(&self) {}
-}
-
-impl<K: ?Sized> LimiterFor<K> for Replaceable {
-    fn acquire(&self, _: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<Self::Wait> {
-        let mut budget = self.0.lock().unwrap();
-        let Budget { algorithm, info, state } = &mut *budget;
-        let decision = algorithm.check(state, Nanos::ZERO, attempt.cost());
-        match attempt.knows(info) {
-            true => Acquired::Ready(decision, Reservation::default()),
-            false => {
-                let decided = Decided::new(decision, Reservation::default());
-                Acquired::Replaced(Box::new(decided.with_info(Arc::clone(info))))
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_replaced_algorithm_is_reported_with_its_decisions() {
-    let limiter = Replaceable::new(TokenBucket::new(Quota::per_hour(10)));
-    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).name("global");
-    let service = layer.layer(service_fn(|_: Request<Full<Bytes>>| async {
-        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello")))
-    }));
-    let ask = async || Answer::read(service.clone().oneshot(Request::default()).await.unwrap()).await;
-    // Before it is replaced, after it was replaced, and once the layer knows the new algorithm.
-    for (replaced_by, quota, remaining) in [
-        (None, 10, 9),
-        (Some(20), 20, 18),
-        (None, 20, 17),
-        (Some(3), 3, 0),
-        (Some(30), 30, 26),
-        (None, 30, 25),
-    ] {
-        if let Some(limit) = replaced_by {
-            limiter.replace(TokenBucket::new(Quota::per_hour(limit)));
-        }
-        let answer = ask().await;
-        assert_eq!(answer.header("ratelimit-policy"), format!("\"global\";q={quota};w=3600"));
-        assert_eq!(
-            answer.header("ratelimit").split(";t=").next(),
-            Some(&*format!("\"global\";r={remaining}"))
-        );
-    }
-    limiter.replace(TokenBucket::new(Quota::per_hour(1)));
-    let denied = ask().await;
-    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-policy")), (429, "\"global\";q=1;w=3600"));
-    // A layer that is made later knows the present algorithm from the beginning.
-    let later = RateLimitLayer::with_limiter(Global, limiter).responder(ErrorResponder);
-    let error =
-        later.layer(service_fn(async |(): ()| Ok::<_, Infallible>(()))).oneshot(()).await.unwrap_err();
-    let Error::Limited(decision) = error else { panic!("{error:?}") };
-    assert_eq!(decision.limit(), 1);
-}
-
 /// A limiter that passes every call on to another limiter.
 #[derive(Clone, Debug)]
 struct Forwarding<L>(L);
@@ -188,6 +95,44 @@ impl<K: ?Sized, L: LimiterFor<K>> LimiterFor<K> for Forwarding<L> {
     fn acquire(&self, key: &K, attempt: Attempt<'_, L::Algorithm>) -> Acquired<L::Wait> {
         self.0.acquire(key, attempt)
     }
+}
+
+#[tokio::test]
+async fn a_replaced_algorithm_is_reported_with_its_decisions() {
+    let inner = limiter(TokenBucket::new(Quota::per_hour(10)), &ManualClock::new());
+    let layer = RateLimitLayer::with_limiter(Global, Forwarding(inner.clone())).name("global");
+    let service = layer.layer(service_fn(|_: Request<Full<Bytes>>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello")))
+    }));
+    let ask = async || Answer::read(service.clone().oneshot(Request::default()).await.unwrap()).await;
+    // Before it is replaced, after it was replaced, and once the layer knows the new algorithm.
+    for (replaced_by, quota, remaining) in [
+        (None, 10, 9),
+        (Some(20), 20, 18),
+        (None, 20, 17),
+        (Some(3), 3, 0),
+        (Some(30), 30, 26),
+        (None, 30, 25),
+    ] {
+        if let Some(limit) = replaced_by {
+            inner.replace(TokenBucket::new(Quota::per_hour(limit)));
+        }
+        let answer = ask().await;
+        assert_eq!(answer.header("ratelimit-policy"), format!("\"global\";q={quota};w=3600"));
+        assert_eq!(
+            answer.header("ratelimit").split(";t=").next(),
+            Some(&*format!("\"global\";r={remaining}"))
+        );
+    }
+    inner.replace(TokenBucket::new(Quota::per_hour(1)));
+    let denied = ask().await;
+    assert_eq!((denied.status.as_u16(), denied.header("ratelimit-policy")), (429, "\"global\";q=1;w=3600"));
+    // A layer that is made later knows the present algorithm from the beginning.
+    let later = RateLimitLayer::with_limiter(Global, Forwarding(inner)).responder(ErrorResponder);
+    let error =
+        later.layer(service_fn(async |(): ()| Ok::<_, Infallible>(()))).oneshot(()).await.unwrap_err();
+    let Error::Limited(decision) = error else { panic!("{error:?}") };
+    assert_eq!(decision.limit(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo};
-use tower_throttle::clock::AnyClock;
 use tower_throttle::error::BoxError;
 use tower_throttle::limiter::{
-    Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation, Settles,
+    Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation, Settles, SharedKey,
 };
 use tower_throttle::test_util::{Contract, InMemory, MakeLimiter, TestedLimiter};
 
-use crate::task_limiter::{BoxFuture, Gone, TaskLimiter};
+use crate::support::own_limiter::{BoxFuture, Down, OwnLimiter, text};
 
 #[tokio::test(start_paused = true)]
 async fn the_limiter_in_memory_keeps_the_contract() {
@@ -72,7 +71,7 @@ enum Fault {
 struct MakeBroken(Fault);
 
 #[derive(Clone)]
-struct Broken<A: Algorithm>(TaskLimiter<A>, Fault);
+struct Broken<A: Algorithm>(OwnLimiter<A>, Fault);
 
 #[tokio::test(start_paused = true)]
 async fn each_fault_of_a_limiter_is_found() {
@@ -102,14 +101,14 @@ impl<A: Algorithm> MakeLimiter<A> for MakeBroken {
     type Limiter = Broken<A>;
 
     fn make(&self, _: &str, algorithm: A) -> Result<Broken<A>, BoxError> {
-        Ok(Broken(TaskLimiter::new(algorithm, AnyClock::default()), self.0))
+        Ok(Broken(OwnLimiter::new(algorithm), self.0))
     }
 }
 
 impl<A: Algorithm> Limiter for Broken<A> {
     type Algorithm = A;
-    type Error = Gone;
-    type Wait = BoxFuture<Result<Decided, Gone>>;
+    type Error = Down;
+    type Wait = BoxFuture<Result<Decided, Down>>;
 
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.0.info()
@@ -125,13 +124,13 @@ impl<A: Algorithm> Limiter for Broken<A> {
 }
 
 impl<A: Algorithm> Broken<A> {
-    fn key(&self, key: &(impl ToString + ?Sized)) -> String {
-        let key = key.to_string();
+    fn key(&self, key: &(impl SharedKey + ?Sized)) -> String {
+        let key = text(key);
         if let Fault::IgnoresCase = self.1 { key.to_lowercase() } else { key }
     }
 }
 
-impl<A: Algorithm, K: ToString + ?Sized> LimiterFor<K> for Broken<A> {
+impl<A: Algorithm, K: SharedKey + ?Sized> LimiterFor<K> for Broken<A> {
     fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
         let key = self.key(key);
         let attempt = match self.1 {
@@ -177,7 +176,7 @@ impl<A: Algorithm> TestedLimiter for Broken<A> {
             Some(tier) => Attempt::new(cost).with_algorithm(tier),
             None => Attempt::new(cost),
         };
-        let decision: BoxFuture<Result<Decision, Gone>> = match self.1 {
+        let decision: BoxFuture<Result<Decision, Down>> = match self.1 {
             Fault::ChargesTwice => limiter.check(&key, attempt(cost.saturating_mul(2))),
             Fault::ChargesOnlyOne => limiter.check(&key, attempt(cost.min(1))),
             Fault::ChargesDenials => {

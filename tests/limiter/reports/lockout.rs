@@ -1,87 +1,12 @@
-//! Several tiers on one key, and a model of a lockout.
+//! A lockout is compared with a model.
 
 use super::*;
-
-/// Asserts that the reports are true if one key is called with several tiers.
-fn tiers<A: Algorithm + PartialEq>(name: &str, make: impl Fn(&mut Random) -> A) {
-    let mut failures = Failures::default();
-    for seed in 0..scaled(N) {
-        let r = &mut Random::new(seed);
-        let rules: Vec<Tiered<A>> = (0..r.within(1..=11)).map(|_| Tiered::new(make(r))).collect();
-        let mut now = Nanos(1 << 30);
-        let mut state = rules[0].new_state(now, now);
-        let mut log = Vec::new();
-        let mut bad = None;
-        for _ in 0..r.within(1..=40) {
-            match r.below(10) {
-                0..3 => now = now.saturating_add(r.one_of(&[1, 5, 30, 100, 999, 7 * UNIT])),
-                3 => now = Nanos(now.0.saturating_sub(r.one_of(&[1, 3, 100, 3 * UNIT, 1 << 30]))),
-                _ => {
-                    let (at, cost) = (r.below(rules.len() as u64) as usize, r.within(0..=7));
-                    let rule = &rules[at];
-                    let mut looked = state.clone();
-                    let peek = rule.peek(&mut looked, now, cost);
-                    let reported = rule.check(&mut state, now, cost);
-                    let after = rule.check(&mut looked, now, cost);
-                    log.push(format!("check {cost} by {at} at {now:?}: {reported:?}"));
-                    if after != reported {
-                        bad = Some(("look", format!("{after:?}")));
-                        break;
-                    }
-                    if (peek.is_allowed(), peek.retry_after())
-                        != (reported.is_allowed(), reported.retry_after())
-                    {
-                        bad = Some(("peek", format!("{peek:?}")));
-                        break;
-                    }
-                    if let Some(wait) = reported.retry_after() {
-                        let wait = nanos(wait);
-                        let at =
-                            |d: u64| rule.peek(&mut state.clone(), now.saturating_add(d), cost).is_allowed();
-                        if wait == 0 || at(wait - 1) || at(wait / 2) || !at(wait) {
-                            bad = Some(("retry", format!("{wait} {} {}", at(wait - 1), at(wait))));
-                            break;
-                        }
-                    }
-                    let mut copy = state.clone();
-                    let more =
-                        (0..100).take_while(|_| rule.check(&mut copy, now, 1).is_allowed()).count() as u64;
-                    if more != reported.remaining() {
-                        bad = Some(("remaining", format!("{} not {more}", reported.remaining())));
-                        break;
-                    }
-                }
-            }
-        }
-        if let Some((kind, bad)) = bad {
-            let text = format!("{name} seed {seed}: {kind} {bad}\n  {rules:?}\n  {}", log.join("\n  "));
-            failures.add(kind, text);
-        }
-    }
-    failures.assert_none(name);
-}
-
-#[test]
-fn reports_of_tiers_are_true() {
-    tiers("bucket", |r| TokenBucket::new(quota(r)));
-    tiers("fixed", |r| FixedWindow::new(quota(r)));
-    tiers("log", |r| SlidingLog::new(quota(r)));
-    tiers("counter", |r| SlidingCounter::new(quota(r)));
-    tiers("window", |r| SlidingWindow::new(quota(r)).slices(3));
-    tiers("tuple", |r| (SlidingLog::new(quota(r)), TokenBucket::new(quota(r))));
-    tiers("leaky", |r| LeakyBucket::new(quota(r)));
-}
-
-#[test]
-fn reports_of_tiers_of_a_lockout_are_true() {
-    tiers("blocking fixed", |r| block(FixedWindow::new(quota(r)), r));
-}
 
 /// A model of a lockout. It has the key's own time, the number of denials in a window that begins with the first
 /// denial, and the end of the lockout.
 #[test]
 fn a_lockout_agrees_with_a_model() {
-    for seed in 0..scaled(N) {
+    for seed in 0..scaled(SEEDS) {
         let r = &mut Random::new(seed);
         let inner = FixedWindow::new(quota(r));
         let window = nanos(inner.policy().window);

@@ -1,4 +1,0 @@
-//! Limiters that decide at once, limiters that reply later, and limiters that fail.
-
-mod local;
-mod remote;
