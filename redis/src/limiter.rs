@@ -6,7 +6,6 @@
 //! window does not show which other calls wait. So calls that wait for a window are queued in their own process once
 //! they were denied, and the first call of each queue asks the server again when its units may be available.
 
-use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -709,8 +708,8 @@ impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
         attempt: Attempt<'_, A>,
     ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
         let (shared, request) = (Arc::clone(&self.shared), Request::of(&attempt).never_waiting());
-        let decided = Self::count(shared, self.key(key), request, identity);
-        async { Ok(*decided.await?.decision()) }
+        let decided = Self::count(shared, self.key(key), request, |decided| *decided.decision());
+        async { Ok(decided.await?) }
     }
 
     fn peek(

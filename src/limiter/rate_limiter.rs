@@ -804,7 +804,7 @@ impl<A: Algorithm> Builder<A> {
 
     /// Sets the name of the limiter, such as `login`, which is in its log events (feature `tracing`).
     ///
-    /// The name of the policy in header fields is set by
+    /// A layer with this limiter has the same name in header fields, unless another one is set by
     /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());

@@ -83,7 +83,7 @@ pub(super) fn value(text: &[u8]) -> HeaderValue {
 }
 
 /// Serializes a printable name as a structured-field string (RFC 9651, section 4.1.6).
-fn name_item(name: &str) -> String {
+pub(super) fn name_item(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 2);
     text.push('"');
     for char in name.chars() {

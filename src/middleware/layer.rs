@@ -203,7 +203,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
         self.with_info(|info| info.set_on_store_error(treatment))
     }
 
-    /// Sets the policy's name in header fields and bodies. The default is `default`.
+    /// Sets the policy's name in header fields and bodies. The default is the name of the limiter, if it has one that is
+    /// valid here, and otherwise `default`.
+    ///
+    /// If an inner layer has reported a limit of the same name in the header fields, a number is appended to the name of
+    /// this one: `default-2`.
     ///
     /// # Panics
     ///

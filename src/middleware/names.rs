@@ -219,6 +219,11 @@ impl PolicyName {
         self.item.strip_suffix(";r=").unwrap_or(&self.item)
     }
 
+    /// Returns the name with `number` appended, as a structured-field string.
+    pub(super) fn numbered_item(&self, number: u32) -> String {
+        field_values::name_item(&self.numbered(number))
+    }
+
     /// Returns the name that was set, with `number` appended. The name is cut so that the result does not exceed the
     /// maximum length.
     fn numbered(&self, number: u32) -> String {

@@ -1,8 +1,8 @@
 //! The header fields that report limits: `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11),
 //! the fields of earlier drafts, `X-RateLimit-*`, and fields with custom names.
 
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, iter, ptr};
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -160,7 +160,7 @@ impl FieldFormats {
     }
 
     /// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has
-    /// set are kept.
+    /// set are kept. If one of them reports a limit of the same name, a number is appended to the name of this one.
     ///
     /// If the response is a rejection, `rejected` contains the waits to report. Otherwise, `rejected` is `None`.
     #[inline]
@@ -223,16 +223,49 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Op
     // The fields that are already present, collected before this function adds any field.
     let others: Vec<HeaderValue> =
         headers.get_all(&RATELIMIT_POLICY).iter().chain(headers.get_all(&RATELIMIT)).cloned().collect();
-    let is_present = |label: &PolicyName| {
-        others.iter().any(|line| has_item(line.as_bytes(), label.name_item().as_bytes()))
-    };
+    if !others.is_empty() {
+        return add_beside(headers, &others, reports, rejected);
+    }
     for report in reports.iter().filter(|report| !report.is_hidden()) {
-        for (label, quota) in report.limits().filter(|(label, _)| !is_present(label)) {
+        for (label, quota) in report.limits() {
             headers.append(RATELIMIT_POLICY, label.policy_item(quota));
         }
-        if !is_present(report.label()) {
-            headers.append(RATELIMIT, item(report, rejected));
+        headers.append(RATELIMIT, item(report, rejected));
+    }
+}
+
+/// Adds the fields of the default format beside `others`, the fields that are already present. If these report a limit
+/// of the same name, a number is appended to the name.
+fn add_beside(
+    headers: &mut HeaderMap,
+    others: &[HeaderValue],
+    reports: &[PolicyReport<'_>],
+    rejected: Option<Waits>,
+) {
+    let mut taken: Vec<String> = Vec::new();
+    for report in reports.iter().filter(|report| !report.is_hidden()) {
+        for (label, quota) in report.limits() {
+            let is_free = |name: &String| {
+                !taken.contains(name) && !others.iter().any(|line| has_item(line.as_bytes(), name.as_bytes()))
+            };
+            let numbered = (2..).map(|number| label.numbered_item(number));
+            let Some(name) = iter::once(label.name_item().to_owned()).chain(numbered).find(is_free) else {
+                continue;
+            };
+            headers.append(RATELIMIT_POLICY, renamed(label.policy_item(quota), label, &name));
+            if ptr::eq(label, report.label()) {
+                headers.append(RATELIMIT, renamed(item(report, rejected), label, &name));
+            }
+            taken.push(name);
         }
+    }
+}
+
+/// Returns an item that begins with the name of a limit, with `name` in place of that name.
+fn renamed(item: HeaderValue, label: &PolicyName, name: &str) -> HeaderValue {
+    match item.as_bytes().strip_prefix(label.name_item().as_bytes()) {
+        Some(rest) if name != label.name_item() => field_values::value(&[name.as_bytes(), rest].concat()),
+        _ => item,
     }
 }
 
@@ -451,16 +484,27 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_an_inner_layer_has_reported_is_not_reported_again() {
+    fn a_limit_whose_name_an_inner_layer_has_reported_gets_a_number() {
         let info = PolicyInfo::new(AlgorithmInfo::of(&TokenBucket::new(Quota::per_minute(100))));
         let outcome = Outcome::new(Decision::allow(100, 9, 60_000_000_000), false, Reservation::default());
         let report = PolicyReport::new(&info, &outcome);
         let (policy, item) = ("\"default\";q=100;w=60", "\"default\";r=9;t=6");
+        let (second, second_item) = ("\"default-2\";q=100;w=60", "\"default-2\";r=9;t=6");
+        let (third, third_item) = ("\"default-3\";q=100;w=60", "\"default-3\";r=9;t=6");
         for (name, inner, expected) in [
             (AGE, "0", [vec![policy], vec![item]]),
-            (RATELIMIT, "\"default\";r=1", [vec![], vec!["\"default\";r=1"]]),
+            (RATELIMIT, "\"default\";r=1", [vec![second], vec!["\"default\";r=1", second_item]]),
+            (
+                RATELIMIT,
+                "\"default\", \"default-2\"",
+                [vec![third], vec!["\"default\", \"default-2\"", third_item]],
+            ),
             (RATELIMIT, "\"other\";r=1", [vec![policy], vec!["\"other\";r=1", item]]),
-            (RATELIMIT_POLICY, "\"default\";q=1;w=1", [vec!["\"default\";q=1;w=1"], vec![]]),
+            (
+                RATELIMIT_POLICY,
+                "\"default\";q=1;w=1",
+                [vec!["\"default\";q=1;w=1", second], vec![second_item]],
+            ),
             (RATELIMIT_POLICY, "\"other\";q=1;w=1", [vec!["\"other\";q=1;w=1", policy], vec![item]]),
         ] {
             let mut headers = HeaderMap::new();

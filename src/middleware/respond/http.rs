@@ -50,8 +50,9 @@ use crate::sys::random::random_u64;
 ///
 /// Responses to admitted and to denied calls have the fields `RateLimit` and `RateLimit-Policy`, in the form of
 /// draft-ietf-httpapi-ratelimit-headers-11. Redirects (3xx except 304) do not have these fields. Fields that the
-/// response already has are kept. If the response already reports a policy, this layer does not report a policy of the
-/// same name. A rejection of a `HEAD` request has no body.
+/// response already has are kept. If the response already reports a policy of the same name, as with two layers of one
+/// name, a number is appended to the name that this layer reports: `default-2`. A rejection of a `HEAD` request has no
+/// body.
 ///
 /// Each rejection has `Cache-Control: no-store`, unless a custom response sets another value. If the length of the wait
 /// is unknown, `Retry-After` is [one second](Self::retry_after_unknown) by default. The length is unknown if it depends

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_throttle::algorithm::{FixedWindow, SlidingLog, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use super::{app, ask, left, limiter, policies};
 use crate::support::{Answer, Item};
@@ -129,6 +129,41 @@ async fn policies_without_a_name_are_numbered_however_they_are_joined() {
         let expected = [("default", 1), ("default-2", 2), ("default-3", 3), ("default-4", 4)];
         assert_eq!(reported, expected.map(|(name, q)| (name.to_owned(), q, 60)));
     }
+}
+
+#[tokio::test]
+async fn nested_layers_of_one_name_are_all_reported() {
+    let pair =
+        |limit| (TokenBucket::new(Quota::per_minute(limit)), TokenBucket::new(Quota::per_minute(limit + 1)));
+    let layer = |limit| RateLimitLayer::new(Global, TokenBucket::new(Quota::per_minute(limit)));
+    // The last layer is the outermost, whose fields are added last.
+    let app = app().layer(layer(1)).layer(RateLimitLayer::new(Global, pair(2))).layer(layer(4).name("other"));
+    let answer = ask(&app.layer(layer(5).and(layer(6).hidden()))).await;
+    let expected = [("default", 1), ("default-2", 2), ("default-3", 3), ("other", 4), ("default-4", 5)];
+    assert_eq!(policies(&answer), expected.map(|(name, q)| (name.to_owned(), q, 60)));
+    let remains: Vec<_> = left(&answer).into_iter().map(|(name, r, _)| (name, r)).collect();
+    let expected = [("default", 0), ("default-2", 1), ("other", 3), ("default-4", 4)];
+    assert_eq!(remains, expected.map(|(name, r)| (name.to_owned(), r)));
+}
+
+#[tokio::test]
+async fn the_name_of_a_limiter_is_the_name_of_its_policy_unless_the_layer_has_another() {
+    let named = |name: &str| RateLimiter::builder(TokenBucket::new(Quota::per_minute(9))).name(name).build();
+    let layer = |name: &str| RateLimitLayer::with_limiter(Global, named(name));
+    let long = "x".repeat(257);
+    for (layer, expected) in [
+        (layer("api"), "api"),
+        (layer("api").name("own"), "own"),
+        // Names that no header field can carry.
+        (layer("ä"), "default"),
+        (layer(""), "default"),
+        (layer(&long), "default"),
+    ] {
+        let answer = ask(&app().layer(layer)).await;
+        assert_eq!(policies(&answer), [(expected.to_owned(), 9, 60)]);
+    }
+    let answer = ask(&app().layer(layer("api").and(layer("api")))).await;
+    assert_eq!(policies(&answer).into_iter().map(|(name, ..)| name).collect::<Vec<_>>(), ["api", "api-2"]);
 }
 
 #[tokio::test]
