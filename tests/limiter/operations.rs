@@ -53,6 +53,27 @@ fn a_second_lockout_replaces_the_first() {
 }
 
 #[test]
+fn a_retry_does_not_shorten_a_lockout_that_it_extends() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(logins().extend_on_retry()).clock(clock.clone()).build();
+    assert!(limiter.lock_out("key", 100 * SECOND));
+    for rest in [100, 15, 10] {
+        clock.set((100 - rest) * SECOND);
+        assert_eq!(limiter.check("key").retry_after(), Some(rest * SECOND));
+    }
+    clock.advance(9 * SECOND);
+    assert_eq!(limiter.check("key").retry_after(), Some(10 * SECOND));
+}
+
+#[test]
+fn a_lockout_of_no_time_is_none() {
+    let (limiter, _clock) = limiter();
+    assert!(limiter.lock_out("key", 100 * SECOND));
+    assert!(!limiter.lock_out("key", Duration::ZERO));
+    assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
 fn a_lifted_lockout_forgets_denials_and_keeps_charged_units() {
     let (limiter, _clock) = limiter();
     for _ in 0..8 {
@@ -76,8 +97,15 @@ fn a_lockout_survives_a_clock_that_is_set_back() {
     clock.set(60 * SECOND);
     let _ = limiter.check("key");
     clock.set(40 * SECOND);
-    assert!(limiter.lock_out("key", 100 * SECOND));
-    assert_eq!(limiter.peek("key").retry_after(), Some(100 * SECOND));
+    // The clock is further behind than the second lockout lasts.
+    for lockout in [100 * SECOND, 10 * SECOND] {
+        assert!(limiter.lock_out("key", lockout));
+        assert_eq!(limiter.peek("key").retry_after(), Some(lockout));
+    }
+    clock.advance(10 * SECOND - NANO);
+    assert!(limiter.check("key").is_locked_out());
+    clock.advance(NANO);
+    assert!(limiter.check("key").is_allowed());
 }
 
 #[test]
