@@ -1,5 +1,6 @@
 //! What an administrator does with a limiter that is in use: locking keys out, lifting lockouts, and resetting all keys.
 
+use std::thread;
 use std::time::Duration;
 
 use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, Lockout, TokenBucket};
@@ -135,6 +136,29 @@ fn all_keys_are_reset() {
     }
     assert_eq!(limiter.len(), 0, "keys without units have no place");
     assert!(limiter.check_n(&1, 2).is_allowed() && !limiter.check(&1).is_allowed());
+}
+
+#[test]
+fn all_keys_are_reset_while_other_threads_make_calls() {
+    let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(2))).clock(ManualClock::new());
+    let limiter = builder.max_keys(50).on_full(OnFull::ShareBuckets).build();
+    thread::scope(|scope| {
+        for first in 0..3 {
+            let limiter = &limiter;
+            scope.spawn(move || {
+                for key in (first..).take(20_000) {
+                    let _ = limiter.check(&(key % 300));
+                }
+            });
+        }
+        for _ in 0..200 {
+            limiter.reset_all();
+        }
+    });
+    limiter.reset_all();
+    // The count of buckets that have a state is exact: otherwise, keys would keep their places.
+    assert_eq!(limiter.len(), 0);
+    assert!((0..300).all(|key| limiter.peek(&key).remaining() == 2));
 }
 
 #[test]

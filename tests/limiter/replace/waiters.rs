@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth};
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth, Tiered};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
@@ -220,4 +220,22 @@ fn waiters_stay_queued_though_the_new_algorithm_queues_no_call() {
     drop(calls);
     clock.advance(SECOND);
     assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
+fn a_tier_that_queues_no_call_does_not_overtake_waiters() {
+    let (clock, quota) = (ManualClock::new(), Quota::per_second(1));
+    let window = FixedWindow::new(Quota::per_minute(100)).queue(3);
+    let base = (FixedWindow::new(quota).queue(3), window.clone());
+    let tier = (FixedWindow::new(Quota::per_second(9)).queue(3), window.priority(10));
+    let limiter = limiter(Tiered::new(base), &clock);
+    assert!(limiter.check("key").is_allowed());
+    let mut waiter = PolledByHand::new(limiter.acquire("key"));
+    assert!(!waiter.poll());
+    let mut call = PolledByHand::new(limiter.call("key").tier(&tier).acquire());
+    assert!(call.poll());
+    assert!(!limiter.call("key").tier(&tier).check().is_allowed());
+    clock.advance(SECOND);
+    assert!(waiter.poll());
+    assert!(limiter.call("key").tier(&tier).check().is_allowed());
 }
