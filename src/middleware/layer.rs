@@ -15,7 +15,6 @@ use super::respond::IntoAxumBody;
 use super::respond::{HttpResponder, OnReject, Rejection};
 use super::service::RateLimit;
 use super::shadow::Shadow;
-use super::shutdown::Shutdown;
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
 use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
@@ -498,9 +497,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
     /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
     /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
-    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged. If fewer
-    /// units than the difference are available, only these units are charged, so the remaining units never become
-    /// negative. If the inner service returns an error, or the client disconnects before there is a response, the
+    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged in full. What
+    /// is not available becomes debt: later requests of the key are denied, or wait, until enough units are available
+    /// again. The [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt. If the inner service returns an error, or the client disconnects before there is a response, the
     /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
     /// calls end.
     ///
@@ -522,7 +521,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// ```
     ///
     /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
-    /// charged, callers cannot exceed the limit by many calls at once.
+    /// charged, callers cannot exceed the limit by many calls at once. If calls cost more, a caller exceeds the limit by
+    /// at most what the calls in progress cost more, and pays it back.
     ///
     /// A limiter in [Redis] charges and refunds the same units as a limiter in memory, but later: it sends the
     /// settlement to the server when the response is ready, and waits for no reply. Until the server has executed the
@@ -563,14 +563,6 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     #[must_use]
     pub fn limiter(&self) -> &L {
         self.policies.parts().0.limiter()
-    }
-
-    /// Lets `shutdown` close the limiter of this layer. Layers that are [joined](RateLimitLayer::and) are added one by
-    /// one, before they are joined.
-    #[must_use]
-    pub fn shutdown(self, shutdown: &Shutdown) -> Self {
-        shutdown.add(self.limiter());
-        self
     }
 
     /// Sets a function that is called with each rejection and the rejected request, before the response is made. The

@@ -1,7 +1,6 @@
 //! A closed limiter answers queued calls and new calls at once, and leaves nothing behind.
 
 mod admitted_calls;
-mod handle;
 mod over_http;
 mod queued_calls;
 
