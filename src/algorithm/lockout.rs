@@ -74,8 +74,10 @@ use crate::error::ConfigError;
 /// ```
 ///
 /// **Invariant.** A lockout ends exactly `duration` after the denial that began it or, with `extend_on_retry`, exactly
-/// `duration` after the last denial. Exceptions are a key that is reset or evicted before that time, and an algorithm
-/// that is replaced. While a key is not locked out, the inner algorithm decides whether a call passes.
+/// `duration` after the last denial. Exceptions are a key that is reset or evicted before that time, an algorithm that
+/// is replaced, and lockouts that an administrator [begins](crate::limiter::RateLimiter::lock_out) or
+/// [lifts](crate::limiter::RateLimiter::lift_lockout). While a key is not locked out, the inner algorithm decides
+/// whether a call passes.
 ///
 /// **Cost.** A key takes 32 bytes more than without a lockout.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,15 +169,16 @@ impl<A: Algorithm> Lockout<A> {
     }
 
     /// Sets the rest of the lockout of a key to `left` nanoseconds from `now`, and forgets the counted denials. Returns
-    /// `false`, and changes nothing, if several keys share the state.
+    /// whether the key is locked out. Changes nothing if several keys share the state.
     pub(crate) fn set_lockout(&self, state: &mut LockoutState<A::State>, now: Nanos, left: u64) -> bool {
         let count = &mut state.count;
         if count.denials == SHARED {
             return false;
         }
-        let behind = self.advance(count, now);
-        (count.left, count.denials) = (left.saturating_sub(behind), 0);
-        true
+        // The count goes on from `now`, even if the clock was set back. Otherwise its time would stand still at first,
+        // and a short lockout could not be counted from `now`.
+        *count = DenialCount { last: now, left, denials: 0, age: 0 };
+        left > 0
     }
 
     /// Advances the count to `now`. Returns how far the clock is behind the count's time, in nanoseconds.
@@ -199,7 +202,8 @@ impl<A: Algorithm> Lockout<A> {
         }
         if count.left > 0 {
             if self.extends {
-                count.left = self.duration;
+                // An administrator may have locked the key out for longer.
+                count.left = count.left.max(self.duration);
             }
             return;
         }

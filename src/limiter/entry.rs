@@ -94,12 +94,12 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             return Enqueued::Decided(decision);
         }
         let algorithm = self.algorithm();
-        let Some(queue) = algorithm.queue_config() else {
-            return Enqueued::Decided(algorithm.check(self.state, now, cost));
-        };
         if let Some(enqueued) = self.with_queue(now, |queue| queue.try_enqueue(arrival)) {
             return enqueued;
         }
+        let Some(queue) = algorithm.queue_config() else {
+            return Enqueued::Decided(algorithm.check(self.state, now, cost));
+        };
         let arrival = self.arrival(arrival);
         match KeyQueue::without_queue(algorithm, queue, self.state, self.config.waiting()).try_admit(arrival)
         {
@@ -136,12 +136,12 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
             return Preview::of(decision);
         }
         let algorithm = self.algorithm();
-        let Some(config) = algorithm.queue_config() else {
-            return Preview::of(algorithm.peek(self.state, now, cost));
-        };
         if let Some(preview) = self.with_queue(now, |queue| queue.preview(arrival)) {
             return preview;
         }
+        let Some(config) = algorithm.queue_config() else {
+            return Preview::of(algorithm.peek(self.state, now, cost));
+        };
         let arrival = self.arrival(arrival);
         KeyQueue::without_queue(algorithm, config, self.state, self.config.waiting()).preview(arrival)
     }
@@ -375,7 +375,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 }
 
 impl<A: Algorithm> KeyEntry<'_, Lockout<A>> {
-    /// Sets the rest of the key's lockout to `left` nanoseconds. Returns whether the key can be locked out.
+    /// Sets the rest of the key's lockout to `left` nanoseconds. Returns whether the key is locked out.
     pub(super) fn set_lockout(self, now: Nanos, left: u64) -> bool {
         let (algorithm, mut is_set) = (self.base, false);
         self.replace_state(now, |state| is_set = algorithm.set_lockout(state, now, left));

@@ -1,5 +1,6 @@
 //! What an administrator does with a limiter that is in use: locking keys out, lifting lockouts, and resetting all keys.
 
+use std::thread;
 use std::time::Duration;
 
 use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, Lockout, TokenBucket};
@@ -53,6 +54,27 @@ fn a_second_lockout_replaces_the_first() {
 }
 
 #[test]
+fn a_retry_does_not_shorten_a_lockout_that_it_extends() {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder(logins().extend_on_retry()).clock(clock.clone()).build();
+    assert!(limiter.lock_out("key", 100 * SECOND));
+    for rest in [100, 15, 10] {
+        clock.set((100 - rest) * SECOND);
+        assert_eq!(limiter.check("key").retry_after(), Some(rest * SECOND));
+    }
+    clock.advance(9 * SECOND);
+    assert_eq!(limiter.check("key").retry_after(), Some(10 * SECOND));
+}
+
+#[test]
+fn a_lockout_of_no_time_is_none() {
+    let (limiter, _clock) = limiter();
+    assert!(limiter.lock_out("key", 100 * SECOND));
+    assert!(!limiter.lock_out("key", Duration::ZERO));
+    assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
 fn a_lifted_lockout_forgets_denials_and_keeps_charged_units() {
     let (limiter, _clock) = limiter();
     for _ in 0..8 {
@@ -76,8 +98,15 @@ fn a_lockout_survives_a_clock_that_is_set_back() {
     clock.set(60 * SECOND);
     let _ = limiter.check("key");
     clock.set(40 * SECOND);
-    assert!(limiter.lock_out("key", 100 * SECOND));
-    assert_eq!(limiter.peek("key").retry_after(), Some(100 * SECOND));
+    // The clock is further behind than the second lockout lasts.
+    for lockout in [100 * SECOND, 10 * SECOND] {
+        assert!(limiter.lock_out("key", lockout));
+        assert_eq!(limiter.peek("key").retry_after(), Some(lockout));
+    }
+    clock.advance(10 * SECOND - NANO);
+    assert!(limiter.check("key").is_locked_out());
+    clock.advance(NANO);
+    assert!(limiter.check("key").is_allowed());
 }
 
 #[test]
@@ -107,6 +136,29 @@ fn all_keys_are_reset() {
     }
     assert_eq!(limiter.len(), 0, "keys without units have no place");
     assert!(limiter.check_n(&1, 2).is_allowed() && !limiter.check(&1).is_allowed());
+}
+
+#[test]
+fn all_keys_are_reset_while_other_threads_make_calls() {
+    let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(2))).clock(ManualClock::new());
+    let limiter = builder.max_keys(50).on_full(OnFull::ShareBuckets).build();
+    thread::scope(|scope| {
+        for first in 0..3 {
+            let limiter = &limiter;
+            scope.spawn(move || {
+                for key in (first..).take(20_000) {
+                    let _ = limiter.check(&(key % 300));
+                }
+            });
+        }
+        for _ in 0..200 {
+            limiter.reset_all();
+        }
+    });
+    limiter.reset_all();
+    // The count of buckets that have a state is exact: otherwise, keys would keep their places.
+    assert_eq!(limiter.len(), 0);
+    assert!((0..300).all(|key| limiter.peek(&key).remaining() == 2));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::iter;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -30,17 +31,18 @@ pub(crate) fn name(random: &mut Random) -> String {
 pub(crate) fn distinct(given: &[String]) -> Vec<String> {
     let mut reported: Vec<String> = Vec::new();
     for name in given {
-        let numbered = (1..).map(|number| match number {
-            1 => name.clone(),
-            _ => {
-                let number = format!("-{number}");
-                format!("{}{number}", &name[..name.len().min(256 - number.len())])
-            }
-        });
-        let free = numbered.into_iter().find(|name| !reported.contains(name)).unwrap();
-        reported.push(free);
+        reported.push(unlike(&reported, name, name));
     }
     reported
+}
+
+/// Returns `name`, or if it is taken the first of `given-2`, `given-3` and so on that is not.
+pub(crate) fn unlike(taken: &[String], name: &str, given: &str) -> String {
+    let numbered = (2..).map(|number| {
+        let number = format!("-{number}");
+        format!("{}{number}", &given[..given.len().min(256 - number.len())])
+    });
+    iter::once(name.to_owned()).chain(numbered).find(|name| !taken.contains(name)).unwrap()
 }
 
 pub(crate) fn quota(random: &mut Random) -> Quota {

@@ -8,6 +8,8 @@ use crate::header_parser::{Left, Policy};
 /// One limit, with the name with which it must be reported.
 #[derive(Debug)]
 pub(crate) struct Limit {
+    /// The name that was given to it, without a number that makes it unique.
+    pub(crate) given: String,
     pub(crate) name: String,
     pub(crate) rule: Rule,
     pub(crate) reference: Box<dyn Reference>,

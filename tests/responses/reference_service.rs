@@ -205,7 +205,9 @@ impl Plan {
             .flat_map(|(at, limits)| limits.iter().map(move |_| at))
             .map(|at| self.names[at].clone().unwrap_or_else(|| "default".to_owned()))
             .collect();
-        let mut limits = distinct(&given).into_iter().zip(self.kinds()).map(|(name, rule)| Limit {
+        let names = distinct(&given).into_iter().zip(given);
+        let mut limits = names.zip(self.kinds()).map(|((name, given), rule)| Limit {
+            given,
             name,
             rule,
             reference: rule.reference(clock),

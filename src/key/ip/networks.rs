@@ -125,10 +125,10 @@ impl Networks {
     /// has a resolution of one nanosecond, and at most 584 years are used. If an entry is added again, the later of its
     /// two ends counts.
     ///
-    /// A network whose time has ended takes memory until further entries are added, but the set never has more than
-    /// twice as many of them as networks whose time has not ended, or 64 if these are fewer. A lookup takes time in
-    /// proportion to the number of different prefix lengths of such networks, which is 1 if all are addresses of one
-    /// family.
+    /// A network whose time has ended takes memory until further entries are added or removed. All such networks are
+    /// forgotten whenever more than 64 networks are kept for a time, and more than twice as many as the last time. So
+    /// at most about twice as many are kept as were in the set at once. A lookup takes time in proportion to the number
+    /// of different prefix lengths of kept networks, which is 1 if all are addresses of one family.
     ///
     /// # Errors
     ///
@@ -263,10 +263,14 @@ impl Temporary {
     }
 
     fn remove(&mut self, removed: &NetworkSet) {
+        let Some(now) = self.clock.as_ref().map(AnyClock::now) else { return };
         if removed.unix {
             self.unix = None;
         }
-        for (network, end) in mem::take(&mut self.networks) {
+        let mut networks = mem::take(&mut self.networks);
+        // A network whose time has ended is not divided into up to 128 others.
+        networks.retain(|_, end| *end > now);
+        for (network, end) in networks {
             // The rest of a network may be a network that has an end of its own.
             removed.without(network).for_each(|rest| self.insert_until(rest, end));
         }

@@ -208,7 +208,7 @@ pub(crate) struct KeyQueue<'a, A: Algorithm> {
     base: &'a A,
     /// The algorithm of the call: its tier, or otherwise the algorithm of the limiter.
     algorithm: &'a A,
-    /// The queue configuration of `algorithm`.
+    /// The queue configuration of `algorithm`. It has no places if `algorithm` queues no calls.
     config: QueueConfig,
     state: &'a mut A::State,
     /// The queue of the key. `None` if the key has none.
@@ -1477,12 +1477,11 @@ impl<S> Projection<S> {
     }
 }
 
-/// Returns the queue configuration of `algorithm`, which must have one.
+/// Returns the queue configuration of `algorithm`. An algorithm without one queues no call, but it may have replaced an
+/// algorithm that has queued calls: for example, a tuple one of whose windows has priority now.
 fn queue_config<A: Algorithm>(algorithm: &A) -> QueueConfig {
-    match algorithm.queue_config() {
-        Some(config) => config,
-        None => unreachable!("whether an algorithm queues does not change"),
-    }
+    const NO_QUEUE: QueueConfig = QueueConfig::enabled(0).untimed();
+    algorithm.queue_config().unwrap_or(NO_QUEUE)
 }
 
 /// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead

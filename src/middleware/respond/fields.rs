@@ -234,8 +234,8 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Op
     }
 }
 
-/// Adds the fields of the default format beside `others`, the fields that are already present. If these report a limit
-/// of the same name, a number is appended to the name.
+/// Adds the fields of the default format beside `others`, the fields that are already present. If the inner service, or
+/// an inner layer, has reported a limit of the same name, a number is appended to the name.
 fn add_beside(
     headers: &mut HeaderMap,
     others: &[HeaderValue],
@@ -245,13 +245,15 @@ fn add_beside(
     let mut taken: Vec<String> = Vec::new();
     for report in reports.iter().filter(|report| !report.is_hidden()) {
         for (label, quota) in report.limits() {
-            let is_free = |name: &String| {
-                !taken.contains(name) && !others.iter().any(|line| has_item(line.as_bytes(), name.as_bytes()))
-            };
-            let numbered = (2..).map(|number| label.numbered_item(number));
-            let Some(name) = iter::once(label.name_item().to_owned()).chain(numbered).find(is_free) else {
+            let is_present =
+                |name: &str| others.iter().any(|line| has_item(line.as_bytes(), name.as_bytes()));
+            if rejected.is_some() && is_present(label.name_item()) {
+                // The function that made the response to the rejection has reported this limit itself.
                 continue;
-            };
+            }
+            let numbered = (2..).map(|number| label.numbered_item(number));
+            let mut names = iter::once(label.name_item().to_owned()).chain(numbered);
+            let Some(name) = names.find(|name| !taken.contains(name) && !is_present(name)) else { continue };
             headers.append(RATELIMIT_POLICY, renamed(label.policy_item(quota), label, &name));
             if ptr::eq(label, report.label()) {
                 headers.append(RATELIMIT, renamed(item(report, rejected), label, &name));

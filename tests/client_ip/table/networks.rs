@@ -233,6 +233,15 @@ async fn the_rest_of_a_removed_network_does_not_shorten_the_time_of_a_part() {
     assert!(!contains(0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_network_whose_time_has_ended_has_no_rest() {
+    let networks = Networks::new::<[&str; 0]>([]).unwrap();
+    networks.insert_for("::/0", Duration::from_secs(1)).unwrap();
+    advance(Duration::from_secs(1)).await;
+    networks.remove("2001:db8::1").unwrap();
+    assert_eq!(format!("{networks:?}"), "{}");
+}
+
 #[test]
 fn an_invalid_entry_changes_nothing() {
     let networks = Networks::new(["10.0.0.0/8"]).unwrap();

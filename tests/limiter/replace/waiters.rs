@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tower_throttle::algorithm::{Algorithm, LeakyBucket, Smooth};
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth, Tiered};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
-use super::{MS, limiter};
+use super::{MS, SECOND, limiter};
 use crate::support::{PolledByHand, Random, ends_within, patient};
 
 /// Queues five calls at ten a second. After 50 ms, the rate changes. Returns when each call is released, in
@@ -190,4 +190,48 @@ fn a_waker_may_ask_for_the_algorithm() {
         limiter.replace(queue(1_000));
         assert!(asks.times.load(Ordering::SeqCst) > 0, "its scheduled time has moved up");
     });
+}
+
+/// A tuple with a window that has priority queues no call.
+#[test]
+fn waiters_stay_queued_though_the_new_algorithm_queues_no_call() {
+    let (clock, quota) = (ManualClock::new(), Quota::per_second(1));
+    let other = FixedWindow::new(Quota::per_minute(100));
+    let limiter = limiter((FixedWindow::new(quota).queue(3), other.clone().queue(3)), &clock);
+    assert!(limiter.check("key").is_allowed());
+    let mut calls = [(); 3].map(|()| PolledByHand::new(limiter.acquire("key")));
+    assert!(calls.iter_mut().all(|call| !call.poll()));
+    limiter.replace((FixedWindow::new(quota).queue(3), other.priority(10)));
+    let is_denied = || {
+        let mut call = PolledByHand::new(limiter.acquire("key"));
+        let denied = call.poll() && !limiter.peek("key").is_allowed() && !limiter.check("key").is_allowed();
+        assert!(denied, "a call overtakes the waiters");
+    };
+    is_denied();
+    for at in 0..2 {
+        clock.advance(SECOND);
+        assert!(calls[at].poll() && !calls[at + 1].poll(), "{at}");
+        is_denied();
+    }
+    drop(calls);
+    clock.advance(SECOND);
+    assert!(limiter.check("key").is_allowed());
+}
+
+#[test]
+fn a_tier_that_queues_no_call_does_not_overtake_waiters() {
+    let (clock, quota) = (ManualClock::new(), Quota::per_second(1));
+    let window = FixedWindow::new(Quota::per_minute(100)).queue(3);
+    let base = (FixedWindow::new(quota).queue(3), window.clone());
+    let tier = (FixedWindow::new(Quota::per_second(9)).queue(3), window.priority(10));
+    let limiter = limiter(Tiered::new(base), &clock);
+    assert!(limiter.check("key").is_allowed());
+    let mut waiter = PolledByHand::new(limiter.acquire("key"));
+    assert!(!waiter.poll());
+    let mut call = PolledByHand::new(limiter.call("key").tier(&tier).acquire());
+    assert!(call.poll());
+    assert!(!limiter.call("key").tier(&tier).check().is_allowed());
+    clock.advance(SECOND);
+    assert!(waiter.poll());
+    assert!(limiter.call("key").tier(&tier).check().is_allowed());
 }

@@ -9,6 +9,7 @@ use tower_throttle::clock::Clock;
 use tower_throttle::middleware::ResetFormat;
 
 use super::world::{World, ask};
+use crate::generators::unlike;
 use crate::header_parser::{ParsedFields, Policy, number};
 use crate::reference_limits::{Level, Member, Verdict, tamed};
 use crate::reference_service::Service;
@@ -66,7 +67,10 @@ impl World {
             left.t = left.t.map(tamed);
         }
         let (mut policies, mut left) = (Vec::new(), reported.left.iter());
+        // The names in the `RateLimit` of the inner service, which may have no `RateLimit-Policy`.
+        let mut own = Vec::new();
         if passed {
+            own.extend(self.own.left.iter().map(|left| left.name.clone()));
             policies.extend(self.own.policies.iter().cloned());
             for own in &self.own.left {
                 assert_eq!(left.next(), Some(own));
@@ -78,22 +82,25 @@ impl World {
                 if member.hidden {
                     continue;
                 }
-                let taken: Vec<_> = policies.iter().map(|policy: &Policy| policy.name.clone()).collect();
-                let free = |name: &String| !taken.contains(name);
-                policies.extend(member.policies(decisions).into_iter().filter(|policy| free(&policy.name)));
-                let options = member.left(decisions, verdict.cost);
-                // If the inner service has reported the policy itself, the layer adds nothing.
-                if options.iter().any(|left| free(&left.name)) {
-                    let next = left.clone().next();
-                    if next.is_some_and(|next| options.contains(next) && free(&next.name)) {
-                        left.next();
-                    } else {
-                        assert!(
-                            options.iter().any(|left| !free(&left.name)),
-                            "{next:?} is none of {options:?}"
-                        );
-                    }
+                // If a limit of the same name has been reported already, this one gets a number.
+                let known = policies.len();
+                for (limit, mut policy) in member.limits.iter().zip(member.policies(decisions)) {
+                    let of_own = own.iter().cloned();
+                    let taken: Vec<_> =
+                        policies.iter().map(|policy: &Policy| policy.name.clone()).chain(of_own).collect();
+                    policy.name = unlike(&taken, &limit.name, &limit.given);
+                    policies.push(policy);
                 }
+                let reported_name = |name: &String| {
+                    let at = member.limits.iter().position(|limit| limit.name == *name).unwrap();
+                    policies[known + at].name.clone()
+                };
+                let mut options = member.left(decisions, verdict.cost);
+                for option in &mut options {
+                    option.name = reported_name(&option.name);
+                }
+                let next = left.next();
+                assert!(next.is_some_and(|next| options.contains(next)), "{next:?} is none of {options:?}");
             }
         }
         assert_eq!(left.next(), None, "nobody's: {reported:?}");
