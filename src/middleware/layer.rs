@@ -15,6 +15,7 @@ use super::respond::IntoAxumBody;
 use super::respond::{HttpResponder, OnReject, Rejection};
 use super::service::RateLimit;
 use super::shadow::Shadow;
+use super::shutdown::Shutdown;
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
 use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
@@ -563,6 +564,14 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     #[must_use]
     pub fn limiter(&self) -> &L {
         self.policies.parts().0.limiter()
+    }
+
+    /// Lets `shutdown` close the limiter of this layer. Layers that are [joined](RateLimitLayer::and) are added one by
+    /// one, before they are joined.
+    #[must_use]
+    pub fn shutdown(self, shutdown: &Shutdown) -> Self {
+        shutdown.add(self.limiter());
+        self
     }
 
     /// Sets a function that is called with each rejection and the rejected request, before the response is made. The

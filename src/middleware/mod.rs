@@ -22,7 +22,7 @@
 //! ([`Concurrency`](crate::algorithm::Concurrency)), the response's body holds the permit until the body ends, fails or
 //! is dropped. A handler finds the [`Decision`](crate::Decision), with the delay, in the request's extensions. An axum
 //! handler can take the decision as an argument. When a limiter is [closed](crate::limiter::RateLimiter::close), all
-//! calls in its queues are rejected at once.
+//! calls in its queues are rejected at once. A [`Shutdown`] closes the limiters of several layers together.
 //!
 //! If the cost of a call is known only from its response, use [`settle`](RateLimitLayer::settle). To see what a limit
 //! would do before it is enforced, use [`shadow`](RateLimitLayer::shadow).
@@ -46,6 +46,7 @@ mod problem_json;
 mod respond;
 mod service;
 mod shadow;
+mod shutdown;
 
 pub use body::ResponseBody;
 pub use info::OnStoreError;
@@ -62,6 +63,7 @@ pub use respond::{
 };
 pub use service::{RateLimit, ResponseFuture};
 pub use shadow::{Shadow, ShadowDenied};
+pub use shutdown::Shutdown;
 
 #[cfg(feature = "axum")]
 #[doc(hidden)]

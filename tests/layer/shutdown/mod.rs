@@ -1,6 +1,7 @@
 //! A closed limiter answers queued calls and new calls at once, and leaves nothing behind.
 
 mod admitted_calls;
+mod handle;
 mod over_http;
 mod queued_calls;
 
