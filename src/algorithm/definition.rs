@@ -113,8 +113,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     ///
     /// By default, charges only as many units as are available, whatever `max_debt` is.
     /// [`Concurrency`](super::Concurrency) always charges all units. [`LeakyBucket`](super::LeakyBucket) and
-    /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `cost + max_debt`
-    /// intervals away.
+    /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `max_debt` intervals and
+    /// those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
     fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, _max_debt: u64) -> u64 {
         charge_available(self, state, now, cost)
     }
@@ -318,10 +318,14 @@ impl Usage {
     pub const fn of(used: u64, limit: u64) -> Self {
         if used >= limit {
             let debt = used - limit;
+            let highest = Self::LOCKED_OUT.fraction - 1;
             return match debt < limit {
-                true => Self::new(Self::FULL.fraction + Self::of(debt, limit).fraction),
+                true => {
+                    let fraction = Self::FULL.fraction + Self::of(debt, limit).fraction;
+                    Self::new(if fraction < highest { fraction } else { highest })
+                }
                 false if debt == 0 => Self::FULL,
-                false => Self::new(Self::LOCKED_OUT.fraction - 1),
+                false => Self::new(highest),
             };
         }
         // The result is less than 2^32, since `used` is less than `limit`. If possible, the division is in 64 bits,
@@ -436,8 +440,8 @@ mod tests {
         assert_eq!(Usage::of(0, 0), Usage::FULL);
         assert!(Usage::FULL < Usage::LOCKED_OUT && Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
         // A key in debt is used more than a key at its limit, and less than a key that is locked out.
-        let debts =
-            [(6, 5), (7, 5), (10, 5), (u64::MAX, u64::MAX - 1), (1, 0)].map(|(used, of)| Usage::of(used, of));
+        let debts = [(6, 5), (7, 5), (10, 5), (u64::MAX, u64::MAX - 1), (1, 0), ((1 << 41) - 1, 1 << 40)]
+            .map(|(used, of)| Usage::of(used, of));
         assert!(debts.iter().all(|debt| *debt >= Usage::FULL && debt.is_full() && *debt < Usage::LOCKED_OUT));
         assert!(Usage::FULL < debts[0] && debts[0] < debts[1] && debts[1] < debts[2] && debts[2] == debts[4]);
         assert_eq!(Usage::of(11, 5), Usage::of(10, 5));

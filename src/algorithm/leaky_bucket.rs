@@ -294,16 +294,19 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot by `cost` intervals, but to at most `cost + max_debt` intervals after the key's time. Does not
-    /// move the slot back. A `cost` of 0 changes nothing. A part of an interval that is charged counts as one.
+    /// Moves the next slot by `cost` intervals, but to at most `1 + max_debt` intervals after the key's time or, with a
+    /// `max_debt` of 0, to at most `cost` intervals. Does not move the slot back. A `cost` of 0 changes nothing. A part of
+    /// an interval that is charged counts as one.
     fn charge(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         self.observe(state, now);
         if cost == 0 {
             return 0;
         }
         let latest = match max_debt {
+            // A call of any cost is admitted when the slot is due.
+            0 => Slot::NOW.later(self.rate.units(cost)),
             u64::MAX => Slot::NOW.later(u128::MAX),
-            _ => Slot::NOW.later(self.rate.units(cost)).later(self.rate.units(max_debt)),
+            _ => Slot::NOW.later(self.rate.units(1)).later(self.rate.units(max_debt)),
         };
         let before = state.next.max(Slot::NOW);
         state.next = before.later(self.rate.units(cost)).min(latest).max(before);

@@ -234,7 +234,12 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         if !self.has_queue() {
             return charge(self.state);
         }
-        self.with_queue(now, |queue| queue.charge(charge)).unwrap_or(0)
+        let charged = self.with_queue(now, |queue| match max_debt {
+            // While calls wait, no units are available.
+            0 if !queue.is_empty() => 0,
+            _ => queue.charge(charge),
+        });
+        charged.unwrap_or(0)
     }
 
     fn refund_with(&mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {

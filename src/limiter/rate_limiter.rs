@@ -948,8 +948,8 @@ impl<A: Algorithm> Builder<A> {
     /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
     /// In a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth), a charge of `n`
-    /// units moves the next scheduled time by `n` intervals, but to at most `n` and `max_debt` intervals from now. In a
-    /// tuple, each member has the bound.
+    /// units moves the next scheduled time by `n` intervals, but to at most as many intervals from now as calls of cost 1
+    /// can pass at once and `max_debt` more. A call of a higher cost is not bounded. In a tuple, each member has the bound.
     ///
     /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and
     /// are counted in [`UnitStats::uncharged`](crate::stats::UnitStats::uncharged).

@@ -138,6 +138,26 @@ fn debt_is_bounded_per_key_and_what_is_above_the_bound_is_counted() {
 }
 
 #[test]
+fn debt_of_a_schedule_is_bounded_however_much_a_call_has_cost() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_debt(5).build();
+        for cost in [1_000_000, 7, u64::MAX] {
+            limiter.reset("key");
+            let before = units(&limiter);
+            let reservation = limiter.call("key").cost(1).reserve().unwrap();
+            let _ = reservation.settle(cost);
+            limiter.charge("key", 100);
+            let charged = units(&limiter).0 - before.0;
+            assert_eq!(charged, 5, "{cost}");
+            assert_eq!(limiter.peek("key").retry_after(), Some(600 * MS), "{cost}");
+        }
+    }
+    holds(LeakyBucket::new(ten_a_second()));
+    holds(Smooth::warming_up(ten_a_second(), Duration::ZERO));
+}
+
+#[test]
 fn without_debt_only_available_units_are_charged() {
     fn holds<A: Algorithm>(algorithm: A) {
         let clock = ManualClock::new();
@@ -304,6 +324,57 @@ fn a_waiter_that_debt_delays_beyond_its_maximum_is_denied_and_not_charged() {
     clock.advance(SECOND);
     assert!(limiter.check("key").is_allowed(), "the denied call was not charged");
     assert!(!limiter.check("key").is_allowed());
+}
+
+#[test]
+fn without_debt_a_charge_takes_nothing_from_waiters() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(1).burst(10)).queue(5);
+    let limiter = RateLimiter::builder(bucket).clock(clock.clone()).max_debt(0).build();
+    assert!(limiter.check_n("key", 7).is_allowed());
+    let mut large = PolledByHand::new(limiter.acquire_n("key", 5));
+    assert!(!large.run());
+    // Three tokens are in the bucket, but the call that waits needs them.
+    limiter.charge("key", 3);
+    assert_eq!(units(&limiter), (0, 0, 3));
+    clock.advance(2 * SECOND);
+    assert!(large.run());
+}
+
+#[test]
+fn a_charge_that_delays_nobody_lets_a_late_waiter_wait() {
+    let clock = ManualClock::new();
+    let bucket = |period| TokenBucket::new(Quota::per(1, period).unwrap()).queue(5).max_wait(3 * SECOND);
+    let limiter = RateLimiter::builder(bucket(SECOND)).clock(clock.clone()).max_debt(1).build();
+    limiter.charge("key", 2);
+    let mut first = waiting(&limiter);
+    // The debt has reached its bound.
+    limiter.charge("key", 1);
+    limiter.replace(bucket(10 * SECOND));
+    clock.advance(19 * SECOND);
+    assert!(!first.run(), "only a charge after the fact lets a waiter reach its maximum wait");
+    clock.advance(SECOND);
+    assert!(first.run() && first.output.unwrap().is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_a_replacement_has_delayed_is_denied_on_time_if_debt_delays_it_again() {
+    let bucket = |period| TokenBucket::new(Quota::per(1, period).unwrap()).queue(5).max_wait(3 * SECOND);
+    let limiter = RateLimiter::new(bucket(SECOND));
+    assert!(limiter.check("key").is_allowed());
+    let calls = [limiter.acquire("key"), limiter.acquire("key")].map(tokio::spawn);
+    tokio::time::sleep(500 * MS).await;
+    limiter.replace(bucket(60 * SECOND));
+    // Both set their timers to times after their deadlines.
+    tokio::time::sleep(2_000 * MS).await;
+    limiter.charge("key", 1);
+    tokio::time::sleep(499 * MS).await;
+    assert!(calls.iter().all(|call| !call.is_finished()));
+    tokio::time::sleep(2 * MS).await;
+    for call in calls {
+        assert!(call.is_finished(), "it has waited for three seconds");
+        assert!(!call.await.unwrap().is_allowed());
+    }
 }
 
 #[test]

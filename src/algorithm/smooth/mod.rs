@@ -403,18 +403,18 @@ impl Algorithm for Smooth {
         state.next = state.next.saturating_sub(given).max(observed);
     }
 
-    /// Charges a call of `cost`. If the next scheduled time has not come yet, moves it to at most `cost + max_debt`
-    /// intervals after the key's time. Does not move it back. A `cost` of 0 changes nothing. A part of an interval that
-    /// is charged counts as one.
+    /// Charges a call of `cost`, but of at most the calls that can pass at once and `max_debt` more. If the next scheduled
+    /// time has not come yet, moves it to at most as many intervals after the key's time. With a `max_debt` of 0, both
+    /// bounds are `cost`. Does not move the time back. A `cost` of 0 changes nothing. A part of an interval that is charged
+    /// counts as one.
     fn charge(&self, state: &mut SmoothState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         let observed = self.observe(state, now);
         if cost == 0 {
             return 0;
         }
-        let away = match max_debt {
-            u64::MAX => MAX_FIXED,
-            _ => self.nanos_of(u128::from(cost) + u128::from(max_debt)),
-        };
+        let most = if max_debt == 0 { cost } else { self.at_once.saturating_add(max_debt) };
+        let cost = cost.min(most);
+        let away = if max_debt == u64::MAX { MAX_FIXED } else { self.nanos_of(most.into()) };
         let latest = fine(observed).saturating_add(away).min(MAX_FIXED).max(state.next);
         let mut charged = state.clone();
         self.take(&mut charged, observed, cost);

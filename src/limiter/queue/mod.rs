@@ -575,10 +575,19 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
     /// Charges the state by `charge`, after the fact, which may delay all waiters. Returns how many units were charged.
     pub(crate) fn charge(&mut self, charge: impl FnOnce(&mut A::State) -> u64) -> u64 {
         self.commit_release();
-        if let Some(QueueRef { queue, .. }) = &mut self.queue {
-            queue.is_delayed = true;
+        let charged = charge(self.state);
+        if let Some(QueueRef { queue, wake, .. }) = &mut self.queue
+            && charged > 0
+            && !queue.is_delayed
+        {
+            queue.is_delayed = !queue.waiting.is_empty();
+            // A replacement may have moved timers behind the deadlines, which apply from now on.
+            for waiter in queue.waiting.iter_mut().filter(|waiter| waiter.wake_at > waiter.deadline) {
+                waiter.wake_at = Nanos::ZERO;
+                wake.extend(waiter.waker.clone());
+            }
         }
-        charge(self.state)
+        charged
     }
 
     fn commit_release(&mut self) {
@@ -759,6 +768,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             None => algorithm.ready_at(state, now, cost),
         };
         if queue.waiting.is_empty() {
+            queue.is_delayed = false;
             queue.set_ready_at(ready_at, now);
             queue.seen = algorithm.last_update(state);
         }
@@ -1055,7 +1065,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
 
 /// The judgement on a call.
 impl<A: Algorithm> KeyQueue<'_, A> {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.as_ref().is_none_or(|own| own.queue.waiting.is_empty())
     }
 

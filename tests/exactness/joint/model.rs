@@ -400,7 +400,7 @@ impl<A: Kind> Single<A> {
     fn with<R>(&mut self, at: u64, key: Key, change: impl FnOnce(&mut Self, &mut KeyState<A>) -> R) -> R {
         let mut found = self.keys.remove(&key).unwrap_or_else(|| self.new_key(at));
         let result = change(self, &mut found);
-        found.is_delayed &= !found.waiting.is_empty() || !found.unseen.is_empty();
+        found.is_delayed &= !found.waiting.is_empty();
         if found.is_used {
             self.keys.insert(key, found);
         }
@@ -692,10 +692,11 @@ impl<A: Kind> Limit for Single<A> {
         } else if actual > cost && !self.is_closed {
             self.with(at, key, |this, key| {
                 let algorithm = this.algorithm(tier).clone();
+                this.release(at, key);
+                key.is_delayed |= !key.waiting.is_empty();
                 this.commit(at, key, |state| {
                     let _ = algorithm.charge(state, Nanos(at), actual - cost, MAX_DEBT);
                 });
-                key.is_delayed = true;
                 key.is_used = true;
             });
         }

@@ -42,7 +42,8 @@ impl Oracle for Leaky {
     }
 
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
-        let bound = (u128::from(cost) + u128::from(max_debt)).saturating_mul(self.rate.unit);
+        let most = if max_debt == 0 { cost.into() } else { 1 + u128::from(max_debt) };
+        let bound = most.saturating_mul(self.rate.unit);
         let (most, before) = (if max_debt == u64::MAX { u128::MAX } else { bound }, self.rest);
         self.rest = (before + u128::from(cost) * self.rate.unit).min(most.max(before));
         (self.rest - before).div_ceil(self.rate.unit) as u64
