@@ -7,7 +7,7 @@ use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
 use crate::algorithm::stored::{MicroRate, StepKind, numbers_of};
 use crate::algorithm::{
     Algorithm, QueueConfig, QueueOverflow, QuotaPolicy, ReservedTime, ScriptSteps, StateReader, StateWriter,
-    StoredAlgorithm,
+    StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -327,6 +327,14 @@ impl Algorithm for LeakyBucket {
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
         let mut state = state.clone();
         self.observe(&mut state, now) == now && state.next.is_due()
+    }
+
+    /// Returns the number of intervals until the next slot, as the usage of a limit of one call.
+    fn usage(&self, state: &LeakyBucketState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        self.observe(&mut state, now);
+        let (intervals, rest) = self.rate.whole_units(state.next.until());
+        Usage::of(u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(u64::from(rest > 0)), 1)
     }
 
     fn policy(&self) -> QuotaPolicy {

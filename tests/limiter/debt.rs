@@ -184,6 +184,25 @@ fn debt_has_a_maximum_without_a_bound() {
 }
 
 #[test]
+fn a_full_table_evicts_other_keys_before_keys_in_debt() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(64).build();
+        limiter.charge("debtor", 1_000);
+        for key in 0..1_000 {
+            let _ = limiter.check(&key);
+            clock.advance(MS / 100);
+        }
+        assert!(!limiter.peek("debtor").is_allowed());
+    }
+    holds(TokenBucket::new(Quota::per_minute(1)));
+    holds(FixedWindow::new(Quota::per_minute(1)));
+    holds(SlidingCounter::new(Quota::per_minute(1)));
+    holds(LeakyBucket::new(Quota::per_minute(1)));
+    holds((TokenBucket::new(Quota::per_minute(1)), FixedWindow::new(Quota::per_minute(1))));
+}
+
+#[test]
 fn a_refund_of_all_debt_makes_a_key_fresh() {
     fn holds<A: Algorithm>(algorithm: A) {
         let clock = ManualClock::new();
