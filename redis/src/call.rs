@@ -15,7 +15,7 @@ use super::error::RedisError;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, Tiered};
 use tower_throttle::clock::Nanos;
-use tower_throttle::limiter::{Attempt, Decided, Denied, Permit};
+use tower_throttle::limiter::{Attempt, Decided, Denied, Permit, Reservation, Settles};
 use tower_throttle::store_support::holds_requests;
 
 /// A call of a limiter in Redis, with its options. The method `call` of a limiter creates it.
@@ -174,6 +174,17 @@ impl<'a, L: Callee> RedisCall<'a, L> {
     }
 }
 
+impl<L: Callee + Settles> RedisCall<'_, L> {
+    /// Takes the units if all of them are available, with the cost of the call as an estimate. The actual cost is charged
+    /// when the reservation is [settled](Reservation::settle), by a trip that is not waited for. Returns the denial, if
+    /// the call is denied. Never waits in a queue. See [`Call::reserve`](tower_throttle::limiter::Call::reserve).
+    pub fn reserve(self) -> RedisReply<Result<Reservation, Denied>> {
+        let Self { limiter, key, mut request } = self;
+        request.settles = true;
+        RedisReply::new(L::count(Arc::clone(limiter.shared()), key, request.never_waiting(), reservation))
+    }
+}
+
 impl<A: Algorithm + PartialEq, L: Callee<Algorithm = Tiered<A>>> RedisCall<'_, L> {
     /// Sets the tier of the call: the algorithm that decides the call. Units that a key uses in one tier count in all
     /// tiers of the key. See [`Tiered`].
@@ -188,6 +199,12 @@ fn kept(decided: Decided) -> Decision {
     let (decision, reservation, _) = decided.into_parts();
     reservation.forget();
     decision
+}
+
+/// Returns the reservation of a call that was admitted, or the denial.
+fn reservation(decided: Decided) -> Result<Reservation, Denied> {
+    let (decision, reservation, _) = decided.into_parts();
+    reservation.decided(decision)
 }
 
 /// Returns the permit of a call that was admitted, or the denial.

@@ -25,7 +25,7 @@ use super::trips::Trips;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::{AlgorithmInfo, StoredAlgorithm, TokenBucket};
+use tower_throttle::algorithm::{AlgorithmInfo, MAX_DEBT, StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 #[cfg(feature = "test-util")]
 use tower_throttle::error::BoxError;
@@ -76,6 +76,7 @@ pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
     /// `true` if scripts decide the calls of each algorithm that has a script.
     scripts: bool,
     remember_denials: Duration,
+    max_debt: u64,
     algorithm: A,
     fallback: Option<RateLimiter<A>>,
 }
@@ -88,6 +89,8 @@ pub struct Shared<A: StoredAlgorithm> {
     name: Registered,
     calls: Arc<Calls>,
     queues: WaitQueues,
+    /// The maximum debt of a key, in units.
+    max_debt: u64,
     fallback: Option<RateLimiter<A>>,
 }
 
@@ -132,7 +135,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
         remember_denials: Duration,
         algorithm: A,
     ) -> Self {
-        Self { links, name, scripts, remember_denials, algorithm, fallback: None }
+        Self { links, name, scripts, remember_denials, max_debt: MAX_DEBT, algorithm, fallback: None }
     }
 
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
@@ -140,7 +143,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
     ///
     /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
-    /// `acquire`, `peek`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage
+    /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage
     /// is made only in `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is limited in Redis
     /// again as soon as Redis works. Reset the key once more then, or use a limiter without a fallback if you have to
     /// know.
@@ -172,6 +175,14 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
         self
     }
 
+    /// Sets by how many units a key may be in debt. See [`Builder::max_debt`](tower_throttle::limiter::Builder::max_debt).
+    ///
+    /// The bound applies to the charges of this process. The fallback has a bound of its own.
+    pub fn max_debt(mut self, units: u64) -> Self {
+        self.max_debt = units.min(MAX_DEBT);
+        self
+    }
+
     /// Returns the limiter.
     ///
     /// # Errors
@@ -179,13 +190,15 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
     /// or quota, or if the states of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
-        let Self { links, name, scripts, remember_denials, algorithm, fallback } = self;
+        let Self { links, name, scripts, remember_denials, max_debt, algorithm, fallback } = self;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), scripts)?;
         let name = name.register(plan.prefix())?;
         let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
         let (calls, queues) = (Arc::default(), WaitQueues::default());
-        Ok(RedisLimiter { shared: Arc::new(Shared { links, trips, name, calls, queues, fallback }) })
+        Ok(RedisLimiter {
+            shared: Arc::new(Shared { links, trips, name, calls, queues, max_debt, fallback }),
+        })
     }
 }
 
@@ -215,6 +228,12 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Refunds up to `cost` units that were charged to the key and still count. See [`RateLimiter::refund`].
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
         self.change(key, Action::Refund, cost)
+    }
+
+    /// Charges `units` to the key after the fact, even if they are not available. See [`RateLimiter::charge`], and
+    /// [`max_debt`](RedisLimiterBuilder::max_debt).
+    pub fn charge<K: SharedKey + ?Sized>(&self, key: &K, units: u64) -> RedisReply<()> {
+        self.change(key, Action::ChargeMore(self.shared.max_debt), units)
     }
 
     /// Resets the key to the state of a new key. See [`RateLimiter::reset`].
@@ -259,8 +278,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         stats
     }
 
-    /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
-    /// fails. As with all methods, a failure of Redis is no error if there is a fallback.
+    /// Refunds, charges or resets the key. A reset is also made in the fallback. A refund or a charge is made in the
+    /// fallback only if Redis fails. As with all methods, a failure of Redis is no error if there is a fallback.
     fn change<K: SharedKey + ?Sized>(&self, key: &K, action: Action, cost: u64) -> RedisReply<()> {
         let (shared, key) = (Arc::clone(&self.shared), self.key(key));
         RedisReply::new(async move {
@@ -271,7 +290,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
             match action {
                 Action::Reset => local.reset(&*key),
                 // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
-                _ if changed.is_err() => local.refund(&*key, cost),
+                Action::Refund if changed.is_err() => local.refund(&*key, cost),
+                Action::ChargeMore(_) if changed.is_err() => local.charge(&*key, cost),
                 _ => {}
             }
             Ok(())
@@ -332,9 +352,9 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
             return Reservation::default();
         }
         let (trips, key) = (Arc::clone(&self.shared.trips), Arc::clone(self.key));
-        let operation = operation(self.request, Action::Check);
+        let (operation, max_debt) = (operation(self.request, Action::Check), self.shared.max_debt);
         Reservation::on_settle(move |actual| {
-            trips.tell(&key, operation.settled(charged_at, actual)?, &runtime);
+            trips.tell(&key, operation.settled(charged_at, actual, max_debt)?, &runtime);
             None
         })
     }

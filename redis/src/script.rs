@@ -7,7 +7,8 @@
 //! call, with the algorithm's own arithmetic.
 //!
 //! Numbers in Lua are floating-point numbers. Integers are exact up to 2^53, and only the format `%d` prints all of
-//! their digits. So limits that need larger numbers have no script.
+//! their digits. So limits that need larger numbers have no script, and a state that has larger numbers because its key
+//! is in debt is decided by this process.
 
 #[cfg(test)]
 use std::sync::atomic::AtomicU64;
@@ -451,7 +452,7 @@ if s then
   l$, g$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. all end
   l$, g$, n$ = l$ + 0, g$ + 0, n$ + 0
-  if l$ > 9007199254740992 or g$ >= @2 or n$ > @1 then return 'O' .. stamp .. all end
+  if l$ > 9007199254740992 or g$ >= @2 or n$ > 9007199254740992 then return 'O' .. stamp .. all end
   local e = now - l$
   if e >= 0 then g$, l$ = g$ + e, now
   elseif -e <= @2 then h$ = -e
@@ -481,7 +482,7 @@ if s then
   l$, i$, a$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. all end
   l$, i$, a$, n$ = l$ + 0, i$ + 0, a$ + 0, n$ + 0
-  if l$ > 9007199254740992 or i$ >= @2 or a$ > @1 or n$ > @1 then return 'O' .. stamp .. all end
+  if l$ > 9007199254740992 or i$ >= @2 or math.max(a$, n$) * @2 >= 9007199254740992 then return 'O' .. stamp .. all end
   local e = now - l$
   if e >= 0 then i$, l$ = i$ + e, now
   elseif -e <= @2 then h$ = -e
@@ -522,7 +523,7 @@ if s then
   l$, i$, o$, z, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
   if not p then return 'O' .. stamp .. all end
   l$, i$, o$, z = l$ + 0, i$ + 0, o$ + 0, z + 0
-  if l$ > 9007199254740992 or i$ >= @3 or o$ > @1 or z > @4 then return 'O' .. stamp .. all end
+  if l$ > 9007199254740992 or i$ >= @3 or o$ > 9007199254740992 or z > @4 then return 'O' .. stamp .. all end
   local e, passed = now - l$, 0
   if e >= 0 then
     l$ = now
@@ -547,13 +548,13 @@ if s then
     if not p then return 'O' .. stamp .. all end
     g = g + 0
     local u = w + 0
-    if g <= youngest or g > @4 or u == 0 or u > @1 then return 'O' .. stamp .. all end
+    if g <= youngest or g > @4 or u == 0 or u > 9007199254740992 then return 'O' .. stamp .. all end
     youngest = g
     g = g + passed
     if g <= oldest then f$[k$ + 1], f$[k$ + 2], k$, n$ = g, w, k$ + 2, n$ + u end
   end
   n$ = n$ + o$
-  if n$ > @1 then return 'O' .. stamp .. all end
+  if n$ > 9007199254740992 then return 'O' .. stamp .. all end
 end
 ",
     fits: "cost <= @1 - n$",

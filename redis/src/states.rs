@@ -17,6 +17,7 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
 use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
+use tower_throttle::store_support::charge_available;
 
 /// The version of the format of a key's value in Redis. It is the first word of the value.
 const VERSION: &str = "1";
@@ -79,8 +80,9 @@ pub(super) enum Action {
     Reset,
     /// Undoes a charge that was made at this time of the server's clock.
     Undo(Nanos),
-    /// Charges the units by which the actual cost of a call exceeds its charge.
-    ChargeMore,
+    /// Charges units after the fact, such as those by which the actual cost of a call exceeds its charge. The state is
+    /// then in debt by at most this many units.
+    ChargeMore(u64),
     /// Charges a call that may wait for at most this many nanoseconds, and determines the time of its release.
     Reserve(u64),
     /// Undoes the charge of the `Reserve` whose outcome had this mark.
@@ -248,7 +250,8 @@ impl<A: StoredAlgorithm> States<A> {
         self.own
     }
 
-    /// Applies a call to the states of other quotas, after the quota of this process has decided the call.
+    /// Applies a call to the states of other quotas, after the quota of this process has decided the call. Those states
+    /// are charged only as many units as they have available, so a charge makes debt only in the state of this process.
     fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
         let (now, cost) = (outcome.now, call.cost);
         if call.action == Action::Reset {
@@ -257,9 +260,9 @@ impl<A: StoredAlgorithm> States<A> {
         for Other { algorithm, state, .. } in &mut self.others {
             match call.action {
                 Action::Check | Action::Reserve(_) if outcome.decision.is_allowed() => {
-                    algorithm.charge_more(state, now, cost);
+                    let _ = algorithm.charge(state, now, cost, 0);
                 }
-                Action::ChargeMore => algorithm.charge_more(state, now, cost),
+                Action::ChargeMore(_) => _ = algorithm.charge(state, now, cost, 0),
                 Action::Refund => algorithm.refund(state, now, cost, None),
                 Action::Undo(charged_at) => algorithm.refund(state, now, cost, Some(charged_at)),
                 Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost, None),
@@ -349,11 +352,11 @@ impl<A: StoredAlgorithm> Operation<A> {
     }
 
     /// Returns the operation that replaces the charge of this call, made at `charged_at`, by the charge of its actual
-    /// cost. Returns `None` if both costs are the same.
-    pub(super) fn settled(&self, charged_at: Nanos, actual: u64) -> Option<Self> {
+    /// cost. The state is then in debt by at most `max_debt` units. Returns `None` if both costs are the same.
+    pub(super) fn settled(&self, charged_at: Nanos, actual: u64, max_debt: u64) -> Option<Self> {
         let (action, cost) = match actual.checked_sub(self.cost) {
             Some(0) => return None,
-            Some(more) => (Action::ChargeMore, more),
+            Some(more) => (Action::ChargeMore(max_debt), more),
             None => (Action::Undo(charged_at), self.cost - actual),
         };
         Some(Self { action, cost, tier: self.tier.clone() })
@@ -403,9 +406,12 @@ impl<A: StoredAlgorithm> Operation<A> {
                 algorithm.refund(state, now, cost, Some(charged_at));
                 (algorithm.peek(state, now, 0), true)
             }
-            Action::ChargeMore => {
-                let available = algorithm.peek(state, now, 0).remaining();
-                (algorithm.check(state, now, cost.min(available)), true)
+            Action::ChargeMore(max_debt) => {
+                let _ = match max_debt {
+                    0 => charge_available(algorithm, state, now, cost),
+                    _ => algorithm.charge(state, now, cost, max_debt),
+                };
+                (algorithm.peek(state, now, 0), true)
             }
             Action::GiveBack(mark) => {
                 let changed = algorithm.give_back(state, now, cost, mark);

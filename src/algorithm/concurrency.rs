@@ -240,9 +240,11 @@ impl Algorithm for Concurrency {
     /// Does nothing: the units of a call are released only when the call ends.
     fn refund(&self, _: &mut ConcurrencyState, _: Nanos, _: u64, _: Option<Nanos>) {}
 
-    fn charge_saturating(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64) {
+    /// Charges all units, whatever the maximum debt is.
+    fn charge(&self, state: &mut ConcurrencyState, now: Nanos, cost: u64, _: u64) -> u64 {
         state.last = now;
         state.held = state.held.saturating_add(cost);
+        cost
     }
 
     /// Does nothing: calls in progress stay counted.

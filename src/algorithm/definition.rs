@@ -9,6 +9,10 @@ use crate::algorithm::{QueueConfig, QuotaPolicy, Semaphore};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
+/// The maximum number of units by which a key is in [debt](crate::limiter::Builder::max_debt): 2^53. It is the largest
+/// number up to which the scripts of a limiter in Redis compute exactly.
+pub const MAX_DEBT: u64 = 1 << 53;
+
 /// An algorithm that decides whether a call may pass.
 ///
 /// Implement this trait for an algorithm of your own. Every method should return in constant time, and must not panic
@@ -20,7 +24,8 @@ use crate::decision::Decision;
 /// | an algorithm | implements |
 /// |---|---|
 /// | that decides calls | the eight required methods |
-/// | whose admitted calls hold units until they end | also [`NEEDS_RELEASE`](Algorithm::NEEDS_RELEASE), which is then `true`, and [`release`](Algorithm::release). So that a reset keeps the calls in progress and no key that has some is evicted, also [`in_flight`](Algorithm::in_flight), [`charge_saturating`](Algorithm::charge_saturating) and [`restore`](Algorithm::restore) |
+/// | whose admitted calls hold units until they end | also [`NEEDS_RELEASE`](Algorithm::NEEDS_RELEASE), which is then `true`, and [`release`](Algorithm::release). So that a reset keeps the calls in progress and no key that has some is evicted, also [`in_flight`](Algorithm::in_flight), [`charge`](Algorithm::charge) and [`restore`](Algorithm::restore) |
+/// | with which a settlement can charge more than is available | also [`charge`](Algorithm::charge) |
 /// | that queues calls | also [`queue_config`](Algorithm::queue_config). [`UNDO_BY_COPY`](Algorithm::UNDO_BY_COPY) and the methods below `queue_config` have defaults, by `check` and `peek` |
 /// | that has several limits | also [`for_each_policy`](Algorithm::for_each_policy) |
 ///
@@ -89,16 +94,29 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Converts `state` at `now` from the configuration `old` to this configuration.
     ///
-    /// Charged units that still count stay charged, up to the maximum that this configuration can charge to a key. See
-    /// [replacing an algorithm](crate::limiter::RateLimiter::replace).
+    /// Charged units that still count stay charged, up to the maximum that calls can charge to a key with this
+    /// configuration. Debt, which is what was [charged](Algorithm::charge) above that maximum of `old`, is added to them.
+    /// See [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
-    /// Charges a call that another tier has admitted, or that was admitted before a reset, even if `self` would deny
-    /// the call. By default, charges only as many units as are available. [`Concurrency`](super::Concurrency) charges
-    /// all units of the call. [`Tiered`](super::Tiered) and resets call this method.
-    fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        let room = self.peek(state, now, 0).remaining();
-        let _ = self.check(state, now, cost.min(room));
+    /// Charges up to `cost` units after the fact, even if `self` would deny a call of this cost. Returns how many units
+    /// were charged.
+    ///
+    /// Units that were charged although they were not available are *debt*, which is at most `max_debt`. So with a
+    /// `max_debt` of 0, at most the available units are charged, and [`u64::MAX`] means no bound but the range of the
+    /// state. A key in debt has no units available, and calls are denied until enough units have been refilled, or
+    /// no longer count. A charge never lowers what was charged before.
+    ///
+    /// [Settlements](crate::limiter::Reservation::settle) call this method with the
+    /// [`max_debt`](crate::limiter::Builder::max_debt) of the limiter, unless it is 0. [`Tiered`](super::Tiered) calls it
+    /// with 0, for a call that another tier has admitted, and so does a reset, for a call that was admitted before.
+    ///
+    /// By default, charges only as many units as are available, whatever `max_debt` is.
+    /// [`Concurrency`](super::Concurrency) always charges all units. [`LeakyBucket`](super::LeakyBucket) and
+    /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `max_debt` intervals and
+    /// those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
+    fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, _max_debt: u64) -> u64 {
+        charge_available(self, state, now, cost)
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
@@ -150,7 +168,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Returns the number of units that calls in progress hold for the key. A key with such units is never evicted.
     ///
-    /// A reset gives the key the state of a new key, to which these units are [charged](Algorithm::charge_saturating).
+    /// A reset gives the key the state of a new key, to which these units are [charged](Algorithm::charge).
     /// Then the state is [restored](Algorithm::restore) to that of a new key. So the state keeps only what `restore`
     /// does not undo: the units of calls in progress.
     fn in_flight(&self, _state: &Self::State) -> u64 {
@@ -256,6 +274,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 }
 
+/// Charges up to `cost` units, but only whole units that are available. Returns how many units were charged.
+pub fn charge_available<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) -> u64 {
+    let charged = cost.min(algorithm.peek(state, now, 0).remaining());
+    let _ = algorithm.check(state, now, charged);
+    charged
+}
+
 /// Returns whether an algorithm queues the requests of a layer.
 #[inline]
 pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
@@ -265,8 +290,8 @@ pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
 /// The used fraction of a key's limit. A limiter that has no room for a new key compares usages to choose the key to
 /// evict.
 ///
-/// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL).
-/// [`LOCKED_OUT`](Usage::LOCKED_OUT) is above `FULL`.
+/// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL). The usages
+/// of keys in [debt](Algorithm::charge) are above `FULL`, and [`LOCKED_OUT`](Usage::LOCKED_OUT) is above all others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// The fraction, in units of 2^-32.
@@ -281,18 +306,27 @@ impl Usage {
     /// The limit is reached: nothing remains.
     pub const FULL: Self = Self::new(1 << 32);
     /// The key is locked out, even if units remain.
-    pub const LOCKED_OUT: Self = Self::new(Self::FULL.fraction + 1);
+    pub const LOCKED_OUT: Self = Self::new((1 << 33) - 1);
 
     const fn new(fraction: u64) -> Self {
         Self { fraction, is_of_quota: false }
     }
 
     /// Returns the usage of a key that has used `used` of `limit` units. The result is [`FULL`](Usage::FULL) if `used`
-    /// is at least `limit`, and less otherwise.
+    /// is `limit`, less if `used` is less, and more if `used` is more. From twice the `limit` on, all usages are equal.
     #[must_use]
     pub const fn of(used: u64, limit: u64) -> Self {
         if used >= limit {
-            return Self::FULL;
+            let debt = used - limit;
+            let highest = Self::LOCKED_OUT.fraction - 1;
+            return match debt < limit {
+                true => {
+                    let fraction = Self::FULL.fraction + Self::of(debt, limit).fraction;
+                    Self::new(if fraction < highest { fraction } else { highest })
+                }
+                false if debt == 0 => Self::FULL,
+                false => Self::new(highest),
+            };
         }
         // The result is less than 2^32, since `used` is less than `limit`. If possible, the division is in 64 bits,
         // because it then takes less time.
@@ -403,9 +437,14 @@ mod tests {
         assert!(Usage::of(1, 1_000) < Usage::of(1, 20));
         assert!(Usage::of(u64::MAX - 1, u64::MAX) < Usage::FULL);
         assert_eq!(Usage::of(1, 1), Usage::FULL);
-        assert_eq!(Usage::of(7, 5), Usage::FULL);
         assert_eq!(Usage::of(0, 0), Usage::FULL);
         assert!(Usage::FULL < Usage::LOCKED_OUT && Usage::FULL.is_full() && !Usage::of(4, 5).is_full());
+        // A key in debt is used more than a key at its limit, and less than a key that is locked out.
+        let debts = [(6, 5), (7, 5), (10, 5), (u64::MAX, u64::MAX - 1), (1, 0), ((1 << 41) - 1, 1 << 40)]
+            .map(|(used, of)| Usage::of(used, of));
+        assert!(debts.iter().all(|debt| *debt >= Usage::FULL && debt.is_full() && *debt < Usage::LOCKED_OUT));
+        assert!(Usage::FULL < debts[0] && debts[0] < debts[1] && debts[1] < debts[2] && debts[2] == debts[4]);
+        assert_eq!(Usage::of(11, 5), Usage::of(10, 5));
     }
 
     #[test]

@@ -63,7 +63,8 @@ use crate::quota::Quota;
 /// The drawing shows the price: around the end of a window, more than the limit can pass within one period. If that
 /// matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing.
+/// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing. In
+/// [debt](crate::limiter::Builder::max_debt), the count is above the limit until the window ends.
 ///
 /// **Cost.** A call takes constant time, and a key takes 24 bytes. There is no division unless windows are aligned.
 #[derive(Clone, Debug, PartialEq)]
@@ -150,7 +151,21 @@ impl FixedWindow {
     fn deny(&self, state: &FixedWindowState, step: &ClockStep, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let rest = self.rest(state, step);
-        Decision::deny(limit, limit - state.count, (cost <= limit).then_some(rest), rest)
+        Decision::deny(limit, self.available(state), (cost <= limit).then_some(rest), rest)
+    }
+
+    #[inline]
+    fn available(&self, state: &FixedWindowState) -> u64 {
+        self.quota.limit().saturating_sub(state.count)
+    }
+
+    /// Counts `cost` units in the current window, or in a new window if nothing is counted.
+    #[inline]
+    fn count(&self, state: &mut FixedWindowState, cost: u64) {
+        if state.count == 0 {
+            state.age = if self.aligned { state.last.0 % self.quota.period_nanos() } else { 0 };
+        }
+        state.count += cost;
     }
 }
 
@@ -171,23 +186,20 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn check(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) -> Decision {
         let step = self.advance(state, now);
-        let limit = self.quota.limit();
-        if cost > limit - state.count {
-            return self.deny(state, &step, cost);
+        match self.available(state).checked_sub(cost) {
+            Some(remaining) => {
+                self.count(state, cost);
+                Decision::allow(self.quota.limit(), remaining, self.rest(state, &step))
+            }
+            None => self.deny(state, &step, cost),
         }
-        if state.count == 0 {
-            state.age = if self.aligned { state.last.0 % self.quota.period_nanos() } else { 0 };
-        }
-        state.count += cost;
-        Decision::allow(limit, limit - state.count, self.rest(state, &step))
     }
 
     fn peek(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) -> Decision {
         let step = self.advance(state, now);
-        let limit = self.quota.limit();
-        match limit - state.count {
+        match self.available(state) {
             remaining if cost > remaining => self.deny(state, &step, cost),
-            remaining => Decision::allow(limit, remaining, self.rest(state, &step)),
+            remaining => Decision::allow(self.quota.limit(), remaining, self.rest(state, &step)),
         }
     }
 
@@ -201,16 +213,27 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    /// Keeps the count of the current window, up to the new limit. The window keeps its beginning or, if `self` is
+    fn charge(&self, state: &mut FixedWindowState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        self.advance(state, now);
+        let charged = cost.min(self.quota.limit().saturating_add(max_debt).saturating_sub(state.count));
+        if charged > 0 {
+            self.count(state, charged);
+        }
+        charged
+    }
+
+    /// Keeps the count of the current window, up to the new limit, and adds the debt. The window keeps its beginning or, if `self` is
     /// aligned, begins at a multiple of the new period. If one period of the new quota has passed since the beginning
     /// of the window, the count is set to 0.
     fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
+        let debt = state.count.saturating_sub(from.quota.limit());
         let period = self.quota.period_nanos();
         if self.aligned {
             state.age = state.last.0 % period;
         }
-        state.count = if state.age < period { state.count.min(self.quota.limit()) } else { 0 };
+        let most = self.quota.limit().saturating_add(debt);
+        state.count = if state.age < period { state.count.min(most) } else { 0 };
     }
 
     fn is_fresh(&self, state: &FixedWindowState, now: Nanos) -> bool {
@@ -237,7 +260,7 @@ impl Algorithm for FixedWindow {
 
     fn ready_at(&self, state: &mut FixedWindowState, now: Nanos, cost: u64) -> Option<Nanos> {
         let step = self.advance(state, now);
-        let fits = cost.min(self.quota.limit()) <= self.quota.limit() - state.count;
+        let fits = cost.min(self.quota.limit()) <= self.available(state);
         Some(if fits { now } else { now.saturating_add(self.rest(state, &step)) })
     }
 }
@@ -267,7 +290,7 @@ impl StoredAlgorithm for FixedWindow {
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<FixedWindowState> {
         let (last, period) = (numbers.instant()?, self.quota.period_nanos());
         let age = numbers.number()?.checked_mul(scale_of(period)).filter(|age| *age < period)?;
-        Some(FixedWindowState { last, age, count: numbers.at_most(self.quota.limit())? })
+        Some(FixedWindowState { last, age, count: numbers.in_debt(self.quota.limit())? })
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {

@@ -7,7 +7,7 @@ use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
 use crate::algorithm::stored::{MicroRate, StepKind, numbers_of};
 use crate::algorithm::{
     Algorithm, QueueConfig, QueueOverflow, QuotaPolicy, ReservedTime, ScriptSteps, StateReader, StateWriter,
-    StoredAlgorithm,
+    StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -191,7 +191,7 @@ impl LeakyBucket {
     }
 
     /// Charges a call at the next slot or, if that slot is before `arrived`, at `arrived`.
-    fn charge(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
+    fn take_slot(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
         state.next = state.next.max(self.slot(state, arrived)).later(self.rate.units(cost));
     }
 
@@ -266,7 +266,7 @@ impl Algorithm for LeakyBucket {
         if !state.next.is_due() {
             return self.deny(state, now);
         }
-        self.charge(state, observed, cost);
+        self.take_slot(state, observed, cost);
         let until = self.until(state, now);
         self.rate.allow(1, 0, until, until)
     }
@@ -294,13 +294,24 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    /// Moves the next slot to `cost` intervals after the key's time, unless the slot is later already. A `cost` of 0
-    /// changes nothing.
-    fn charge_saturating(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) {
+    /// Moves the next slot by `cost` intervals, but to at most `1 + max_debt` intervals after the key's time or, with a
+    /// `max_debt` of 0, to at most `cost` intervals. Does not move the slot back. A `cost` of 0 changes nothing. A part of
+    /// an interval that is charged counts as one.
+    fn charge(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         self.observe(state, now);
-        if cost > 0 {
-            state.next = state.next.max(Slot::NOW.later(self.rate.units(cost)));
+        if cost == 0 {
+            return 0;
         }
+        let latest = match max_debt {
+            // A call of any cost is admitted when the slot is due.
+            0 => Slot::NOW.later(self.rate.units(cost)),
+            u64::MAX => Slot::NOW.later(u128::MAX),
+            _ => Slot::NOW.later(self.rate.units(1)).later(self.rate.units(max_debt)),
+        };
+        let before = state.next.max(Slot::NOW);
+        state.next = before.later(self.rate.units(cost)).min(latest).max(before);
+        let (charged, rest) = self.rate.whole_units(state.next.until() - before.until());
+        u64::try_from(charged).unwrap_or(u64::MAX).saturating_add(u64::from(rest > 0))
     }
 
     /// Keeps the number of intervals until the next slot.
@@ -316,6 +327,14 @@ impl Algorithm for LeakyBucket {
     fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
         let mut state = state.clone();
         self.observe(&mut state, now) == now && state.next.is_due()
+    }
+
+    /// Returns the number of intervals until the next slot, as the usage of a limit of one call.
+    fn usage(&self, state: &LeakyBucketState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        self.observe(&mut state, now);
+        let (intervals, rest) = self.rate.whole_units(state.next.until());
+        Usage::of(u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(u64::from(rest > 0)), 1)
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -354,7 +373,7 @@ impl Algorithm for LeakyBucket {
     }
 
     fn project(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
-        self.charge(state, arrived, cost);
+        self.take_slot(state, arrived, cost);
         // A slot that is saturated cannot be moved back.
         if state.next.is_saturated() { Nanos::MAX } else { now }
     }

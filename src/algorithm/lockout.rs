@@ -317,9 +317,9 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         }
     }
 
-    /// Charges even during a lockout, because another tier has admitted the call.
-    fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        self.algorithm.charge_saturating(&mut state.state, now, cost);
+    /// Charges even during a lockout, because the call was admitted already.
+    fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        self.algorithm.charge(&mut state.state, now, cost, max_debt)
     }
 
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
@@ -471,10 +471,6 @@ impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
 
     fn adopt(&self, state: &mut Self::State) {
         self.algorithm.adopt(&mut state.state);
-    }
-
-    fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        self.algorithm.charge_more(&mut state.state, now, cost);
     }
 }
 

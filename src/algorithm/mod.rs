@@ -208,8 +208,8 @@ mod tiered;
 mod tuple;
 
 pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
-pub(crate) use definition::holds_requests;
-pub use definition::{Algorithm, Usage};
+pub use definition::{Algorithm, MAX_DEBT, Usage};
+pub(crate) use definition::{charge_available, holds_requests};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use info::AlgorithmInfo;
 pub use leaky_bucket::{LeakyBucket, LeakyBucketState};

@@ -5,7 +5,8 @@ use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::div_rem;
 use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of, scale_of};
 use crate::algorithm::{
-    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm, Usage,
+    Algorithm, MAX_DEBT, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm,
+    Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -67,7 +68,8 @@ use crate::quota::Quota;
 /// before it ends.
 ///
 /// **Invariant.** A call of cost `n` is admitted exactly when, at the age `e` of the current window, `previous *
-/// (period - e) + (current + n) * period <= limit * period`, in integers.
+/// (period - e) + (current + n) * period <= limit * period`, in integers. In [debt](crate::limiter::Builder::max_debt),
+/// the counts are above the limit.
 ///
 /// **Cost.** A call takes constant time, and a key takes 32 bytes.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,7 +120,7 @@ impl SlidingCounter {
         step.behind
     }
 
-    /// Returns the units that still count, rounded up, at most the limit.
+    /// Returns the units that still count, rounded up. These are at most the limit, unless the key is in debt.
     #[inline]
     fn estimate(&self, state: &SlidingCounterState) -> u64 {
         if state.previous == 0 {
@@ -127,8 +129,13 @@ impl SlidingCounter {
         let period = self.quota.period_nanos();
         let weighted = u128::from(state.previous) * u128::from(period - state.into);
         let (whole, rest) = div_rem(weighted, period);
-        // The weight of a unit is at most 1, so the result fits.
-        state.current + whole as u64 + u64::from(rest > 0)
+        // The weight of a unit is at most 1, so the quotient fits.
+        state.current.saturating_add(whole as u64).saturating_add(u64::from(rest > 0))
+    }
+
+    #[inline]
+    fn available(&self, state: &SlidingCounterState) -> u64 {
+        self.quota.limit().saturating_sub(self.estimate(state))
     }
 
     /// Returns the time until a call of `cost`, which is at most the limit, would fit.
@@ -167,7 +174,7 @@ impl SlidingCounter {
     fn deny(&self, state: &SlidingCounterState, behind: u64, cost: u64) -> Decision {
         let limit = self.quota.limit();
         let retry = (cost <= limit).then(|| self.until(state, cost).saturating_add(behind));
-        Decision::deny(limit, limit - self.estimate(state), retry, self.reset(state, behind))
+        Decision::deny(limit, self.available(state), retry, self.reset(state, behind))
     }
 
     /// Returns the number of nanoseconds in one unit of the offset in a state string. The offset of a state that was
@@ -195,22 +202,21 @@ impl Algorithm for SlidingCounter {
     fn check(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
         let (limit, estimate) = (self.quota.limit(), self.estimate(state));
-        if cost > limit - estimate {
+        let Some(remaining) = limit.saturating_sub(estimate).checked_sub(cost) else {
             return self.deny(state, behind, cost);
-        }
+        };
         if estimate == 0 {
             state.into = 0;
         }
         state.current += cost;
-        Decision::allow(limit, limit - estimate - cost, self.reset(state, behind))
+        Decision::allow(limit, remaining, self.reset(state, behind))
     }
 
     fn peek(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        let limit = self.quota.limit();
-        match limit - self.estimate(state) {
+        match self.available(state) {
             remaining if cost > remaining => self.deny(state, behind, cost),
-            remaining => Decision::allow(limit, remaining, self.reset(state, behind)),
+            remaining => Decision::allow(self.quota.limit(), remaining, self.reset(state, behind)),
         }
     }
 
@@ -232,10 +238,24 @@ impl Algorithm for SlidingCounter {
         }
     }
 
-    /// Keeps the elapsed fraction of the window, and lowers the counts until the estimate is at most the new limit.
+    fn charge(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        self.advance(state, now);
+        let estimate = self.estimate(state);
+        let charged = cost.min(self.quota.limit().saturating_add(max_debt).saturating_sub(estimate));
+        if estimate == 0 && charged > 0 {
+            state.into = 0;
+        }
+        state.current += charged;
+        charged
+    }
+
+    /// Keeps the elapsed fraction of the window, and lowers the counts until the estimate is at most the new limit and
+    /// the debt.
     fn migrate(&self, state: &mut SlidingCounterState, from: &Self, now: Nanos) {
         from.advance(state, now);
-        let (period, limit) = (u128::from(self.quota.period_nanos()), self.quota.limit());
+        let debt = from.estimate(state).saturating_sub(from.quota.limit());
+        let (period, limit) =
+            (u128::from(self.quota.period_nanos()), self.quota.limit().saturating_add(debt));
         // The offset is below the new period, since it was below the old period.
         state.into = (u128::from(state.into) * period / u128::from(from.quota.period_nanos())) as u64;
         state.current = state.current.min(limit);
@@ -266,7 +286,7 @@ impl Algorithm for SlidingCounter {
 
     fn ready_at(&self, state: &mut SlidingCounterState, now: Nanos, cost: u64) -> Option<Nanos> {
         let (behind, cost) = (self.advance(state, now), cost.min(self.quota.limit()));
-        let fits = cost <= self.quota.limit() - self.estimate(state);
+        let fits = cost <= self.available(state);
         Some(if fits { now } else { now.saturating_add(self.until(state, cost).saturating_add(behind)) })
     }
 }
@@ -298,9 +318,9 @@ impl StoredAlgorithm for SlidingCounter {
         let scale = self.scale(numbers.is_exact());
         let into = numbers.number()?.checked_mul(scale).filter(|into| *into < period)?;
         // The previous window may have had another quota, with a higher limit.
-        let (previous, current) = (numbers.number()?, numbers.at_most(limit)?);
-        // The estimate of a state is at most the limit, except for what rounding the offset down adds.
-        let spare = u128::from(limit - current) * u128::from(period);
+        let (previous, current) = (numbers.number()?, numbers.in_debt(limit)?);
+        // The estimate of a state is at most the limit and the debt, except for what rounding the offset down adds.
+        let spare = u128::from(limit.saturating_add(MAX_DEBT) - current) * u128::from(period);
         let (max, _) = div_rem(spare, period - into);
         let previous = previous.min(u64::try_from(max).unwrap_or(u64::MAX));
         Some(SlidingCounterState { last, into, previous, current })

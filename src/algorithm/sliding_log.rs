@@ -61,7 +61,10 @@ const MAX_HITS: u64 = 100;
 ///             base └── 6 - 1 = 5 units count ┘
 /// ```
 ///
-/// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`.
+/// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`,
+/// unless the key is in [debt](crate::limiter::Builder::max_debt). There are at most `limit` records, unless the limit
+/// was lowered. If there are as many, a charge after the fact is added to the newest record, and the other units of that
+/// record then expire together with the charge.
 ///
 /// **Cost.** An admitted call takes amortised constant time, since each record is written and dropped once. A denial
 /// takes a binary search. A key takes 64 bytes, and 16 bytes for each record that its deque has room for. At the first
@@ -190,13 +193,33 @@ impl SlidingLog {
             let deficit = state.total - (limit - cost);
             self.until(state, deficit).saturating_add(behind)
         });
-        Decision::deny(limit, limit - state.total, retry, self.reset(state, behind))
+        Decision::deny(limit, self.available(state), retry, self.reset(state, behind))
     }
 
     #[inline]
     fn allow(&self, state: &SlidingLogState, behind: u64) -> Decision {
-        let limit = self.quota.limit();
-        Decision::allow(limit, limit - state.total, self.reset(state, behind))
+        Decision::allow(self.quota.limit(), self.available(state), self.reset(state, behind))
+    }
+
+    #[inline]
+    fn available(&self, state: &SlidingLogState) -> u64 {
+        self.quota.limit().saturating_sub(state.total)
+    }
+
+    /// Records `cost` units now.
+    fn record(&self, state: &mut SlidingLogState, cost: u64) {
+        let has_room = (state.hits.len() as u64) < self.quota.limit();
+        let (time, base) = (state.time, state.base);
+        state.total += cost;
+        match state.hits.back_mut() {
+            Some(newest) if newest.time == time || !has_room => {
+                *newest = Hit { time, cumulative: newest.cumulative.wrapping_add(cost) };
+            }
+            newest => {
+                let before = newest.map_or(base, |newest| newest.cumulative);
+                state.hits.push_back(Hit { time, cumulative: before.wrapping_add(cost) });
+            }
+        }
     }
 }
 
@@ -217,24 +240,18 @@ impl Algorithm for SlidingLog {
 
     fn check(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        if cost > self.quota.limit() - state.total {
+        if cost > self.available(state) {
             return self.deny(state, behind, cost);
         }
         if cost > 0 {
-            state.total += cost;
-            let cumulative =
-                state.hits.back().map_or(state.base, |newest| newest.cumulative).wrapping_add(cost);
-            match state.hits.back_mut() {
-                Some(newest) if newest.time == state.time => newest.cumulative = cumulative,
-                _ => state.hits.push_back(Hit { time: state.time, cumulative }),
-            }
+            self.record(state, cost);
         }
         self.allow(state, behind)
     }
 
     fn peek(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match cost <= self.quota.limit() - state.total {
+        match cost <= self.available(state) {
             true => self.allow(state, behind),
             false => self.deny(state, behind, cost),
         }
@@ -251,12 +268,23 @@ impl Algorithm for SlidingLog {
         }
     }
 
+    fn charge(&self, state: &mut SlidingLogState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        self.advance(state, now);
+        let charged = cost.min(self.quota.limit().saturating_add(max_debt).saturating_sub(state.total));
+        if charged > 0 {
+            self.record(state, charged);
+        }
+        charged
+    }
+
     /// Keeps the records. Each record now expires one period of the new quota after its instant. Units above the new
-    /// limit are dropped, the oldest first.
+    /// limit and the debt are dropped, the oldest first.
     fn migrate(&self, state: &mut SlidingLogState, from: &Self, now: Nanos) {
         from.advance(state, now);
+        let debt = state.total.saturating_sub(from.quota.limit());
         self.expire(state);
-        Self::remove_oldest(state, state.total.saturating_sub(self.quota.limit()));
+        let most = self.quota.limit().saturating_add(debt);
+        Self::remove_oldest(state, state.total.saturating_sub(most));
     }
 
     fn is_fresh(&self, state: &SlidingLogState, now: Nanos) -> bool {
@@ -291,7 +319,8 @@ impl Algorithm for SlidingLog {
 
     fn ready_at(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Option<Nanos> {
         let behind = self.advance(state, now);
-        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total);
+        let limit = self.quota.limit();
+        let deficit = state.total.saturating_sub(limit - cost.min(limit));
         Some(now.saturating_add(match deficit {
             0 => 0,
             _ => self.until(state, deficit).saturating_add(behind),
@@ -328,11 +357,12 @@ impl StoredAlgorithm for SlidingLog {
         let period = self.quota.period_nanos();
         let mut state = SlidingLogState { last, time: period, total: 0, base: 0, hits: Default::default() };
         let mut oldest = period;
-        for _ in 0..numbers.at_most(self.quota.limit())? {
+        // If the limit was lowered while the key was in debt, there may be more records than the limit.
+        for _ in 0..numbers.number()? {
             let age = numbers.number().filter(|age| *age < oldest)?;
-            let units = numbers.at_most(self.quota.limit() - state.total).filter(|units| *units > 0)?;
+            let units = numbers.in_debt(self.quota.limit()).filter(|units| *units > 0)?;
             oldest = age;
-            state.total += units;
+            state.total = state.total.checked_add(units)?;
             state.hits.push_back(Hit { time: period - age, cumulative: state.total });
         }
         Some(state)

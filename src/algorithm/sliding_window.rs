@@ -79,8 +79,8 @@ const CLOSED: usize = 2;
 /// slice. So the units of this call, and of other calls at the same instant, are available again after exactly one
 /// period.
 ///
-/// **Invariant.** `total` is the sum of all slices, `total <= limit`, and every unit that was admitted within the last
-/// period and not given back is in `total`.
+/// **Invariant.** `total` is the sum of all slices, and every unit that was charged within the last period and not given
+/// back is in `total`. Unless the key is in [debt](crate::limiter::Builder::max_debt), `total <= limit`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
 /// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 72 bytes. With more than ten
@@ -355,13 +355,27 @@ impl SlidingWindow {
             let deficit = state.total() - (limit - cost);
             self.until(state, deficit).saturating_add(behind)
         });
-        Decision::deny(limit, limit - state.total(), retry, self.reset(state).saturating_add(behind))
+        Decision::deny(limit, self.available(state), retry, self.reset(state).saturating_add(behind))
     }
 
     #[inline]
-    fn allow(&self, state: &SlidingWindowState, behind: u64) -> Decision {
-        let limit = self.quota.limit();
-        Decision::allow(limit, limit - state.total(), self.reset(state).saturating_add(behind))
+    fn allow(&self, state: &SlidingWindowState, behind: u64, remaining: u64) -> Decision {
+        Decision::allow(self.quota.limit(), remaining, self.reset(state).saturating_add(behind))
+    }
+
+    #[inline]
+    fn available(&self, state: &SlidingWindowState) -> u64 {
+        self.quota.limit().saturating_sub(state.total())
+    }
+
+    /// Counts `cost` units in the open slice.
+    #[inline]
+    fn count(&self, state: &mut SlidingWindowState, cost: u64) {
+        if state.total() == 0 {
+            state.into = self.width - 1;
+        }
+        state.set_total(state.total() + cost);
+        state.set_open(state.open() + cost);
     }
 }
 
@@ -385,22 +399,18 @@ impl Algorithm for SlidingWindow {
     #[inline]
     fn check(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        if cost > self.quota.limit() - state.total() {
+        let Some(remaining) = self.available(state).checked_sub(cost) else {
             return self.deny(state, behind, cost);
-        }
-        if state.total() == 0 {
-            state.into = self.width - 1;
-        }
-        state.set_total(state.total() + cost);
-        state.set_open(state.open() + cost);
-        self.allow(state, behind)
+        };
+        self.count(state, cost);
+        self.allow(state, behind, remaining)
     }
 
     fn peek(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match cost <= self.quota.limit() - state.total() {
-            true => self.allow(state, behind),
-            false => self.deny(state, behind, cost),
+        match self.available(state) {
+            remaining if cost <= remaining => self.allow(state, behind, remaining),
+            _ => self.deny(state, behind, cost),
         }
     }
 
@@ -416,15 +426,26 @@ impl Algorithm for SlidingWindow {
         }
     }
 
+    fn charge(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        self.advance(state, now);
+        let charged = cost.min(self.quota.limit().saturating_add(max_debt).saturating_sub(state.total()));
+        if charged > 0 {
+            self.count(state, charged);
+        }
+        charged
+    }
+
     /// Keeps each unit for at least one period of the new quota, counted from the last instant of the unit's old slice
-    /// or, if that slice is open, from the latest clock reading. Units above the new limit are dropped, the oldest
-    /// first.
+    /// or, if that slice is open, from the latest clock reading. Units above the new limit and the debt are dropped, the
+    /// oldest first.
     fn migrate(&self, state: &mut SlidingWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
+        let debt = state.total().saturating_sub(from.quota.limit());
         if (self.quota.period(), self.slices) != (from.quota.period(), from.slices) {
             self.reslice(state, from);
         }
-        self.remove_oldest(state, state.total().saturating_sub(self.quota.limit()));
+        let most = self.quota.limit().saturating_add(debt);
+        self.remove_oldest(state, state.total().saturating_sub(most));
     }
 
     fn is_fresh(&self, state: &SlidingWindowState, now: Nanos) -> bool {
@@ -449,7 +470,8 @@ impl Algorithm for SlidingWindow {
 
     fn ready_at(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64) -> Option<Nanos> {
         let behind = self.advance(state, now);
-        let deficit = cost.min(self.quota.limit()).saturating_sub(self.quota.limit() - state.total());
+        let limit = self.quota.limit();
+        let deficit = state.total().saturating_sub(limit - cost.min(limit));
         Some(now.saturating_add(match deficit {
             0 => 0,
             _ => self.until(state, deficit).saturating_add(behind),
@@ -494,18 +516,18 @@ impl StoredAlgorithm for SlidingWindow {
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<SlidingWindowState> {
         let mut state = self.empty(numbers.instant()?);
         state.into = numbers.at_most(self.width - 1)?;
-        state.set_open(numbers.at_most(self.quota.limit())?);
+        state.set_open(numbers.in_debt(self.quota.limit())?);
         state.set_total(state.open());
         for _ in 0..numbers.at_most(self.slices.into())? {
             let age = numbers.at_most(self.slices.into())? as u32;
-            let units = numbers.at_most(self.quota.limit() - state.total()).filter(|units| *units > 0)?;
+            let units = numbers.in_debt(self.quota.limit()).filter(|units| *units > 0)?;
             if age <= state.oldest_age() {
                 return None;
             }
             let slot = self.slot(&state, age);
             state.set_closed(slot, units);
             state.set_oldest_age(age);
-            state.set_total(state.total() + units);
+            state.set_total(state.total().checked_add(units)?);
         }
         Some(state)
     }

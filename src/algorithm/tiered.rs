@@ -92,7 +92,8 @@ use crate::error::ConfigError;
 /// **Invariant.** A call passes only if its own tier has room. Once a key has a state for a tier, each admitted call of
 /// the key is charged to that tier, whichever tier the call chose. If a tier that the call did not choose has fewer
 /// units left than the call costs, only these units are charged to that tier. A `Concurrency` is charged the whole cost
-/// even then.
+/// even then. A settlement makes [debt](crate::limiter::Builder::max_debt) only in the tier of its call. A state that is
+/// converted to a new tier is converted with its debt.
 ///
 /// **Cost.** A key takes the size of the algorithm more (48 to 72 bytes, or more for a
 /// [`Smooth`](crate::algorithm::Smooth) or a combined algorithm), and another 24 bytes. A key whose recent calls chose
@@ -302,17 +303,24 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
-    /// Charges all units to each tier of the key if calls hold units until they end. Otherwise charges only as many
-    /// units as this tier has available.
-    fn charge_saturating(&self, state: &mut TieredState<A>, now: Nanos, cost: u64) {
+    /// Charges all units to each tier of the key if calls hold units until they end. Otherwise charges this tier, and
+    /// then the units that were charged to each other tier, as far as that tier has them available. So only this tier is
+    /// in debt.
+    fn charge(&self, state: &mut TieredState<A>, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         if Self::NEEDS_RELEASE {
             for (algorithm, state) in state.tiers_mut() {
-                algorithm.charge_saturating(state, now, cost);
+                let _ = algorithm.charge(state, now, cost, max_debt);
             }
-        } else {
-            let room = self.peek(state, now, 0).remaining();
-            let _ = self.check(state, now, cost.min(room));
+            return cost;
         }
+        let charged = self.ask(state, now, |own| {
+            let charged = self.algorithm.charge(own, now, cost, max_debt);
+            (charged, if charged > 0 { Keep::Tier } else { Keep::Nothing })
+        });
+        if charged > 0 {
+            state.count(now, charged);
+        }
+        charged
     }
 
     /// If the key has a state for the old default tier, and none for the new default tier, adds a converted state for
@@ -523,7 +531,7 @@ impl<A: Algorithm> TieredState<A> {
     #[inline]
     fn count(&mut self, now: Nanos, cost: u64) {
         for (algorithm, state) in &mut self.other_tiers {
-            algorithm.charge_saturating(state, now, cost);
+            let _ = algorithm.charge(state, now, cost, 0);
         }
     }
 

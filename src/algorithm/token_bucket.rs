@@ -5,7 +5,7 @@ use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::rate::{Rate, rescale_ceil};
 use crate::algorithm::stored::{MAX_EXACT, MicroRate, StepKind, numbers_of};
 use crate::algorithm::{
-    Algorithm, QueueConfig, QuotaPolicy, ReservedTime, ScriptSteps, StateReader, StateWriter,
+    Algorithm, MAX_DEBT, QueueConfig, QuotaPolicy, ReservedTime, ScriptSteps, StateReader, StateWriter,
     StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
@@ -13,9 +13,8 @@ use crate::decision::Decision;
 use crate::error::ConfigError;
 use crate::quota::Quota;
 
-/// The maximum number of tokens by which a state may be short of a full bucket, as a multiple of the burst. A state is
-/// short of more than one burst only while calls wait.
-const MAX_DEBT: u64 = 1 << 20;
+/// The maximum number of tokens that waiting calls may owe in a stored state, as a multiple of the burst.
+const MAX_OWED: u64 = 1 << 20;
 
 /// A bucket that allows bursts up to a capacity and is refilled at a steady rate.
 ///
@@ -78,8 +77,9 @@ const MAX_DEBT: u64 = 1 << 20;
 /// more. Nothing is missing from a full bucket, so both numbers are zero for a key that was idle for long enough, and
 /// the key may be removed.
 ///
-/// **Invariant.** Without queued calls, `used + part / period <= burst`. A call of cost `n` passes exactly when `used +
-/// n + part / period <= burst`. So in any span of time `t` at most `burst + t * limit / period` units pass.
+/// **Invariant.** Without queued calls and [debt](crate::limiter::Builder::max_debt), `used + part / period <= burst`. A
+/// call of cost `n` passes exactly when `used + n + part / period <= burst`. So in any span of time `t` at most `burst +
+/// t * limit / period` units pass. In debt, `used` is above the burst, so the bucket is full later.
 ///
 /// **Cost.** A call takes constant time, and a key takes 24 bytes. There is no division if less than the time of one
 /// token has passed since the last call, as for a busy key.
@@ -195,7 +195,7 @@ impl TokenBucket {
 
     #[inline]
     fn available(&self, state: &TokenBucketState) -> u64 {
-        // Queued calls may owe more than the bucket holds.
+        // Queued calls, and settlements, may owe more than the bucket holds.
         self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
     }
 
@@ -290,9 +290,15 @@ impl TokenBucket {
         MicroRate::of(self.rate)
     }
 
-    /// Returns the maximum number of tokens by which a state may be short of a full bucket.
+    /// Returns the maximum number of tokens by which a stored state may be short of a full bucket because of calls that
+    /// wait.
+    fn max_owed(&self) -> u64 {
+        self.burst().saturating_mul(MAX_OWED)
+    }
+
+    /// Returns the maximum number of tokens by which a stored state may be short of a full bucket.
     fn max_missing(&self) -> u64 {
-        self.burst().saturating_mul(MAX_DEBT)
+        self.max_owed().max(self.burst().saturating_add(MAX_DEBT))
     }
 
     /// Returns the missing grains, plus the grains of the time from the clock's zero to the key's time. A charge
@@ -346,14 +352,12 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Gives back `cost` tokens, but at most the burst, and at most the tokens that are missing from a full bucket. If
-    /// the time of the charge is known, undoes the part of the charge that cannot have been refilled since then.
+    /// Gives back `cost` tokens, but at most the tokens that are missing from a full bucket. If the time of the charge is
+    /// known, undoes the part of the charge that cannot have been refilled since then.
     fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
         match charged_at {
             None => {
-                // No single call was charged more than the burst, although queued calls together may owe more.
-                let cost = cost.min(self.burst());
                 if cost > state.used {
                     state.part = 0;
                 }
@@ -372,24 +376,35 @@ impl Algorithm for TokenBucket {
         }
     }
 
-    /// Charges `cost` tokens, or all tokens in the bucket if these are fewer.
-    fn charge_saturating(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
+    /// Charges `cost` tokens, or all tokens in the bucket and `max_debt` more if these are fewer. A part of a token that
+    /// is charged counts as one.
+    fn charge(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         self.advance(state, now);
-        state.used = state.used.saturating_add(cost);
-        if state.used >= self.burst() {
-            (state.used, state.part) = (self.burst(), 0);
+        let (before, most) = (state.used, self.burst().saturating_add(max_debt));
+        // Calls that wait, or an earlier bound, may have charged more.
+        if before < most && cost > 0 {
+            state.used = before.saturating_add(cost);
+            if state.used >= most {
+                (state.used, state.part) = (most, 0);
+            }
         }
+        state.used - before
     }
 
-    /// Keeps the number of missing tokens, at most the new burst.
+    /// Keeps the number of missing tokens, at most the new burst, and adds the debt.
     fn migrate(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
         from.advance(state, now);
+        let is_empty = state.used >= from.burst();
         state.part = rescale_ceil(state.part, self.rate.grains_per_unit(), from.rate.grains_per_unit());
         if state.part == self.rate.grains_per_unit() {
             // The part was rounded up to a whole token.
             (state.used, state.part) = (state.used.saturating_add(1), 0);
         }
-        if state.used >= self.burst() {
+        if is_empty {
+            // The part belongs to the debt, so it stays.
+            let debt = state.used - from.burst();
+            state.used = self.burst().min(from.burst()).saturating_add(debt);
+        } else if state.used >= self.burst() {
             (state.used, state.part) = (self.burst(), 0);
         }
     }
@@ -404,7 +419,7 @@ impl Algorithm for TokenBucket {
     fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of_quota(self.burst() - self.available(&state), self.burst())
+        Usage::of_quota(state.used.saturating_add(u64::from(state.part > 0)), self.burst())
     }
 
     #[inline]
@@ -496,14 +511,6 @@ impl StoredAlgorithm for TokenBucket {
         ScriptSteps::one(StepKind::Bucket, [micro, unit, full, unit, period, max])
     }
 
-    fn charge_more(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
-        self.advance(state, now);
-        // Calls that wait may have charged more than the burst. `charge_saturating` would lower that charge.
-        if state.used <= self.burst() {
-            self.charge_saturating(state, now, cost);
-        }
-    }
-
     fn reserve_slot(
         &self,
         state: &mut TokenBucketState,
@@ -519,7 +526,7 @@ impl StoredAlgorithm for TokenBucket {
         let until = self.until(state, cost);
         // A call whose units are available does not wait for the clock to catch up.
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
-        let places = self.rate.units(self.queue_config.places().min(self.max_missing() - self.burst()));
+        let places = self.rate.units(self.queue_config.places().min(self.max_owed() - self.burst()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
         // The clock must catch up with the key's time before the queue gets shorter.

@@ -185,8 +185,9 @@ macro_rules! tuple {
                 $(self.$at.refund(&mut state.$at, now, cost, charged_at);)+
             }
 
-            fn charge_saturating(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-                $(self.$at.charge_saturating(&mut state.$at, now, cost);)+
+            /// Charges each member as far as the member allows. Returns the fewest units that were charged to a member.
+            fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+                cost$(.min(self.$at.charge(&mut state.$at, now, cost, max_debt)))+
             }
 
             fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {
@@ -307,10 +308,6 @@ macro_rules! tuple {
 
             fn adopt(&self, state: &mut Self::State) {
                 $(self.$at.adopt(&mut state.$at);)+
-            }
-
-            fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-                $(self.$at.charge_more(&mut state.$at, now, cost);)+
             }
         }
     };

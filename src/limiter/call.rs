@@ -31,7 +31,7 @@ use crate::decision::Decision;
 /// assert!(!limiter.check("user:42").is_allowed());
 /// assert_eq!(limiter.call("user:42").tier(&paid).cost(3).check().remaining(), 96);
 /// ```
-#[must_use = "the call is not made yet: call `check`, `peek`, `acquire` or `permit`"]
+#[must_use = "the call is not made yet: call `check`, `peek`, `acquire`, `reserve` or `permit`"]
 pub struct Call<'a, A: Algorithm, K: ?Sized> {
     limiter: &'a RateLimiter<A>,
     key: &'a K,
@@ -279,6 +279,37 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
         self.limiter.permit_at(self.limiter.fingerprint(self.key), self.options.attempt())
     }
 
+    /// Makes the call, if its units are available, with the cost as an estimate. The actual cost is charged by
+    /// [`settle`](Reservation::settle) of the reservation, when it is known. If it is more than the estimate, the key may
+    /// be in [debt](super::Builder::max_debt).
+    ///
+    /// A reservation that is dropped keeps the charge of the estimate. With an algorithm that [needs a
+    /// release](Algorithm::NEEDS_RELEASE), nothing is settled: the call is in progress until the reservation is settled
+    /// or dropped.
+    ///
+    /// # Errors
+    ///
+    /// Returns the denial, if the call is denied.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let rows = RateLimiter::new(TokenBucket::new(Quota::per_minute(10_000)));
+    /// let reservation = rows.call("user:42").cost(100).reserve()?;
+    /// // run the query
+    /// reservation.settle(2_500);
+    /// assert_eq!(rows.peek("user:42").remaining(), 7_500);
+    /// # Ok::<(), tower_throttle::limiter::Denied>(())
+    /// ```
+    pub fn reserve(self) -> Result<Reservation, Denied> {
+        let attempt = self.options.attempt().with_reservation();
+        let (decision, reservation) = self.limiter.reserve_at(self.limiter.fingerprint(self.key), attempt);
+        reservation.decided(decision)
+    }
+
     /// Takes a permit, and waits for it in the key's queue. See [`RateLimiter::acquire_permit`], also for errors,
     /// cancel safety and panics.
     pub fn acquire_permit(self) -> AcquirePermit<A> {
@@ -288,6 +319,12 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Releases the units that calls with these options hold. See [`RateLimiter::release`].
     pub fn release(self) {
         self.limiter.release_at(self.limiter.fingerprint(self.key), self.options.attempt());
+    }
+
+    /// Charges the cost of this call after the fact, even if its units are not available. The other options have no
+    /// effect, except for the [tier](Self::tier). See [`RateLimiter::charge`].
+    pub fn charge(self) {
+        self.limiter.charge_at(self.limiter.fingerprint(self.key), self.options.attempt());
     }
 
     /// Refunds up to as many units as the cost of this call. The other options have no effect. See

@@ -45,13 +45,20 @@ impl<A: Algorithm> Charge for MemoryCharge<A> {
     fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
         let Self { table, key, algorithm, cost, priority, charged_at } = *self;
         let settle = |mut entry: KeyEntry<'_, A>, now| {
-            let decision = entry.settle(now, cost, charged_at, actual, priority);
-            (decision, Some(Arc::clone(entry.info())))
+            let (decision, charged) = entry.settle(now, cost, charged_at, actual, priority);
+            (decision, charged, Some(Arc::clone(entry.info())))
         };
-        match actual > cost {
+        let settled = match actual > cost {
             true => table.with_entry(key, algorithm.as_ref(), settle),
             false => table.with_used(key, algorithm.as_ref(), settle),
+        };
+        let charged = settled.as_ref().map_or(0, |(_, charged, _)| *charged);
+        match actual.checked_sub(cost) {
+            Some(more) => table.units().add_charge(more, charged),
+            None if settled.is_some() => table.units().add_refund(cost - actual),
+            None => {}
         }
+        settled.map(|(decision, _, info)| (decision, info))
     }
 
     fn release(self: Box<Self>) {}

@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
 use super::options::{OnClose, StoreConfig};
 use super::queue::{Arrival, Enqueued, Fate, Judged, KeyQueue, PollTurn, Preview, Queue};
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, holds_requests};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, charge_available, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -219,11 +219,27 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.refund_with(now, |state| algorithm.refund(state, now, cost, Some(charged_at)));
     }
 
-    /// Charges `cost` units, or all available units if these are fewer. While calls wait for the key, no units are
-    /// available.
-    fn charge_saturating(&mut self, now: Nanos, cost: u64) {
-        let room = self.check(now, 0).remaining();
-        let _ = self.check(now, cost.min(room));
+    /// Charges `cost` units after the fact, even if they are not available, but only up to the maximum debt. Waiters are
+    /// then released later. Returns how many units were charged. A closed limiter charges nothing.
+    pub(super) fn charge(&mut self, now: Nanos, cost: u64) -> u64 {
+        if self.closed {
+            return 0;
+        }
+        let (algorithm, max_debt) = (self.algorithm(), self.config.max_debt());
+        let charge = |state: &mut A::State| match max_debt {
+            // Without debt, a unit that is partly refilled stays, and a schedule moves only if its next time has come.
+            0 => charge_available(algorithm, state, now, cost),
+            _ => algorithm.charge(state, now, cost, max_debt),
+        };
+        if !self.has_queue() {
+            return charge(self.state);
+        }
+        let charged = self.with_queue(now, |queue| match max_debt {
+            // While calls wait, no units are available.
+            0 if !queue.is_empty() => 0,
+            _ => queue.charge(charge),
+        });
+        charged.unwrap_or(0)
     }
 
     fn refund_with(&mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
@@ -246,7 +262,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Settles a call of `cost` units that was charged at `charged_at`, at its actual cost. Returns a decision that
-    /// describes the key right after the settlement.
+    /// describes the key right after the settlement, and how many units were charged in addition.
     pub(super) fn settle(
         &mut self,
         now: Nanos,
@@ -254,14 +270,16 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         charged_at: Nanos,
         actual: u64,
         priority: bool,
-    ) -> Decision {
+    ) -> (Decision, u64) {
+        let mut charged = 0;
         if actual < cost {
             self.undo(now, cost - actual, charged_at);
         } else if actual > cost {
-            self.charge_saturating(now, actual - cost);
+            charged = self.charge(now, actual - cost);
         }
         let may_wait = self.holds_requests();
-        self.preview(Arrival::new(now, 0).with_options(priority, may_wait, u64::MAX)).decision()
+        let arrival = Arrival::new(now, 0).with_options(priority, may_wait, u64::MAX);
+        (self.preview(arrival).decision(), charged)
     }
 
     /// Releases `cost` units of the key's calls in progress, but at most those that they hold, so that the calls of

@@ -75,6 +75,8 @@ pub enum OnFull {
 pub(super) struct StoreConfig {
     /// The number of waiters of all keys, and the maximum of that number.
     waiting: Semaphore,
+    /// The maximum debt of a key, in units.
+    max_debt: u64,
     on_close: OnClose,
     on_full: OnFull,
     /// The base-2 logarithm of the number of shared buckets.
@@ -82,9 +84,22 @@ pub(super) struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// Creates the settings of a limiter of at most `max_keys` keys, in which `max_queued` calls may be queued.
-    pub(super) fn new(max_keys: usize, max_queued: u64, on_close: OnClose, on_full: OnFull) -> Self {
-        Self { waiting: Semaphore::new(max_queued), on_close, on_full, shared_bits: shared_bits(max_keys) }
+    /// Creates the settings of a limiter of at most `max_keys` keys, in which `max_queued` calls may be queued, and each
+    /// key may be in debt by `max_debt` units.
+    pub(super) fn new(
+        max_keys: usize,
+        max_queued: u64,
+        max_debt: u64,
+        on_close: OnClose,
+        on_full: OnFull,
+    ) -> Self {
+        let (waiting, shared_bits) = (Semaphore::new(max_queued), shared_bits(max_keys));
+        Self { waiting, max_debt, on_close, on_full, shared_bits }
+    }
+
+    #[inline]
+    pub(super) fn max_debt(&self) -> u64 {
+        self.max_debt
     }
 
     /// Returns the count of the waiters of all keys, and its maximum.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::Attempt;
-use super::charge::{MemoryCharge, Reservable, permit_for};
+use super::charge::{MemoryCharge, Reservable};
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
 use super::entry::KeyEntry;
-use super::fingerprint::{Fingerprint, MemoryKey};
+use super::fingerprint::{Fingerprint, Location, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{OnClose, OnFull, StoreConfig};
 use super::queue::{Enqueued, Fate, Judged, KeyQueue};
@@ -18,7 +18,7 @@ use super::reservation::{Denied, Permit, Reservation};
 use super::shard::Shard;
 use super::table::Table;
 use super::wait::QueuedAcquire;
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, SharedPermit};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, SharedPermit};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::stats::{CallOutcome, LimiterStats};
@@ -116,6 +116,7 @@ pub struct Builder<A> {
     name: Option<String>,
     max_keys: usize,
     max_queued: Option<usize>,
+    max_debt: u64,
     on_close: OnClose,
     on_full: OnFull,
 }
@@ -248,6 +249,33 @@ impl<A: Algorithm> RateLimiter<A> {
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
         self.refund_at(self.fingerprint(key), cost);
+    }
+
+    /// Charges `units` to the key after the fact, even if they are not available. Use this for jobs, messages of queues
+    /// and web sockets, whose costs are known only when they were caused.
+    ///
+    /// What is not available becomes debt: later calls of the key are denied, or wait, until enough units are available
+    /// again. [`max_debt`](Builder::max_debt) bounds the debt, and [`stats`](RateLimiter::stats) counts the units that
+    /// were charged, and those that were not. Queued calls keep their order, and are admitted later. A queued call that
+    /// has then waited for its maximum wait is denied.
+    ///
+    /// With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), such as
+    /// [`Concurrency`](crate::algorithm::Concurrency), this method has no effect.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
+    /// limiter.charge("user:42", 250);
+    /// // The bucket is short of 250 tokens, and a call needs one of 100.
+    /// let denied = limiter.check("user:42");
+    /// assert_eq!(denied.remaining(), 0);
+    /// assert!(denied.retry_after().unwrap().as_secs_f64() > 90.0);
+    /// assert_eq!(limiter.stats().units.charged, 250);
+    /// ```
+    pub fn charge<K: Hash + ?Sized>(&self, key: &K, units: u64) {
+        self.charge_at(self.fingerprint(key), Attempt::new(units));
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
@@ -397,8 +425,10 @@ impl<A: Algorithm> RateLimiter<A> {
     /// made at the same time.
     ///
     /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
-    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that the new algorithm can
-    /// charge to a key. With state in memory, queued calls keep their order, and are admitted at the new rate. Only
+    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that calls can take by the new
+    /// algorithm. The [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst, is added
+    /// to them. So a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and a key that
+    /// has used 1,005 units has used 15. With state in memory, queued calls keep their order, and are admitted at the new rate. Only
     /// queued calls that chose a [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier.
     ///
     /// | what changes | effect on a key |
@@ -529,21 +559,36 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Charges the call as [`check_at`](Self::check_at) does, and returns the permit of an admitted call.
     pub(super) fn permit_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Result<Permit, Denied> {
+        let (decision, reservation) = self.reserve_at(key, call);
+        Permit::decided(decision, reservation)
+    }
+
+    /// Charges the call as [`check_at`](Self::check_at) does. Also returns the permit of an admitted call or, if the call
+    /// asks for a reservation, its charge.
+    pub(super) fn reserve_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> (Decision, Reservation) {
         let table = &self.table;
         let decided = table.with_called(table.of(key).lock(), key, &call, None, |mut entry, now| {
             let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
             let decision = entry.check(now, call.cost());
             table.calls().add_decision(&decision, false);
-            (decision, location, holds)
+            let settles = call.wants_reservation() && entry.settles();
+            (decision, location, holds, settles.then(|| entry.last_update()))
         });
-        let (decision, permit) = match decided {
-            Some((decision, location, holds)) => {
-                let permit = holds.filter(|_| decision.is_allowed());
-                (decision, permit.map(|algorithm| permit_for(table, location, algorithm, call.cost())))
-            }
-            None => (self.deny_without_room(key, call).0, None),
+        let Some((decision, location, holds, charged_at)) = decided else {
+            return (self.deny_without_room(key, call).0, Reservation::default());
         };
-        Permit::decided(decision, permit.unwrap_or_default())
+        let held = self.reservable(key, &call, location, holds, charged_at);
+        let held = held.filter(|_| decision.is_allowed());
+        (decision, held.map(|held| held.reserve(table)).unwrap_or_default())
+    }
+
+    /// Charges the key after the fact. See [`charge`](Self::charge).
+    pub(super) fn charge_at(&self, key: Fingerprint, call: Attempt<'_, A>) {
+        if !A::NEEDS_RELEASE && call.cost() > 0 {
+            let charge = |mut entry: KeyEntry<'_, A>, now| entry.charge(now, call.cost());
+            let charged = self.table.with_entry(key, call.algorithm(), charge);
+            self.table.units().add_charge(call.cost(), charged.unwrap_or(0));
+        }
     }
 
     /// Ends calls in progress. See [`release`](Self::release).
@@ -614,7 +659,7 @@ impl<A: Algorithm> RateLimiter<A> {
         let (charged_at, info) = (algorithm.last_update(existing.state), Arc::clone(existing.info()));
         drop(locked);
         let reservation = match reserves {
-            true => self.charge(key, &call, charged_at).into(),
+            true => self.settleable(key, &call, charged_at).into(),
             false => Reservation::default(),
         };
         Acquired::by(&info, &call, decision, reservation)
@@ -665,11 +710,7 @@ impl<A: Algorithm> RateLimiter<A> {
             let (denial, info) = self.deny_without_room(key, call);
             return Acquired::by(&info, &call, denial, Reservation::default());
         };
-        let held = match (holds, charged_at) {
-            (Some(algorithm), _) => Some(Reservable::Permit { location, algorithm, cost: call.cost() }),
-            (None, Some(charged_at)) => Some(Reservable::Charge(self.charge(key, &call, charged_at))),
-            (None, None) => None,
-        };
+        let held = self.reservable(key, &call, location, holds, charged_at);
         match outcome {
             Enqueued::Decided(decision) => {
                 let held = held.filter(|_| decision.is_allowed());
@@ -709,7 +750,7 @@ impl<A: Algorithm> RateLimiter<A> {
                 table.calls().add(CallOutcome::Queued);
                 let charged_at = call.wants_reservation().then(|| entry.last_update());
                 drop(shard);
-                let held = charged_at.map(|at| Reservable::Charge(self.charge(key, &call, at)));
+                let held = charged_at.map(|at| Reservable::Charge(self.settleable(key, &call, at)));
                 self.wait_of(key, &call, ticket, held)
             }
         }
@@ -727,7 +768,24 @@ impl<A: Algorithm> RateLimiter<A> {
         Acquired::Pending(QueuedAcquire::new(table, key, ticket, held, call.known(), true))
     }
 
-    fn charge(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
+    /// Returns what the reservation of a call is made of: the permit of `holds`, or the charge that was made at
+    /// `charged_at`.
+    fn reservable(
+        &self,
+        key: Fingerprint,
+        call: &Attempt<'_, A>,
+        location: Location,
+        holds: Option<A>,
+        charged_at: Option<Nanos>,
+    ) -> Option<Reservable<A>> {
+        match (holds, charged_at) {
+            (Some(algorithm), _) => Some(Reservable::Permit { location, algorithm, cost: call.cost() }),
+            (None, Some(charged_at)) => Some(Reservable::Charge(self.settleable(key, call, charged_at))),
+            (None, None) => None,
+        }
+    }
+
+    fn settleable(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
         let (table, algorithm) = (Arc::clone(&self.table), call.algorithm().cloned());
         MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
     }
@@ -822,6 +880,7 @@ impl<A: Algorithm> Builder<A> {
             name: None,
             max_keys: DEFAULT_MAX_KEYS,
             max_queued: None,
+            max_debt: MAX_DEBT,
             on_close: OnClose::default(),
             on_full: OnFull::default(),
         }
@@ -874,6 +933,45 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
+    /// Sets by how many units a key may be in debt. With 0, a settlement charges only the units that are available.
+    ///
+    /// A key is in debt if more units were charged to it than calls can take: by a
+    /// [settlement](super::Reservation::settle) above the cost with which a call was admitted, or by
+    /// [`charge`](RateLimiter::charge). A bucket in debt is full later. A window counts above its limit until the units
+    /// expire, and so forgets the debt with them. While a key is in debt, its
+    /// [`remaining`](crate::Decision::remaining) is 0, and `retry_after` is the time at which the call would be admitted
+    /// if no other call is made or settled until then.
+    ///
+    /// So the cost of a call need not be known when the call is admitted. With a token bucket, the units that a key
+    /// uses in any span `t` are at most `burst + t * limit / period`, and the amount by which the calls that are then
+    /// in progress will cost more than their estimates. This requires that the debt stays below the bound, that the key
+    /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
+    ///
+    /// In a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth), a charge of `n`
+    /// units moves the next scheduled time by `n` intervals, but to at most as many intervals from now as calls of cost 1
+    /// can pass at once and `max_debt` more. A call of a higher cost is not bounded. In a tuple, each member has the bound.
+    ///
+    /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and
+    /// are counted in [`UnitStats::uncharged`](crate::stats::UnitStats::uncharged).
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let limiter =
+    ///     RateLimiter::builder(FixedWindow::new(Quota::per_hour(100))).max_debt(50).build();
+    /// let reservation = limiter.call("user:42").cost(80).reserve()?;
+    /// // 100 units fit into the window, and 50 are debt.
+    /// reservation.settle(1_000);
+    /// let units = limiter.stats().units;
+    /// assert_eq!((units.charged, units.uncharged), (70, 850));
+    /// # Ok::<(), tower_throttle::limiter::Denied>(())
+    /// ```
+    pub fn max_debt(mut self, units: u64) -> Self {
+        self.max_debt = units.min(MAX_DEBT);
+        self
+    }
+
     /// Sets what happens to new calls once the limiter is [closed](RateLimiter::close). The default is
     /// [`OnClose::Reject`].
     pub fn on_close(mut self, on_close: OnClose) -> Self {
@@ -885,9 +983,9 @@ impl<A: Algorithm> Builder<A> {
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
-        let Self { algorithm, clock, name, max_keys, max_queued, on_close, on_full } = self;
+        let Self { algorithm, clock, name, max_keys, max_queued, max_debt, on_close, on_full } = self;
         let max_queued = max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
-        let config = StoreConfig::new(max_keys, max_queued, on_close, on_full);
+        let config = StoreConfig::new(max_keys, max_queued, max_debt, on_close, on_full);
         RateLimiter { table: Arc::new(Table::new(algorithm, clock, name, max_keys, config)) }
     }
 }

@@ -12,9 +12,25 @@ use crate::decision::Decision;
 
 /// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
-/// A limiter creates the reservation while it decides the call, because the reservation needs the clock reading at
-/// which the call was charged. Most calls have an empty reservation. When a reservation is dropped, a permit is
+/// [`reserve`](crate::limiter::Call::reserve) makes a call with an estimate of its cost, and returns a reservation, whose
+/// [`settle`](Reservation::settle) charges the actual cost when it is known. When a reservation is dropped, a permit is
 /// released, and a charge stays as it is.
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let tokens = RateLimiter::new(TokenBucket::new(Quota::per_minute(1_000)));
+/// let reservation = tokens.call("user:42").cost(200).reserve()?;
+/// // The answer was longer than all that the user had left.
+/// reservation.settle(1_500);
+/// let next = tokens.peek("user:42");
+/// assert_eq!((next.is_allowed(), next.remaining()), (false, 0));
+/// # Ok::<(), tower_throttle::limiter::Denied>(())
+/// ```
+///
+/// A limiter creates the reservation while it decides the call, because the reservation needs the clock reading at
+/// which the call was charged. Most calls of layers have an empty reservation.
 ///
 /// ```
 /// use tower_throttle::limiter::Reservation;
@@ -109,12 +125,25 @@ impl Reservation {
         self.0.as_ref()?.lost()
     }
 
+    /// Returns the reservation if `decision` admits its call. This function is for authors of limiters.
+    ///
+    /// # Errors
+    ///
+    /// Returns the decision if it is a denial.
+    pub fn decided(self, decision: Decision) -> Result<Self, Denied> {
+        if decision.is_allowed() { Ok(self) } else { Err(Denied(decision)) }
+    }
+
     /// Settles the call at its actual cost of `actual` units.
     ///
     /// If the call was charged more than `actual`, the units of the difference that still count are refunded. If the
-    /// call was charged less than `actual`, the difference is charged, but no more units than are available. Returns an
-    /// allowed decision that describes the key right after the settlement. Returns `None` if the limiter replies later,
-    /// if the limiter no longer keeps the key, or if there is nothing to settle.
+    /// call was charged less than `actual`, the difference is charged in full, now. What is not available becomes debt:
+    /// later calls of the key are denied, or wait, until enough units are available again. The
+    /// [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt.
+    ///
+    /// Returns an allowed decision that describes the key right after the settlement. Returns `None` if the limiter
+    /// replies later, if the limiter no longer keeps the key, or if there is nothing to settle. A call in progress, as
+    /// with [`Concurrency`](crate::algorithm::Concurrency), ends, whatever `actual` is.
     pub fn settle(self, actual: u64) -> Option<Decision> {
         Some(self.settle_with_info(actual)?.0)
     }
@@ -239,7 +268,7 @@ impl Permit {
     ///
     /// Returns the decision if it is a denial.
     pub fn decided(decision: Decision, reservation: Reservation) -> Result<Self, Denied> {
-        if decision.is_allowed() { Ok(Self(reservation)) } else { Err(Denied(decision)) }
+        reservation.decided(decision).map(Self)
     }
 
     /// Drops the permit without releasing it: the call stays in progress until

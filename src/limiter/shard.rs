@@ -859,7 +859,7 @@ fn reset<A: Algorithm>(algorithm: &A, state: &mut A::State, fresh: A::State, now
     *state = fresh;
     if held > 0 {
         let fresh = state.clone();
-        algorithm.charge_saturating(state, now, held);
+        let _ = algorithm.charge(state, now, held, 0);
         // Only the units of calls in progress stay charged.
         algorithm.restore(state, fresh);
     }

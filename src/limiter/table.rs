@@ -16,7 +16,7 @@ use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout};
 use crate::clock::{AnyClock, Nanos};
-use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats, UnitCounts};
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
@@ -46,6 +46,8 @@ pub(super) struct Table<A: Algorithm> {
     config: StoreConfig,
     /// The counts of all calls, also of those of layers.
     calls: Arc<CallCounts>,
+    /// The counts of the units that were charged or given back after the fact.
+    units: UnitCounts,
 }
 
 /// The buckets that are shared by keys without a place of their own: see [`OnFull::ShareBuckets`].
@@ -92,6 +94,7 @@ impl<A: Algorithm> Table<A> {
             clock,
             config,
             calls: Arc::default(),
+            units: UnitCounts::default(),
         }
     }
 
@@ -316,12 +319,17 @@ impl<A: Algorithm> Table<A> {
 /// What is counted.
 impl<A: Algorithm> Table<A> {
     pub(super) fn stats(&self) -> LimiterStats {
-        LimiterStats { calls: self.calls.stats(), store: self.store_stats() }
+        LimiterStats { calls: self.calls.stats(), store: self.store_stats(), units: self.units.stats() }
     }
 
     /// Returns the counts of the key table.
     pub(super) fn store_stats(&self) -> StoreStats {
         StoreStats { waiting: self.config.waiting().len(), shared: self.shared.calls(), ..self.room.stats() }
+    }
+
+    /// Returns the counts of the units that were charged or given back after the fact.
+    pub(super) fn units(&self) -> &UnitCounts {
+        &self.units
     }
 
     /// Returns the counts of all calls.

@@ -498,9 +498,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
     /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
     /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
-    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged. If fewer
-    /// units than the difference are available, only these units are charged, so the remaining units never become
-    /// negative. If the inner service returns an error, or the client disconnects before there is a response, the
+    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged in full. What
+    /// is not available becomes debt: later requests of the key are denied, or wait, until enough units are available
+    /// again. The [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt. If the inner service returns an error, or the client disconnects before there is a response, the
     /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
     /// calls end.
     ///
@@ -522,7 +522,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// ```
     ///
     /// Until the response to a call is ready, the whole charge of the call counts. So if no call costs more than it was
-    /// charged, callers cannot exceed the limit by many calls at once.
+    /// charged, callers cannot exceed the limit by many calls at once. If calls cost more, a caller exceeds the limit by
+    /// at most what the calls in progress cost more, and pays it back.
     ///
     /// A limiter in [Redis] charges and refunds the same units as a limiter in memory, but later: it sends the
     /// settlement to the server when the response is ready, and waits for no reply. Until the server has executed the

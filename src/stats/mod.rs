@@ -16,6 +16,7 @@
 pub(crate) mod counts;
 mod timeline;
 mod top_keys;
+mod units;
 
 #[doc(hidden)]
 pub use self::counts::CallCounts;
@@ -24,6 +25,9 @@ pub use self::counts::CallStats;
 pub(crate) use self::timeline::Event;
 pub use self::timeline::{Slice, Timeline};
 pub use self::top_keys::{TopKey, TopKeys};
+#[doc(hidden)]
+pub use self::units::UnitCounts;
+pub use self::units::UnitStats;
 
 /// The counts of a limiter. [`RateLimiter::stats`](crate::limiter::RateLimiter::stats) returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +38,8 @@ pub struct LimiterStats {
     pub calls: CallStats,
     /// The events of the limiter's key table or store, such as evictions.
     pub store: StoreStats,
+    /// The units that settlements have charged or given back.
+    pub units: UnitStats,
 }
 
 /// Counts of the events in the key table or the store of a limiter, and its present size. A field that has no meaning

@@ -4,6 +4,7 @@
 mod call_counts;
 mod cancel_safety;
 mod concurrency_limit;
+mod debt;
 mod denials;
 mod flood;
 mod flood_gain;

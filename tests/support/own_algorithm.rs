@@ -63,8 +63,8 @@ impl<A: Algorithm> Algorithm for OwnAlgorithm<A> {
         self.ask("migrate").migrate(state, &old.inner, now);
     }
 
-    fn charge_saturating(&self, state: &mut A::State, now: Nanos, cost: u64) {
-        self.ask("charge_saturating").charge_saturating(state, now, cost);
+    fn charge(&self, state: &mut A::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        self.ask("charge").charge(state, now, cost, max_debt)
     }
 
     fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {

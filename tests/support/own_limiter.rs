@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, SharedPermit};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, MAX_DEBT, SharedPermit};
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, KeyText, Limiter, LimiterFor, LimiterStats, Reservation, Settles, SharedKey,
@@ -84,7 +84,7 @@ impl<A: Algorithm> Keys<A> {
                 let _ = jobs.send(Box::new(move |keys| {
                     keys.with(&call, |algorithm, state, now| match actual < cost {
                         true => algorithm.refund(state, now, cost - actual, Some(charged_at)),
-                        false => algorithm.charge_saturating(state, now, actual - cost),
+                        false => _ = algorithm.charge(state, now, actual - cost, MAX_DEBT),
                     });
                 }));
                 None

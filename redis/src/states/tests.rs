@@ -96,6 +96,8 @@ fn what_is_no_state_is_foreign() {
     let plan = plan(FixedWindow::new(Quota::per_minute(5)));
     let good = "1 f:5/60000000000 1700000000000000 1000 3";
     assert!(plan.decode(good, NOW).is_ok());
+    // A key in debt counts above the limit, by up to 2^53 units.
+    assert!(plan.decode("1 f:5/60000000000 1700000000000000 1000 9007199254740997", NOW).is_ok());
     for bad in [
         "hello",
         "1",
@@ -105,7 +107,7 @@ fn what_is_no_state_is_foreign() {
         "1 f:5/60000000000 1700000000000000 1000 3 ",
         "1 f:5/60000000000 1700000000000000 1000 3 4",
         "1 f:5/60000000000 1700000000000000 1000 -3",
-        "1 f:5/60000000000 1700000000000000 1000 6",
+        "1 f:5/60000000000 1700000000000000 1000 9007199254740998",
         "1 f:5/60000000000 1700000000000000 60000000 1",
         "1 f:5/60000000000 17000000000000000000000 1000 3",
         "1 f:5/600000000001700000000000000 1000 3",
@@ -184,7 +186,7 @@ impl<A: StoredAlgorithm> Machines<A> {
 #[test]
 fn what_the_smaller_quota_cannot_hold_is_not_lost() {
     let bucket = |burst| TokenBucket::new(Quota::per_hour(3_600).burst(burst)).queue(5);
-    for action in [Action::Refund, Action::ChargeMore, Action::Reserve(u64::MAX)] {
+    for action in [Action::Refund, Action::ChargeMore(0), Action::Reserve(u64::MAX)] {
         let mut machines = Machines::new([bucket(100), bucket(10)]);
         assert!(machines.admits(0, 100));
         machines.call(1, action, 1);

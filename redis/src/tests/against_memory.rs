@@ -120,7 +120,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
         match random.below(40) {
             0..10 if !self.unsettled.is_empty() => Call::Settle {
                 place,
-                actual: if random.below(20) == 0 { u64::MAX } else { random.below(most) },
+                actual: if random.below(20) == 0 { 10_000_000 } else { random.below(most) },
             },
             10..12 if !self.unsettled.is_empty() => Call::Keep { place },
             12..15 => Call::Peek { tier, cost },

@@ -55,11 +55,29 @@ async fn admitted(limiter: &impl LimiterFor<str>) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn settling_above_what_is_left_keeps_the_unit_that_is_partly_refilled() {
+async fn settling_above_what_is_left_makes_debt_or_keeps_the_unit_that_is_partly_refilled() {
     let bucket = TokenBucket::new(Quota::per_second(1));
-    let memory = RateLimiter::new(bucket.clone());
-    assert_eq!(admitted(&memory).await, 10);
-    assert_eq!(admitted(&limiter(&swaps(&Staged::new()), bucket)).await, 10);
+    for (max_debt, calls) in [(u64::MAX, 5), (0, 10)] {
+        let memory = RateLimiter::builder(bucket.clone()).max_debt(max_debt).build();
+        assert_eq!(admitted(&memory).await, calls);
+        let store = swaps(&Staged::new());
+        let redis = store.limiter("test", bucket.clone()).max_debt(max_debt).build().unwrap();
+        assert_eq!(admitted(&redis).await, calls);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_and_a_charge_make_debt_up_to_its_bound() {
+    let store = swaps(&Staged::new());
+    let redis = store.limiter("test", FixedWindow::new(Quota::per_hour(10))).max_debt(5).build().unwrap();
+    let reservation = redis.call("a").cost(4).reserve().await.unwrap().unwrap();
+    assert!(reservation.settle(12).is_none());
+    settle().await;
+    let denied = redis.call("a").reserve().await.unwrap().unwrap_err();
+    assert_eq!(denied.decision().remaining(), 0);
+    redis.charge("a", 100).await.unwrap();
+    redis.refund("a", 6).await.unwrap();
+    assert_eq!(redis.peek("a").await.unwrap().remaining(), 1);
 }
 
 fn tiers() -> (RedisLimiter<Tiered<TokenBucket>>, Staged, [Tiered<TokenBucket>; 2]) {

@@ -263,7 +263,7 @@ impl Smooth {
     }
 
     /// Charges a call at its scheduled time. `arrived` is when the call arrived.
-    fn charge(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
+    fn take(&self, state: &mut SmoothState, arrived: Nanos, cost: u64) {
         self.catch_up(state, arrived);
         let time = self.withdraw(&mut state.stored, u128::from(cost));
         state.next = state.next.saturating_add(time).min(MAX_FIXED);
@@ -360,7 +360,7 @@ impl Algorithm for Smooth {
             return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
         }
         if cost > 0 {
-            self.charge(state, observed, cost);
+            self.take(state, observed, cost);
         }
         let remaining = self.passing(state, observed);
         let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
@@ -403,18 +403,28 @@ impl Algorithm for Smooth {
         state.next = state.next.saturating_sub(given).max(observed);
     }
 
-    /// Charges the call if it is due. Otherwise moves the next scheduled time to `cost` intervals after the key's time,
-    /// unless the scheduled time is later already. A `cost` of 0 changes nothing.
-    fn charge_saturating(&self, state: &mut SmoothState, now: Nanos, cost: u64) {
+    /// Charges a call of `cost`, but of at most the calls that can pass at once and `max_debt` more. If the next scheduled
+    /// time has not come yet, moves it to at most as many intervals after the key's time. With a `max_debt` of 0, both
+    /// bounds are `cost`. Does not move the time back. A `cost` of 0 changes nothing. A part of an interval that is charged
+    /// counts as one.
+    fn charge(&self, state: &mut SmoothState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         let observed = self.observe(state, now);
-        match self.is_due(state) {
-            _ if cost == 0 => {}
-            true => self.charge(state, observed, cost),
-            false => {
-                state.next =
-                    state.next.max(fine(observed).saturating_add(self.nanos_of(cost.into())).min(MAX_FIXED));
-            }
+        if cost == 0 {
+            return 0;
         }
+        let most = if max_debt == 0 { cost } else { self.at_once.saturating_add(max_debt) };
+        let cost = cost.min(most);
+        let away = if max_debt == u64::MAX { MAX_FIXED } else { self.nanos_of(most.into()) };
+        let latest = fine(observed).saturating_add(away).min(MAX_FIXED).max(state.next);
+        let mut charged = state.clone();
+        self.take(&mut charged, observed, cost);
+        if charged.next <= latest || self.is_due(state) {
+            *state = charged;
+            return cost;
+        }
+        let moved = (latest - state.next).div_ceil(self.nanos_of(1));
+        state.next = latest;
+        u64::try_from(moved).unwrap_or(u64::MAX).min(cost)
     }
 
     /// Keeps the number of intervals until the next scheduled time. If both configurations are bursty, keeps the stored
@@ -465,12 +475,12 @@ impl Algorithm for Smooth {
         self.catch_up(state, arrived.min(observed));
         state.next = state.next.max(fine(earliest_slot(observed)));
         let ready_at = self.turn(state);
-        self.charge(state, Nanos::ZERO, cost);
+        self.take(state, Nanos::ZERO, cost);
         Some(ready_at)
     }
 
     fn project(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
-        self.charge(state, arrived, cost);
+        self.take(state, arrived, cost);
         now
     }
 

@@ -12,7 +12,7 @@ fn waits(limiter: &Smooth, calls: &[(u64, u64)]) -> Vec<u64> {
             now = now.saturating_add(pause * 10_000_000);
             let ready_at = limiter.turn(&state).max(now);
             limiter.observe(&mut state, ready_at);
-            limiter.charge(&mut state, now, *permits);
+            limiter.take(&mut state, now, *permits);
             let wait = ready_at.saturating_since(now);
             now = ready_at;
             (wait + 5_000_000) / 10_000_000
@@ -57,7 +57,7 @@ fn it_does_not_matter_how_permits_are_split() {
     let warming = Smooth::warming_up(Quota::per_second(7), Duration::from_secs(4)).cold_factor(2.5);
     let end = |calls: &[u64]| {
         let mut state = warming.new_state(Nanos::ZERO, Nanos::ZERO);
-        calls.iter().for_each(|cost| warming.charge(&mut state, Nanos::ZERO, *cost));
+        calls.iter().for_each(|cost| warming.take(&mut state, Nanos::ZERO, *cost));
         state.next
     };
     let whole = end(&[60]);

@@ -110,12 +110,6 @@ pub trait StoredAlgorithm: Algorithm {
     /// algorithm of the `Tiered`, the default algorithm replaces it.
     fn adopt(&self, _state: &mut Self::State) {}
 
-    /// Charges `cost` units, or as many of them as are available. This method is called for a state of the same key
-    /// with another quota, when a call of `cost` was admitted, or was settled at `cost` units more than it was charged.
-    fn charge_more(&self, state: &mut Self::State, now: Nanos, cost: u64) {
-        self.charge_saturating(state, now, cost);
-    }
-
     /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once
     /// or after a wait. The delay of the decision is the time until the release of the call. The default implementation
     /// returns `None`, which means that the algorithm does not reserve times in advance. In this case, the call waits

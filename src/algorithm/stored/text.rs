@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::algorithm::MAX_DEBT;
 use crate::clock::Nanos;
 
 /// A writer of the numbers of a state. Each number is written after a space.
@@ -91,6 +92,11 @@ impl<'a> StateReader<'a> {
     /// Reads a number that is at most `max`.
     pub fn at_most(&mut self, max: u64) -> Option<u64> {
         self.number().filter(|number| *number <= max)
+    }
+
+    /// Reads a number of used units, which is at most `limit` plus the [maximum debt](MAX_DEBT).
+    pub fn in_debt(&mut self, limit: u64) -> Option<u64> {
+        self.at_most(limit.saturating_add(MAX_DEBT))
     }
 
     /// Reads an instant.

@@ -175,6 +175,9 @@ pub(crate) struct Queue<A: Algorithm> {
     next_ticket: u64,
     /// The time of the latest reset of the schedule. No waiter is charged at an earlier time.
     since: Nanos,
+    /// `true` once a charge after the fact has delayed waiters whose waits are known. From then on, such a waiter is
+    /// denied at its deadline. Before, the deadline is not reached, since it was compared with the wait at the arrival.
+    is_delayed: bool,
     /// The time at which the first waiter is released, as computed at the last access, or [`Nanos::MAX`] if that time
     /// is unknown. `None` if it was not computed, or if the first waiter was removed since.
     ///
@@ -245,7 +248,8 @@ struct Waiter<A> {
     tier: Option<Box<A>>,
     /// The clock reading at which the call was judged, or an earlier time if the clock was set back since.
     arrived: Nanos,
-    /// The time at which the waiter is denied, if the time of its release is unknown. Otherwise [`Nanos::MAX`].
+    /// The time at which the waiter has waited for its maximum wait. It is then denied if the time of its release is
+    /// unknown, or if a charge after the fact has delayed it: see [`Queue::deadline`].
     deadline: Nanos,
     /// The time to which the waiter's timer is set. It is the time of the release as computed when the call was queued
     /// or polled, so it may be wrong by now. `ask` and `head_waker` decide by it when the waiter polls again, but it
@@ -377,6 +381,7 @@ impl<A: Algorithm> Default for Queue<A> {
             undo: None,
             next_ticket: 0,
             since: Nanos::ZERO,
+            is_delayed: false,
             ready_at: None,
             checked_at: None,
             seen: Nanos::ZERO,
@@ -395,6 +400,15 @@ impl<A: Algorithm> Queue<A> {
     fn commit_release(&mut self) {
         self.undo = None;
         self.invalidate();
+    }
+
+    /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`].
+    fn deadline(&self, base: &A, at: usize) -> Nanos {
+        let waiter = &self.waiting[at];
+        match self.is_delayed || !queue_config(waiter.algorithm(base)).is_timed() {
+            true => waiter.deadline,
+            false => Nanos::MAX,
+        }
     }
 
     /// Discards the values that were computed from the state, because the state has changed.
@@ -556,6 +570,24 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
     pub(crate) fn change_state(&mut self, change: impl FnOnce(&mut A::State)) {
         change(self.state);
         self.commit_release();
+    }
+
+    /// Charges the state by `charge`, after the fact, which may delay all waiters. Returns how many units were charged.
+    pub(crate) fn charge(&mut self, charge: impl FnOnce(&mut A::State) -> u64) -> u64 {
+        self.commit_release();
+        let charged = charge(self.state);
+        if let Some(QueueRef { queue, wake, .. }) = &mut self.queue
+            && charged > 0
+            && !queue.is_delayed
+        {
+            queue.is_delayed = !queue.waiting.is_empty();
+            // A replacement may have moved timers behind the deadlines, which apply from now on.
+            for waiter in queue.waiting.iter_mut().filter(|waiter| waiter.wake_at > waiter.deadline) {
+                waiter.wake_at = Nanos::ZERO;
+                wake.extend(waiter.waker.clone());
+            }
+        }
+        charged
     }
 
     fn commit_release(&mut self) {
@@ -736,13 +768,11 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             None => algorithm.ready_at(state, now, cost),
         };
         if queue.waiting.is_empty() {
+            queue.is_delayed = false;
             queue.set_ready_at(ready_at, now);
             queue.seen = algorithm.last_update(state);
         }
-        let deadline = match config.is_timed() {
-            true => Nanos::MAX,
-            false => now.saturating_add(arrival.max_wait(*config)),
-        };
+        let deadline = now.saturating_add(arrival.max_wait(*config));
         queue.ahead += u128::from(cost);
         queue.waiting.push_back(Waiter {
             ticket,
@@ -950,7 +980,8 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         }
         let at = queue.find(ticket).ok()?;
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
-        if queue.waiting[at].deadline <= now && queue.waiting[at].deadline < Nanos::MAX {
+        let deadline = queue.deadline(base, at);
+        if deadline <= now && deadline < Nanos::MAX {
             let waiter = queue.remove(base, now, at)?;
             return Some((PollTurn::Ready(self.time_out(&waiter, now), now, None), waiter.waker));
         }
@@ -967,7 +998,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
                     ready_at.map(|ready_at| ready_at.max(ahead.at))
                 }
             };
-            queue.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(queue.waiting[at].deadline);
+            queue.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(deadline);
         }
         let waiter = &mut queue.waiting[at];
         let spare = match &waiter.waker {
@@ -1034,7 +1065,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
 
 /// The judgement on a call.
 impl<A: Algorithm> KeyQueue<'_, A> {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.queue.as_ref().is_none_or(|own| own.queue.waiting.is_empty())
     }
 
@@ -1443,9 +1474,12 @@ impl<S> Projection<S> {
     }
 
     /// Removes a waiter if possible, and returns whether the waiter was removed. A waiter can be removed only if the
-    /// charges of the algorithm [add up](Algorithm::ADDS_UP) and the projection is not ahead of the clock.
+    /// charges of the algorithm [add up](Algorithm::ADDS_UP), the projection is not ahead of the clock, and the whole cost
+    /// was charged.
     fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
-        let is_possible = A::ADDS_UP && self.at <= now;
+        // A call that costs more than the algorithm's limit was charged only as much as the limit.
+        let fits = |state: &mut S| !algorithm.peek(state, self.at, cost).never_fits();
+        let is_possible = A::ADDS_UP && self.at <= now && fits(&mut self.state);
         if is_possible {
             algorithm.refund(&mut self.state, self.at, cost, None);
         }

@@ -22,7 +22,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use tower_throttle::Decision;
-use tower_throttle::algorithm::Algorithm;
+use tower_throttle::algorithm::{Algorithm, MAX_DEBT};
 use tower_throttle::clock::Nanos;
 use tower_throttle::stats::CallStats;
 
@@ -334,6 +334,8 @@ struct KeyState<A: Algorithm> {
     since: u64,
     /// The key's time when its waiters were last looked at.
     seen: u64,
+    /// `true` once a settlement has delayed the waiters. From then on, they are denied at their deadlines.
+    is_delayed: bool,
     /// `true` if a call was charged or counted, so that the key is no longer like a new one.
     is_used: bool,
 }
@@ -344,7 +346,7 @@ struct Waiter {
     cost: u64,
     tier: Option<usize>,
     arrived: u64,
-    /// The time from which the call is denied, if it is unknown when it will be released.
+    /// The time from which the call is denied, if it is unknown when it will be released, or if it was delayed.
     deadline: u64,
 }
 
@@ -388,6 +390,7 @@ impl<A: Kind> Single<A> {
             latest: None,
             since: 0,
             seen: 0,
+            is_delayed: false,
             is_used: false,
         }
     }
@@ -397,10 +400,16 @@ impl<A: Kind> Single<A> {
     fn with<R>(&mut self, at: u64, key: Key, change: impl FnOnce(&mut Self, &mut KeyState<A>) -> R) -> R {
         let mut found = self.keys.remove(&key).unwrap_or_else(|| self.new_key(at));
         let result = change(self, &mut found);
+        found.is_delayed &= !found.waiting.is_empty();
         if found.is_used {
             self.keys.insert(key, found);
         }
         result
+    }
+
+    fn is_too_late(&self, at: u64, key: &KeyState<A>, waiter: &Waiter) -> bool {
+        let has_deadline = key.is_delayed || !self.settings.is_timed;
+        has_deadline && waiter.deadline < u64::MAX && waiter.deadline <= at
     }
 
     /// Releases the waiters that are due.
@@ -564,11 +573,7 @@ impl<A: Kind> Limit for Single<A> {
     fn enqueue(&mut self, at: u64, id: Id, question: &Question) -> Charge {
         let Question { key, cost, tier, max_wait, .. } = *question;
         let displaces = self.verdict(at, question) == Verdict::Displace;
-        let Settings { is_timed, max_wait: longest, .. } = self.settings;
-        let deadline = match is_timed {
-            true => u64::MAX,
-            false => at.saturating_add(max_wait.unwrap_or(0).min(longest)),
-        };
+        let deadline = at.saturating_add(max_wait.unwrap_or(0).min(self.settings.max_wait));
         self.with(at, key, |this, key| {
             if displaces && let Some(oldest) = key.waiting.pop_front() {
                 this.in_total -= oldest.cost;
@@ -615,8 +620,8 @@ impl<A: Kind> Limit for Single<A> {
                 }
                 None => {
                     let nth = key.waiting.iter().position(|waiter| waiter.id == id).expect("it waits");
-                    let Waiter { deadline, cost, tier, .. } = key.waiting[nth];
-                    if deadline == u64::MAX || at < deadline {
+                    let Waiter { cost, tier, .. } = key.waiting[nth];
+                    if !this.is_too_late(at, key, &key.waiting[nth]) {
                         return Turn::NotYet;
                     }
                     key.waiting.remove(nth);
@@ -633,10 +638,7 @@ impl<A: Kind> Limit for Single<A> {
     fn has_turn(&self, at: u64, key: Key, id: Id) -> bool {
         let mut found = self.keys[&key].clone();
         self.release(at, &mut found);
-        found
-            .waiting
-            .iter()
-            .all(|waiter| waiter.id != id || waiter.deadline < u64::MAX && waiter.deadline <= at)
+        found.waiting.iter().all(|waiter| waiter.id != id || self.is_too_late(at, &found, waiter))
     }
 
     fn leave(&mut self, at: u64, key: Key, id: Id) {
@@ -689,15 +691,13 @@ impl<A: Kind> Limit for Single<A> {
             self.undo(at, &Question { cost: cost - actual, ..*question }, Some(charged_at));
         } else if actual > cost && !self.is_closed {
             self.with(at, key, |this, key| {
+                let algorithm = this.algorithm(tier).clone();
                 this.release(at, key);
-                if key.waiting.is_empty() {
-                    let left = this.algorithm(tier).peek(&mut key.state, Nanos(at), 0).remaining();
-                    let more = left.min(actual - cost);
-                    let _ = this.algorithm(tier).check(&mut key.state, Nanos(at), more);
-                    key.latest.take_if(|_| more > 0);
-                    key.is_used |= more > 0;
-                }
-                this.release(at, key);
+                key.is_delayed |= !key.waiting.is_empty();
+                this.commit(at, key, |state| {
+                    let _ = algorithm.charge(state, Nanos(at), actual - cost, MAX_DEBT);
+                });
+                key.is_used = true;
             });
         }
         self.observe(at, key);
@@ -722,7 +722,7 @@ impl<A: Kind> Limit for Single<A> {
             let held = this.algorithm.in_flight(&key.state);
             key.state = new.clone();
             if held > 0 {
-                this.algorithm.charge_saturating(&mut key.state, Nanos(at), held);
+                let _ = this.algorithm.charge(&mut key.state, Nanos(at), held, 0);
                 this.algorithm.restore(&mut key.state, new);
             }
             (key.since, key.latest) = (at, None);

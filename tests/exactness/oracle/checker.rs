@@ -98,6 +98,13 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
                 self.algorithm.refund(&mut self.quiet, Nanos(at), *units, None);
                 self.oracle.refund(*units);
             }
+            Act::Charge(cost, max_debt) => {
+                let max_debt = if O::BOUNDS_DEBT { max_debt } else { &u64::MAX };
+                let charged = self.algorithm.charge(&mut self.state, Nanos(at), *cost, *max_debt);
+                let _ = self.algorithm.charge(&mut self.quiet, Nanos(at), *cost, *max_debt);
+                let expected = self.oracle.charge(*cost, *max_debt);
+                ensure!(charged == expected, "{charged} units were charged instead of {expected}");
+            }
             Act::Replace(rule) => {
                 let algorithm = (self.build)(rule);
                 for state in [&mut self.state, &mut self.quiet] {

@@ -140,7 +140,8 @@ fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A
         let (mut rule, mut algorithm) = (setup.rule.clone(), build(&setup.rule));
         let clock = ManualClock::new();
         clock.set(Duration::from_nanos(setup.created_at));
-        let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
+        let max_debt = setup.max_debt.unwrap_or(0);
+        let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).max_debt(max_debt).build();
         let mut states: HashMap<u64, A::State> = HashMap::new();
         // The state of a key that has not been called yet. The algorithm of this state is replaced, too.
         let (mut unseen, mut taken): (Option<A::State>, _) = (None, HashSet::new());
@@ -168,6 +169,20 @@ fn the_limiter_decides_as_the_algorithm<A: Algorithm>(build: impl Fn(&Rule) -> A
                 algorithm.refund(state, at, cost, None);
                 limiter.refund(&key, cost);
                 assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, refund of {cost}");
+            }
+            if setup.max_debt.is_some() && random.one_in(5) {
+                let left = algorithm.peek(state, at, 0).remaining();
+                let charged = match max_debt {
+                    // Without debt, only whole units that are left are charged.
+                    0 => algorithm.check(state, at, cost.min(left)).is_allowed().then_some(cost.min(left)),
+                    // A limiter without a bound has one nevertheless.
+                    _ => Some(algorithm.charge(state, at, cost, max_debt.min(1 << 53))),
+                };
+                if charged > Some(0) {
+                    taken.insert(key);
+                }
+                limiter.charge(&key, cost);
+                assert_eq!(limiter.peek(&key), algorithm.peek(state, at, 1), "{what}, charge of {cost}");
             }
             let decision = algorithm.check(state, at, cost);
             assert_eq!(limiter.check_n(&key, cost), decision, "{what}, cost {cost}");

@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     LookingTakes,
     RefundGivesMore,
     RefundIsIgnored,
+    /// A charge makes no debt.
+    DebtIsForgiven,
     RemainingIsOneMore,
     RetryIsShort,
     ResetIsLong,
@@ -158,6 +160,12 @@ impl<A: Algorithm> Algorithm for Mutant<A> {
             Fault::RefundIsIgnored => {}
             _ => self.inner.refund(&mut state.inner, now, cost, charged_at),
         }
+    }
+
+    fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        let now = self.time(state, now);
+        let bound = if self.fault == Fault::DebtIsForgiven { 0 } else { max_debt };
+        self.inner.charge(&mut state.inner, now, cost, bound)
     }
 
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {

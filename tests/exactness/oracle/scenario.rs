@@ -17,6 +17,8 @@ pub(crate) struct Setup {
     pub(crate) steps_back: bool,
     pub(crate) refunds: bool,
     pub(crate) replaces: bool,
+    /// The maximum debt of the charges after the fact. `None` if there are no such charges.
+    pub(crate) max_debt: Option<u64>,
     /// `true` if algorithms are replaced by extreme ones, and the clock jumps to the ends of its range.
     pub(crate) extreme: bool,
 }
@@ -36,7 +38,9 @@ impl Setup {
         let created_at = start.saturating_sub(random.within(0..=period.saturating_mul(2)));
         let steps_back = random.one_in(2);
         let (refunds, replaces) = (!random.one_in(4), !random.one_in(4));
-        Self { seed, rule, created_at, start, end: u64::MAX, steps_back, refunds, replaces, extreme: false }
+        let max_debt = (!random.one_in(4)).then(|| max_debt(random, rule.limit));
+        let (end, extreme) = (u64::MAX, false);
+        Self { seed, rule, created_at, start, end, steps_back, refunds, replaces, max_debt, extreme }
     }
 
     /// Returns a setup whose times are so far from the end of the clock that no schedule reaches the end.
@@ -65,6 +69,7 @@ impl Setup {
             steps_back,
             refunds: true,
             replaces: true,
+            max_debt: Some(random.one_of(&[0, 1, 1 << 53, u64::MAX - 1, u64::MAX])),
             extreme: true,
         }
     }
@@ -136,8 +141,19 @@ impl Setup {
                 rule.period = rule.period.min(self.longest());
                 Act::Replace(Box::new(rule))
             }
+            5 | 6 => self.max_debt.map_or(Act::Call(cost), |max_debt| Act::Charge(cost, max_debt)),
             _ => Act::Call(cost),
         }
+    }
+}
+
+fn max_debt(random: &mut Random, limit: u64) -> u64 {
+    match random.below(5) {
+        0 => 0,
+        1 => random.within(1..=5),
+        2 => limit.saturating_mul(random.within(1..=3)),
+        3 => 1 << 53,
+        _ => u64::MAX,
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tower_throttle::Quota;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, SlidingLog, TokenBucket};
+use tower_throttle::{Quota, RateLimiter};
 
-use super::{Call, Outcome, PERIOD, behind, limiter, settling, unit};
+use super::{Call, Outcome, PERIOD, behind, settling, unit};
 use crate::reference_service::limited;
 use crate::support::{Random, TickingClock};
 
@@ -30,7 +30,7 @@ impl Naive for Window {
         if self.begun.is_some_and(|begun| now - begun >= PERIOD) {
             (self.begun, self.used) = (None, 0);
         }
-        self.limit - self.used
+        self.limit.saturating_sub(self.used)
     }
 
     fn take(&mut self, now: u64, units: u64) {
@@ -58,7 +58,7 @@ struct Log {
 impl Naive for Log {
     fn left(&mut self, now: u64) -> u64 {
         self.taken.retain(|taken| now - taken < PERIOD);
-        self.limit - self.taken.len() as u64
+        self.limit.saturating_sub(self.taken.len() as u64)
     }
 
     fn take(&mut self, now: u64, units: u64) {
@@ -87,7 +87,7 @@ impl Naive for Bucket {
     fn left(&mut self, now: u64) -> u64 {
         self.missing = self.missing.saturating_sub((now - self.seen) * self.limit);
         self.seen = now;
-        (self.limit * PERIOD - self.missing) / PERIOD
+        (self.limit * PERIOD).saturating_sub(self.missing) / PERIOD
     }
 
     fn take(&mut self, now: u64, units: u64) {
@@ -103,14 +103,20 @@ impl Naive for Bucket {
     }
 }
 
-fn agrees<A: Algorithm, N: Naive>(clock: fn() -> TickingClock, rule: fn(Quota) -> A, naive: fn(u64) -> N) {
+fn agrees<A: Algorithm, N: Naive>(
+    max_debt: u64,
+    clock: fn() -> TickingClock,
+    rule: fn(Quota) -> A,
+    naive: fn(u64) -> N,
+) {
     for (seed, clock) in (0..2_000).map(|seed| (seed, clock())) {
         let nanos = |nanos| Duration::from_nanos(nanos) * unit(&clock);
         let mut random = Random::new(seed);
         let limit = 1 + random.below(12);
         let mut now = 1_000_000;
         clock.set(nanos(now));
-        let limiter = limiter(rule(Quota::per(limit, nanos(PERIOD)).unwrap()), &clock);
+        let rule = rule(Quota::per(limit, nanos(PERIOD)).unwrap());
+        let limiter = RateLimiter::builder(rule).clock(clock.clone()).max_debt(max_debt).build();
         let service = limited(settling(&limiter), behind());
         let mut naive = naive(limit);
         let mut open: Vec<(Call, u64, u64)> = Vec::new();
@@ -146,8 +152,9 @@ fn agrees<A: Algorithm, N: Naive>(clock: fn() -> TickingClock, rule: fn(Quota) -
                             if actual < cost {
                                 naive.give(now, cost, actual, taken);
                             } else {
-                                let more = (actual - cost).min(naive.left(now));
-                                naive.take(now, more);
+                                // What is not left is debt, up to the bound.
+                                let most = naive.left(now).saturating_add(max_debt);
+                                naive.take(now, most.min(actual - cost));
                             }
                         }
                     }
@@ -165,10 +172,11 @@ fn agrees<A: Algorithm, N: Naive>(clock: fn() -> TickingClock, rule: fn(Quota) -
 #[test]
 fn naive_models_agree() {
     for clock in [TickingClock::still, TickingClock::new] {
-        agrees(clock, FixedWindow::new, |limit| Window { limit, begun: None, used: 0 });
-        agrees(clock, SlidingLog::new, |limit| Log { limit, taken: VecDeque::new() });
+        agrees(u64::MAX, clock, FixedWindow::new, |limit| Window { limit, begun: None, used: 0 });
+        // With debt, a log keeps no more records than its limit, which the model does not know.
+        agrees(0, clock, SlidingLog::new, |limit| Log { limit, taken: VecDeque::new() });
     }
     // If the clock advances at each reading, a bucket that was refunded lacks the units that were refilled between two
     // readings. The model does not include this.
-    agrees(TickingClock::still, TokenBucket::new, |limit| Bucket { limit, missing: 0, seen: 0 });
+    agrees(u64::MAX, TickingClock::still, TokenBucket::new, |limit| Bucket { limit, missing: 0, seen: 0 });
 }

@@ -8,7 +8,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Concurrency, FixedWindow, TokenBucket};
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use super::{Call, Outcome, SECOND, behind, five, limiter, settling};
 use crate::header_parser::ParsedFields;
@@ -47,9 +47,26 @@ async fn only_failed_logins_count() {
 }
 
 #[test]
-fn settling_higher_charges_only_available_units() {
+fn settling_higher_makes_debt() {
     for clock in TickingClock::both() {
         let queries = limiter(TokenBucket::new(five()), &clock);
+        let service = limited(settling(&queries), behind());
+        Call::start(&service, 1).costs(3);
+        assert_eq!(queries.peek(&()).remaining(), 2);
+        Call::start(&service, 1).costs(12);
+        // 15 tokens are missing from a bucket of five, and five arrive in a second.
+        assert_eq!(queries.peek(&()).remaining(), 0);
+        clock.advance(SECOND * 2);
+        assert!(!Call::start(&service, 1).goes_on());
+        clock.advance(SECOND / 5);
+        assert_eq!(queries.peek(&()).remaining(), 1);
+    }
+}
+
+#[test]
+fn without_debt_settling_higher_charges_only_available_units() {
+    for clock in TickingClock::both() {
+        let queries = RateLimiter::builder(TokenBucket::new(five())).clock(clock.clone()).max_debt(0).build();
         let service = limited(settling(&queries), behind());
         Call::start(&service, 1).costs(3);
         assert_eq!(queries.peek(&()).remaining(), 2);

@@ -84,7 +84,7 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
         String::new(),
         "hello".to_owned(),
         String::from("\u{0}\u{1}"),
-        format!("{own} 99999999999999999999999 1700000000000000"),
+        format!("{own} 999999999999999999999999999999 1700000000000000"),
         format!("{own} -5 1700000000000000"),
         format!("{own} 5 99999999999999999999999"),
         format!("{own} 5 1700000000000000 "),

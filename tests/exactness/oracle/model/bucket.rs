@@ -43,7 +43,7 @@ impl Oracle for Bucket {
     }
 
     fn verdict(&self, cost: u64) -> Verdict {
-        Verdict::exact(u128::from(cost) * self.rate.unit <= self.size() - self.missing)
+        Verdict::exact(cost == 0 || u128::from(cost) * self.rate.unit + self.missing <= self.size())
     }
 
     fn admit(&mut self, cost: u64) {
@@ -54,16 +54,25 @@ impl Oracle for Bucket {
         self.missing = self.missing.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
-    /// Keeps the number of missing tokens, but at most the new burst.
+    fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
+        let most = u128::from(self.burst.saturating_add(max_debt)) * self.rate.unit;
+        let before = self.missing;
+        self.missing = (before + u128::from(cost) * self.rate.unit).min(most.max(before));
+        (self.missing - before).div_ceil(self.rate.unit) as u64
+    }
+
+    /// Keeps the number of missing tokens, but at most the new burst and the debt.
     fn replace(&mut self, rule: &Rule) {
-        let rate = Rate::of(rule);
-        self.missing = rate.convert(self.missing, self.rate);
+        let (rate, old) = (Rate::of(rule), self.rate);
+        let debt = rate.convert(self.missing.saturating_sub(self.size()), old);
+        self.missing = rate.convert(self.missing, old);
         (self.rate, self.burst, self.clock.period) = (rate, rule.burst, rule.period);
-        self.missing = self.missing.min(self.size());
+        let most = u128::from(u64::MAX) * rate.unit;
+        self.missing = self.missing.min(self.size() + debt).min(most);
     }
 
     fn remaining(&self) -> RangeInclusive<u64> {
-        exactly(((self.size() - self.missing) / self.rate.unit) as u64)
+        exactly((self.size().saturating_sub(self.missing) / self.rate.unit) as u64)
     }
 
     fn reset(&self) -> RangeInclusive<u128> {

@@ -25,10 +25,19 @@ impl Counter {
         self.clock.period.into()
     }
 
+    /// Returns the units that count, multiplied by the period.
+    fn weight(&self) -> u128 {
+        u128::from(self.previous) * (self.period() - self.gone) + u128::from(self.current) * self.period()
+    }
+
     /// Returns the free units, multiplied by the period.
     fn free(&self) -> u128 {
-        let weighs = u128::from(self.previous) * (self.period() - self.gone);
-        u128::from(self.limit - self.current) * self.period() - weighs
+        (u128::from(self.limit) * self.period()).saturating_sub(self.weight())
+    }
+
+    /// Returns the units that count, rounded up.
+    fn count(&self) -> u64 {
+        u64::try_from(self.weight().div_ceil(self.period())).unwrap_or(u64::MAX)
     }
 
     fn is_idle(&self) -> bool {
@@ -69,12 +78,21 @@ impl Oracle for Counter {
         self.previous = self.previous.saturating_sub(cost - newest);
     }
 
-    /// Keeps the elapsed part of the window. If the counts exceed the new limit, they are lowered to it.
+    fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
+        let charged = cost.min(self.limit.saturating_add(max_debt).saturating_sub(self.count()));
+        if charged > 0 {
+            self.admit(charged);
+        }
+        charged
+    }
+
+    /// Keeps the elapsed part of the window. If the counts exceed the new limit and the debt, they are lowered to it.
     fn replace(&mut self, rule: &Rule) {
+        let most = rule.limit.saturating_add(self.count().saturating_sub(self.limit));
         self.gone = self.gone * u128::from(rule.period) / self.period();
         (self.limit, self.clock.period) = (rule.limit, rule.period);
-        self.current = self.current.min(self.limit);
-        let spare = u128::from(self.limit - self.current) * self.period() / (self.period() - self.gone);
+        self.current = self.current.min(most);
+        let spare = u128::from(most - self.current) * self.period() / (self.period() - self.gone);
         self.previous = u128::from(self.previous).min(spare) as u64;
     }
 

@@ -58,7 +58,7 @@ impl Oracle for Fixed {
     }
 
     fn verdict(&self, cost: u64) -> Verdict {
-        Verdict::exact(cost <= self.limit - self.count)
+        Verdict::exact(cost <= self.limit.saturating_sub(self.count))
     }
 
     fn admit(&mut self, cost: u64) {
@@ -72,10 +72,19 @@ impl Oracle for Fixed {
         self.count = self.count.saturating_sub(cost);
     }
 
+    fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
+        let charged = cost.min(self.limit.saturating_add(max_debt).saturating_sub(self.count));
+        if charged > 0 {
+            self.admit(charged);
+        }
+        charged
+    }
+
     /// Keeps the beginning of the window, or takes the beginning of the window of the new grid.
     fn replace(&mut self, rule: &Rule) {
+        let debt = self.count.saturating_sub(self.limit);
         (self.limit, self.clock.period, self.aligned) = (rule.limit, rule.period, rule.aligned);
-        self.count = self.count.min(self.limit);
+        self.count = self.count.min(self.limit.saturating_add(debt));
         if self.aligned {
             self.began = self.edge();
         }
@@ -83,7 +92,7 @@ impl Oracle for Fixed {
     }
 
     fn remaining(&self) -> RangeInclusive<u64> {
-        exactly(self.limit - self.count)
+        exactly(self.limit.saturating_sub(self.count))
     }
 
     fn reset(&self) -> RangeInclusive<u128> {

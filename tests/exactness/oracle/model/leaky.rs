@@ -41,6 +41,14 @@ impl Oracle for Leaky {
         self.rest = self.rest.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
+    fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
+        let most = if max_debt == 0 { cost.into() } else { 1 + u128::from(max_debt) };
+        let bound = most.saturating_mul(self.rate.unit);
+        let (most, before) = (if max_debt == u64::MAX { u128::MAX } else { bound }, self.rest);
+        self.rest = (before + u128::from(cost) * self.rate.unit).min(most.max(before));
+        (self.rest - before).div_ceil(self.rate.unit) as u64
+    }
+
     /// Keeps the number of intervals until the next slot.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
@@ -58,6 +66,11 @@ impl Oracle for Leaky {
 
     fn limit(&self) -> RangeInclusive<u64> {
         exactly(1)
+    }
+
+    /// Returns whether the next slot is far beyond the end of any clock.
+    fn is_beyond(&self) -> bool {
+        self.rest >= 1 << 126
     }
 
     /// Returns 1, because a call is admitted only if the time until the next slot is zero.

@@ -39,12 +39,18 @@ impl Verdict {
 }
 
 pub(crate) trait Oracle: Clone + Debug {
+    /// `false` if the model knows only charges without a bound.
+    const BOUNDS_DEBT: bool = true;
+
     fn clock(&self) -> &Timeline;
     /// Advances the model to the reading `now`.
     fn observe(&mut self, now: u64);
     fn verdict(&self, cost: u64) -> Verdict;
     fn admit(&mut self, cost: u64);
     fn refund(&mut self, cost: u64);
+    /// Charges up to `cost` units after the fact, so that the key is in debt by at most `max_debt` units. Returns the
+    /// number of units that were charged.
+    fn charge(&mut self, cost: u64, max_debt: u64) -> u64;
     fn replace(&mut self, rule: &Rule);
     fn remaining(&self) -> RangeInclusive<u64>;
     /// Returns the time until the key is fresh. If the key is fresh, but the clock is behind, this is the time until

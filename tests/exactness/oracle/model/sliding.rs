@@ -86,7 +86,7 @@ impl Oracle for Sliding {
     }
 
     fn verdict(&self, cost: u64) -> Verdict {
-        Verdict::exact(cost <= self.limit - self.count())
+        Verdict::exact(cost <= self.limit.saturating_sub(self.count()))
     }
 
     fn admit(&mut self, cost: u64) {
@@ -108,7 +108,22 @@ impl Oracle for Sliding {
         self.drop_oldest(cost);
     }
 
+    /// An exact window has as many instants as its limit at most. If it has as many, the units of the latest of them
+    /// are treated as if they had been charged now.
+    fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
+        let charged = cost.min(self.limit.saturating_add(max_debt).saturating_sub(self.count()));
+        let mut instants: Vec<_> = self.units.iter().map(|units| units.until).collect();
+        instants.dedup();
+        if charged > 0 && self.exact && instants.len() as u64 >= self.limit {
+            let latest = self.units.iter_mut().filter(|units| Some(&units.until) == instants.last());
+            latest.for_each(|units| units.until = self.clock.time);
+        }
+        self.admit(charged);
+        charged
+    }
+
     fn replace(&mut self, rule: &Rule) {
+        let debt = self.count().saturating_sub(self.limit);
         let slice = if self.exact { 1 } else { rule.period.div_ceil(rule.slices) };
         let as_they_are = rule.period == self.clock.period && slice == self.slice;
         (self.limit, self.clock.period) = (rule.limit, rule.period);
@@ -117,11 +132,11 @@ impl Oracle for Sliding {
             self.units.retain(|units| now.saturating_sub(units.until) < u128::from(rule.period));
             self.cut_anew(slice);
         }
-        self.drop_oldest(self.count().saturating_sub(self.limit));
+        self.drop_oldest(self.count().saturating_sub(self.limit.saturating_add(debt)));
     }
 
     fn remaining(&self) -> RangeInclusive<u64> {
-        exactly(self.limit - self.count())
+        exactly(self.limit.saturating_sub(self.count()))
     }
 
     fn reset(&self) -> RangeInclusive<u128> {

@@ -106,6 +106,8 @@ impl Smooth {
 }
 
 impl Oracle for Smooth {
+    const BOUNDS_DEBT: bool = false;
+
     fn clock(&self) -> &Timeline {
         &self.clock
     }
@@ -167,6 +169,18 @@ impl Oracle for Smooth {
             self.wait.exact = positive(&self.wait.exact - self.time_of(cost));
             self.wait.more += grain();
         }
+    }
+
+    fn charge(&mut self, cost: u64, _max_debt: u64) -> u64 {
+        let before = self.wait.clone();
+        let is_over = cost == 0 || self.no_call_waits();
+        self.admit(cost);
+        if !is_over {
+            // The charge comes on top of the wait, as it was rounded.
+            self.wait.less += before.less - before.exact;
+            self.wait.more += before.more;
+        }
+        cost
     }
 
     /// Keeps the number of intervals to wait. The store keeps its fraction, or is that of a new limiter.
