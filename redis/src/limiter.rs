@@ -143,10 +143,10 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
     ///
     /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
-    /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during an outage
-    /// is made only in `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is limited in Redis
-    /// again as soon as Redis works. Reset the key once more then, or use a limiter without a fallback if you have to
-    /// know.
+    /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during
+    /// an outage is made only in `limiter`, and is `Ok` as well: Redis keeps the state of the key, so the key is
+    /// limited in Redis again as soon as Redis works. Reset the key once more then, or use a limiter without a fallback
+    /// if you have to know.
     ///
     /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
     /// [`KeyText`](tower_throttle::limiter::KeyText), with the settings of the store:
@@ -175,7 +175,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
         self
     }
 
-    /// Sets by how many units a key may be in debt. See [`Builder::max_debt`](tower_throttle::limiter::Builder::max_debt).
+    /// Sets by how many units a key may be in debt. See
+    /// [`Builder::max_debt`](tower_throttle::limiter::Builder::max_debt).
     ///
     /// The bound applies to the charges of this process. The fallback has a bound of its own.
     pub fn max_debt(mut self, units: u64) -> Self {

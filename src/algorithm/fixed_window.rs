@@ -222,9 +222,9 @@ impl Algorithm for FixedWindow {
         charged
     }
 
-    /// Keeps the count of the current window, up to the new limit, and adds the debt. The window keeps its beginning or, if `self` is
-    /// aligned, begins at a multiple of the new period. If one period of the new quota has passed since the beginning
-    /// of the window, the count is set to 0.
+    /// Keeps the count of the current window, up to the new limit, and adds the debt. The window keeps its beginning
+    /// or, if `self` is aligned, begins at a multiple of the new period. If one period of the new quota has passed
+    /// since the beginning of the window, the count is set to 0.
     fn migrate(&self, state: &mut FixedWindowState, from: &Self, now: Nanos) {
         from.advance(state, now);
         let debt = state.count.saturating_sub(from.quota.limit());

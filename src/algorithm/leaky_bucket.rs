@@ -295,8 +295,8 @@ impl Algorithm for LeakyBucket {
     }
 
     /// Moves the next slot by `cost` intervals, but to at most `1 + max_debt` intervals after the key's time or, with a
-    /// `max_debt` of 0, to at most `cost` intervals. Does not move the slot back. A `cost` of 0 changes nothing. A part of
-    /// an interval that is charged counts as one.
+    /// `max_debt` of 0, to at most `cost` intervals. Does not move the slot back. A `cost` of 0 changes nothing. A part
+    /// of an interval that is charged counts as one.
     fn charge(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         self.observe(state, now);
         if cost == 0 {

@@ -415,8 +415,8 @@ impl Algorithm for SlidingWindow {
     }
 
     /// Gives back the oldest units first. These would be available again first, so a refund never gives back too much,
-    /// whichever charge the refund is for. If the time of the charge is known, undoes the charge if it was made within the
-    /// last period.
+    /// whichever charge the refund is for. If the time of the charge is known, undoes the charge if it was made within
+    /// the last period.
     fn refund(&self, state: &mut SlidingWindowState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         self.advance(state, now);
         let Some(charged_at) = charged_at else { return self.remove_oldest(state, cost) };

@@ -425,11 +425,12 @@ impl<A: Algorithm> RateLimiter<A> {
     /// made at the same time.
     ///
     /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
-    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that calls can take by the new
-    /// algorithm. The [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst, is added
-    /// to them. So a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and a key that
-    /// has used 1,005 units has used 15. With state in memory, queued calls keep their order, and are admitted at the new rate. Only
-    /// queued calls that chose a [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier.
+    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that calls can take by the
+    /// new algorithm. The [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst,
+    /// is added to them. So a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and
+    /// a key that has used 1,005 units has used 15. With state in memory, queued calls keep their order, and are
+    /// admitted at the new rate. Only queued calls that chose a [tier](crate::algorithm::Tiered) are still admitted at
+    /// the rate of that tier.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
@@ -948,8 +949,9 @@ impl<A: Algorithm> Builder<A> {
     /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
     /// In a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth), a charge of `n`
-    /// units moves the next scheduled time by `n` intervals, but to at most as many intervals from now as calls of cost 1
-    /// can pass at once and `max_debt` more. A call of a higher cost is not bounded. In a tuple, each member has the bound.
+    /// units moves the next scheduled time by `n` intervals, but to at most as many intervals from now as calls of cost
+    /// 1 can pass at once and `max_debt` more. A call of a higher cost is not bounded. In a tuple, each member has the
+    /// bound.
     ///
     /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and
     /// are counted in [`UnitStats::uncharged`](crate::stats::UnitStats::uncharged).

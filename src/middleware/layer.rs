@@ -498,11 +498,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
     /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
     /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
-    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged in full. What
-    /// is not available becomes debt: later requests of the key are denied, or wait, until enough units are available
-    /// again. The [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt. If the inner service returns an error, or the client disconnects before there is a response, the
-    /// charge stays as it is. Do not use this method with limits of calls in progress, which release their units when
-    /// calls end.
+    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged in full.
+    /// What is not available becomes debt: later requests of the key are denied, or wait, until enough units are
+    /// available again. The [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt. If the
+    /// inner service returns an error, or the client disconnects before there is a response, the charge stays as it is.
+    /// Do not use this method with limits of calls in progress, which release their units when calls end.
     ///
     /// If the limiter settles a call at once, as [`RateLimiter`](crate::RateLimiter) does, the header fields of the
     /// response describe the state after the settlement. In all other cases, for example if the function returned

@@ -403,10 +403,10 @@ impl Algorithm for Smooth {
         state.next = state.next.saturating_sub(given).max(observed);
     }
 
-    /// Charges a call of `cost`, but of at most the calls that can pass at once and `max_debt` more. If the next scheduled
-    /// time has not come yet, moves it to at most as many intervals after the key's time. With a `max_debt` of 0, both
-    /// bounds are `cost`. Does not move the time back. A `cost` of 0 changes nothing. A part of an interval that is charged
-    /// counts as one.
+    /// Charges a call of `cost`, but of at most the calls that can pass at once and `max_debt` more. If the next
+    /// scheduled time has not come yet, moves it to at most as many intervals after the key's time. With a `max_debt`
+    /// of 0, both bounds are `cost`. Does not move the time back. A `cost` of 0 changes nothing. A part of an interval
+    /// that is charged counts as one.
     fn charge(&self, state: &mut SmoothState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         let observed = self.observe(state, now);
         if cost == 0 {

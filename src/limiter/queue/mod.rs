@@ -1474,8 +1474,8 @@ impl<S> Projection<S> {
     }
 
     /// Removes a waiter if possible, and returns whether the waiter was removed. A waiter can be removed only if the
-    /// charges of the algorithm [add up](Algorithm::ADDS_UP), the projection is not ahead of the clock, and the whole cost
-    /// was charged.
+    /// charges of the algorithm [add up](Algorithm::ADDS_UP), the projection is not ahead of the clock, and the whole
+    /// cost was charged.
     fn remove<A: Algorithm<State = S>>(&mut self, algorithm: &A, now: Nanos, cost: u64) -> bool {
         // A call that costs more than the algorithm's limit was charged only as much as the limit.
         let fits = |state: &mut S| !algorithm.peek(state, self.at, cost).never_fits();
