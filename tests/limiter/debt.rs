@@ -21,6 +21,17 @@ fn ten_a_second() -> Quota {
     Quota::per_second(10)
 }
 
+/// Calls a function with a bucket and with each window, of ten units a second.
+macro_rules! each_that_counts_units {
+    ($holds:ident) => {
+        $holds(TokenBucket::new(ten_a_second()));
+        $holds(FixedWindow::new(ten_a_second()));
+        $holds(SlidingWindow::new(ten_a_second()));
+        $holds(SlidingLog::new(ten_a_second()));
+        $holds(SlidingCounter::new(ten_a_second()));
+    };
+}
+
 fn units<A: Algorithm>(limiter: &RateLimiter<A>) -> (u64, u64, u64) {
     let UnitStats { charged, refunded, uncharged, .. } = limiter.stats().units;
     (charged, refunded, uncharged)
@@ -129,12 +140,8 @@ fn debt_is_bounded_per_key_and_what_is_above_the_bound_is_counted() {
         limiter.charge("other", 15);
         assert_eq!(units(&limiter).0, 30);
     }
-    holds(TokenBucket::new(ten_a_second()));
-    holds(FixedWindow::new(ten_a_second()));
-    holds(SlidingWindow::new(ten_a_second()));
+    each_that_counts_units!(holds);
     holds(SlidingWindow::new(ten_a_second()).slices(20));
-    holds(SlidingLog::new(ten_a_second()));
-    holds(SlidingCounter::new(ten_a_second()));
 }
 
 #[test]
@@ -168,11 +175,7 @@ fn without_debt_only_available_units_are_charged() {
         limiter.refund("key", 1);
         assert!(limiter.check("key").is_allowed());
     }
-    holds(TokenBucket::new(ten_a_second()));
-    holds(FixedWindow::new(ten_a_second()));
-    holds(SlidingWindow::new(ten_a_second()));
-    holds(SlidingLog::new(ten_a_second()));
-    holds(SlidingCounter::new(ten_a_second()));
+    each_that_counts_units!(holds);
 }
 
 #[test]
@@ -214,11 +217,7 @@ fn a_refund_of_all_debt_makes_a_key_fresh() {
             (10, Duration::ZERO)
         );
     }
-    holds(TokenBucket::new(ten_a_second()));
-    holds(FixedWindow::new(ten_a_second()));
-    holds(SlidingWindow::new(ten_a_second()));
-    holds(SlidingLog::new(ten_a_second()));
-    holds(SlidingCounter::new(ten_a_second()));
+    each_that_counts_units!(holds);
 }
 
 #[test]
