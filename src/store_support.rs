@@ -20,7 +20,7 @@ pub use crate::limiter::joint::{JointRequest, JointWait, decide_in_memory};
 /// Logs a warning for each burst that an algorithm does not use.
 pub use crate::limiter::rate_limiter::warn_of_bursts;
 /// A charge of a limiter, as a trait instead of a function.
-pub use crate::limiter::reservation::{Charge, Lost, Settlement};
+pub use crate::limiter::reservation::{Charge, Charger, Lost, Settlement};
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::CallCounts;
 pub use crate::stats::counts::CallOutcome;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location};
-use super::reservation::{Charge, Reservation, Settlement};
+use super::reservation::{Charge, Charger, Reservation, Settlement};
 use super::table::Table;
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
@@ -65,6 +65,11 @@ impl<A: Algorithm> Charge for MemoryCharge<A> {
 
     fn is_permit(&self) -> bool {
         false
+    }
+
+    fn charger(&self) -> Option<Charger> {
+        let (table, key, algorithm) = (Arc::clone(&self.table), self.key, self.algorithm.clone());
+        Some(Box::new(move |units| table.charge(key, algorithm.as_ref(), units)))
     }
 }
 

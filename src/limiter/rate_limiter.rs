@@ -585,11 +585,7 @@ impl<A: Algorithm> RateLimiter<A> {
 
     /// Charges the key after the fact. See [`charge`](Self::charge).
     pub(super) fn charge_at(&self, key: Fingerprint, call: Attempt<'_, A>) {
-        if !A::NEEDS_RELEASE && call.cost() > 0 {
-            let charge = |mut entry: KeyEntry<'_, A>, now| entry.charge(now, call.cost());
-            let charged = self.table.with_entry(key, call.algorithm(), charge);
-            self.table.units().add_charge(call.cost(), charged.unwrap_or(0));
-        }
+        self.table.charge(key, call.algorithm(), call.cost());
     }
 
     /// Ends calls in progress. See [`release`](Self::release).

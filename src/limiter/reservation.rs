@@ -80,7 +80,16 @@ pub trait Charge: Send + Sync {
     fn lost(&self) -> Option<Lost> {
         None
     }
+
+    /// Returns the function that charges units to the key of the call after the call was settled. Returns `None` if the
+    /// limiter has no such function.
+    fn charger(&self) -> Option<Charger> {
+        None
+    }
 }
+
+/// A function that charges units to the key of a call which was settled, even if they are not available.
+pub type Charger = Box<dyn Fn(u64) + Send + Sync>;
 
 /// A decision that describes a key right after a settlement, and the info of the limiter's algorithm at that time. The
 /// info is `None` if the algorithm was never replaced.

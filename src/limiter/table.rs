@@ -362,6 +362,16 @@ impl<A: Algorithm> Table<A> {
         turn
     }
 
+    /// Charges units to the key after the fact, and counts them. See
+    /// [`RateLimiter::charge`](crate::limiter::RateLimiter::charge).
+    pub(super) fn charge(&self, key: Fingerprint, algorithm: Option<&A>, units: u64) {
+        if !A::NEEDS_RELEASE && units > 0 {
+            let charge = |mut entry: KeyEntry<'_, A>, now| entry.charge(now, units);
+            let charged = self.with_entry(key, algorithm, charge);
+            self.units.add_charge(units, charged.unwrap_or(0));
+        }
+    }
+
     /// Cancels a queued call. If `counts`, counts it.
     pub(super) fn abandon(&self, key: Fingerprint, ticket: u64, counts: bool) {
         drop(self.with_used(key, None, |entry, now| entry.abandon(now, ticket)));
