@@ -37,7 +37,7 @@ pub const MAX_DEBT: u64 = 1 << 53;
 /// keys to evict.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
-    note = "take one of `tower_throttle::algorithm`, or a tuple of them; `block_for(..)` becomes one by `.after(n)`"
+    note = "take one of `tower_throttle::algorithm`, or a tuple of them: a `Quota` becomes one by `TokenBucket::new(quota)`, and `block_for(..)` by `.after(n)`"
 )]
 pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The state of one key.

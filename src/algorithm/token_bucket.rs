@@ -153,7 +153,7 @@ impl TokenBucket {
         self
     }
 
-    fn burst(&self) -> u64 {
+    fn capacity(&self) -> u64 {
         self.quota.capacity()
     }
 
@@ -198,13 +198,13 @@ impl TokenBucket {
     #[inline]
     fn available(&self, state: &TokenBucketState) -> u64 {
         // Queued calls, and settlements, may owe more than the bucket holds.
-        self.burst().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
+        self.capacity().saturating_sub(state.used).saturating_sub(u64::from(state.part > 0))
     }
 
     /// Returns the grains that must arrive before a call of `cost`, which is at most the burst, fits.
     #[inline]
     fn until(&self, state: &TokenBucketState, cost: u64) -> u128 {
-        let spare = self.burst() - cost;
+        let spare = self.capacity() - cost;
         match state.used.checked_sub(spare) {
             Some(deficit) => self.rate.units(deficit) + u128::from(state.part),
             None => 0,
@@ -228,13 +228,13 @@ impl TokenBucket {
     /// has these tokens already, this is the latest clock reading of the state. A queued call can cost more than the
     /// burst only if the algorithm was replaced after the call was queued. Such a call waits for a full bucket.
     fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
-        state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.burst()))))
+        state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.capacity()))))
     }
 
     /// Charges a call at its scheduled time, usually without advancing the state. So `used` may exceed the burst until
     /// the state is advanced to the scheduled time.
     fn owe(&self, state: &mut TokenBucketState, cost: u64) {
-        let cost = cost.min(self.burst());
+        let cost = cost.min(self.capacity());
         if let Some(used) = state.used.checked_add(cost) {
             state.used = used;
             return;
@@ -255,7 +255,7 @@ impl TokenBucket {
     fn allow(&self, state: &TokenBucketState, behind: u64, remaining: u64) -> Decision {
         match self.missing_in_word(state) {
             Some(reset) if behind == 0 && remaining > 0 => {
-                Decision::allow(self.burst(), remaining, reset).in_grains(self.rate.grains_per_nano())
+                Decision::allow(self.capacity(), remaining, reset).in_grains(self.rate.grains_per_nano())
             }
             _ => self.allow_in_full(state, behind, remaining),
         }
@@ -265,16 +265,16 @@ impl TokenBucket {
         let lag = self.rate.grains(behind);
         let next = if remaining == 0 { self.until(state, 1).saturating_add(lag) } else { 0 };
         let reset = self.missing(state).saturating_add(lag);
-        self.rate.allow(self.burst(), remaining, reset, next)
+        self.rate.allow(self.capacity(), remaining, reset, next)
     }
 
     #[inline(always)]
     fn deny(&self, state: &TokenBucketState, behind: u64, cost: u64) -> Decision {
-        match (self.missing_in_word(state), self.burst().checked_sub(cost)) {
+        match (self.missing_in_word(state), self.capacity().checked_sub(cost)) {
             (Some(reset), Some(spare)) if behind == 0 && reset < u64::MAX => {
                 // The call does not fit, so `used` is at least `spare`, and the wait is at most `reset`.
                 let wait = (state.used - spare) * self.rate.grains_per_unit() + state.part;
-                Decision::deny(self.burst(), self.available(state), Some(wait), reset)
+                Decision::deny(self.capacity(), self.available(state), Some(wait), reset)
                     .in_grains(self.rate.grains_per_nano())
             }
             _ => self.deny_in_full(state, behind, cost),
@@ -283,9 +283,9 @@ impl TokenBucket {
 
     fn deny_in_full(&self, state: &TokenBucketState, behind: u64, cost: u64) -> Decision {
         let lag = self.rate.grains(behind);
-        let retry = (cost <= self.burst()).then(|| self.until(state, cost).saturating_add(lag));
+        let retry = (cost <= self.capacity()).then(|| self.until(state, cost).saturating_add(lag));
         let reset = self.missing(state).saturating_add(lag);
-        self.rate.deny(self.burst(), self.available(state), retry, reset)
+        self.rate.deny(self.capacity(), self.available(state), retry, reset)
     }
 
     fn micro_rate(&self) -> MicroRate {
@@ -295,12 +295,12 @@ impl TokenBucket {
     /// Returns the maximum number of tokens by which a stored state may be short of a full bucket because of calls that
     /// wait.
     fn max_owed(&self) -> u64 {
-        self.burst().saturating_mul(MAX_OWED)
+        self.capacity().saturating_mul(MAX_OWED)
     }
 
     /// Returns the maximum number of tokens by which a stored state may be short of a full bucket.
     fn max_missing(&self) -> u64 {
-        self.max_owed().max(self.burst().saturating_add(MAX_DEBT))
+        self.max_owed().max(self.capacity().saturating_add(MAX_DEBT))
     }
 
     /// Returns the missing grains, plus the grains of the time from the clock's zero to the key's time. A charge
@@ -323,7 +323,7 @@ impl Algorithm for TokenBucket {
     fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
         let mut state = TokenBucketState { last: now, used: 0, part: 0 };
         if self.empty {
-            state.used = self.burst();
+            state.used = self.capacity();
             self.refill(&mut state, now.saturating_since(created_at));
         }
         state
@@ -383,7 +383,7 @@ impl Algorithm for TokenBucket {
     /// is charged counts as one.
     fn charge(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         self.advance(state, now);
-        let (before, most) = (state.used, self.burst().saturating_add(max_debt));
+        let (before, most) = (state.used, self.capacity().saturating_add(max_debt));
         // Calls that wait, or an earlier bound, may have charged more.
         if before < most && cost > 0 {
             state.used = before.saturating_add(cost);
@@ -397,7 +397,7 @@ impl Algorithm for TokenBucket {
     /// Keeps the number of missing tokens, at most the new burst, and adds the debt.
     fn migrate(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
         from.advance(state, now);
-        let is_empty = state.used >= from.burst();
+        let is_empty = state.used >= from.capacity();
         state.part = rescale_ceil(state.part, self.rate.grains_per_unit(), from.rate.grains_per_unit());
         if state.part == self.rate.grains_per_unit() {
             // The part was rounded up to a whole token.
@@ -405,10 +405,10 @@ impl Algorithm for TokenBucket {
         }
         if is_empty {
             // The part belongs to the debt, so it stays.
-            let debt = state.used - from.burst();
-            state.used = self.burst().min(from.burst()).saturating_add(debt);
-        } else if state.used >= self.burst() {
-            (state.used, state.part) = (self.burst(), 0);
+            let debt = state.used - from.capacity();
+            state.used = self.capacity().min(from.capacity()).saturating_add(debt);
+        } else if state.used >= self.capacity() {
+            (state.used, state.part) = (self.capacity(), 0);
         }
     }
 
@@ -422,12 +422,12 @@ impl Algorithm for TokenBucket {
     fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of_quota(state.used.saturating_add(u64::from(state.part > 0)), self.burst())
+        Usage::of_quota(state.used.saturating_add(u64::from(state.part > 0)), self.capacity())
     }
 
     #[inline]
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::refilled(self.burst(), self.rate)
+        QuotaPolicy::refilled(self.capacity(), self.rate)
     }
 
     #[inline]
@@ -438,7 +438,7 @@ impl Algorithm for TokenBucket {
     fn ready_at(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Nanos> {
         self.advance(state, now);
         // The call is ready even while the clock is behind the key's time.
-        let is_due = self.until(state, cost.min(self.burst())) == 0;
+        let is_due = self.until(state, cost.min(self.capacity())) == 0;
         Some(if is_due { now } else { self.turn(state, cost) })
     }
 
@@ -455,7 +455,7 @@ impl Algorithm for TokenBucket {
             self.advance(state, now);
             // The call seems not to be due. But the clock may have been set back, or the scheduled time may be beyond
             // the clock's range. So the advanced state decides.
-            if self.until(state, cost.min(self.burst())) > 0 {
+            if self.until(state, cost.min(self.capacity())) > 0 {
                 return None;
             }
         }
@@ -479,7 +479,7 @@ impl Algorithm for TokenBucket {
 #[doc(hidden)]
 impl StoredAlgorithm for TokenBucket {
     fn unit(&self) -> String {
-        format!("t:{}/{}/{}", self.quota.limit(), self.quota.period_nanos(), self.burst())
+        format!("t:{}/{}/{}", self.quota.limit(), self.quota.period_nanos(), self.capacity())
     }
 
     fn with_unit(&self, unit: &str) -> Option<Self> {
@@ -510,7 +510,7 @@ impl StoredAlgorithm for TokenBucket {
     fn script(&self) -> Option<ScriptSteps> {
         let (micro, unit) = self.micro_rate().grains();
         let period = u128::from(self.quota.period_nanos() / 1_000);
-        let full = u128::from(self.burst()) * unit;
+        let full = u128::from(self.capacity()) * unit;
         let max = (u128::from(self.max_missing()) * unit).min(MAX_EXACT - 1);
         ScriptSteps::one(StepKind::Bucket, [micro, unit, full, unit, period, max])
     }
@@ -523,14 +523,14 @@ impl StoredAlgorithm for TokenBucket {
         max_wait: u64,
     ) -> Option<ReservedTime> {
         let behind = self.advance(state, now);
-        if cost > self.burst() {
+        if cost > self.capacity() {
             return Some(ReservedTime { decision: self.deny(state, behind, cost), mark: 0 });
         }
         let lag = self.rate.grains(behind);
         let until = self.until(state, cost);
         // A call whose units are available does not wait for the clock to catch up.
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
-        let places = self.rate.units(self.queue_config.places().min(self.max_owed() - self.burst()));
+        let places = self.rate.units(self.queue_config.places().min(self.max_owed() - self.capacity()));
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
         // The clock must catch up with the key's time before the queue gets shorter.
@@ -546,11 +546,11 @@ impl StoredAlgorithm for TokenBucket {
                 state.used += cost;
                 let owed = self.missing(state).saturating_add(lag);
                 let next = self.until(state, 1).saturating_add(lag);
-                let decision = self.rate.allow(self.burst(), 0, owed, next);
+                let decision = self.rate.allow(self.capacity(), 0, owed, next);
                 decision.with_delay(self.rate.nanos_of(wait))
             }
             (_, excess) => {
-                let denial = self.rate.deny(self.burst(), self.available(state), Some(excess), reset);
+                let denial = self.rate.deny(self.capacity(), self.available(state), Some(excess), reset);
                 let is_full = wait <= max && self.queue_config.places() > 0;
                 if is_full { denial.with_queue_full() } else { denial }
             }

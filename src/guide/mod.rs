@@ -15,11 +15,15 @@
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
 //! - [Recipes](recipes): a key from a body or from a database, blocked addresses, tests through the router, layers in
 //!   your own types, and more.
+//! - [Compile errors](compile_errors): what the compiler says, and what to change.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.
 //!
 //! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
+
+#[cfg_attr(not(doctest), doc = include_str!("compile_errors.md"))]
+pub mod compile_errors {}
 
 #[cfg_attr(not(doctest), doc = include_str!("concurrency.md"))]
 pub mod concurrency {}

@@ -50,11 +50,17 @@ impl<K: fmt::Debug, C> fmt::Debug for Unless<K, C> {
 
 /// A predicate on requests. Closures `Fn(&Req) -> bool` implement this trait, and so do types of this module such as
 /// `Paths`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no condition on requests of type `{Req}`",
+    note = "for paths take `key::Paths::new([\"/health\"])`; for others a closure: `|request: &{Req}| ..`"
+)]
 pub trait RequestPredicate<Req> {
     /// Returns whether the request matches.
     fn matches(&self, request: &Req) -> bool;
 }
 
+// So the compiler speaks of conditions, and not of closures only.
+#[diagnostic::do_not_recommend]
 impl<Req, F: Fn(&Req) -> bool> RequestPredicate<Req> for F {
     fn matches(&self, request: &Req) -> bool {
         self(request)

@@ -120,7 +120,8 @@ pub use self::{exempt::RequestPredicate, secret::ProcessSeed};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot find a key in a request of type `{Req}`",
-    note = "for HTTP requests take one of `tower_throttle::key`; for others `key::from_fn(|request: &{Req}| Some(..))`"
+    note = "for HTTP requests take one of `tower_throttle::key`; for others `key::from_fn(|request: &{Req}| Some(..))`",
+    note = "a `Result` becomes a key by `?` or `unwrap()`: `Header::new(\"x-api-key\")?`"
 )]
 pub trait KeyExtractor<Req> {
     /// The key, which identifies a budget. A limiter in memory keeps only the hash of the key.

@@ -13,6 +13,10 @@ use crate::stats::LimiterStats;
 /// A limiter as a layer uses it, whatever the type of its keys. See the [module documentation](super).
 ///
 /// The clones of a limiter share their state, as the clones of a database client do.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no limiter",
+    note = "an algorithm becomes one by `RateLimiter::new(algorithm)`, a builder by `.build()`, and a reference by `.clone()`"
+)]
 pub trait Limiter: Clone + Send + Sync + 'static {
     /// The algorithm that decides calls.
     type Algorithm: Algorithm;

@@ -11,7 +11,13 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use self::mistakes::{MISTAKES, Mistake};
+
+mod mistakes;
+
 const GUIDE: &str = include_str!("../../../src/guide/ordering.md");
+
+const COMPILE_ERRORS: &str = include_str!("../../../src/guide/compile_errors.md");
 
 /// A program that does not compile.
 struct Case {
@@ -81,6 +87,12 @@ tower-throttle = {{ path = {root:?} }}
         fs::write(programs.join(format!("{name}.rs")), program).unwrap();
         fs::write(programs.join(format!("{name}_changed.rs")), program.replace(from, to)).unwrap();
     }
+    for Mistake { name, body, change: [from, to], .. } in MISTAKES {
+        assert_eq!(body.matches(from).count(), 1, "{name}");
+        fs::write(programs.join(format!("{name}.rs")), Mistake::program(body)).unwrap();
+        let changed = Mistake::program(&body.replace(from, to));
+        fs::write(programs.join(format!("{name}_changed.rs")), changed).unwrap();
+    }
 }
 
 #[test]
@@ -109,6 +121,16 @@ fn the_guide_says_how_to_change_programs_that_do_not_compile() {
             assert!(error.contains(part), "{name}: {part} in {error}");
         }
         assert!(GUIDE.contains(quote), "{name}: the guide does not quote the compiler");
+    }
+    for Mistake { name, says, in_guide, .. } in MISTAKES {
+        let error = errors.remove(name).unwrap_or_else(|| panic!("{name} compiles"));
+        for part in says {
+            assert!(error.contains(part), "{name}: {part} in {error}");
+            assert!(
+                !in_guide || COMPILE_ERRORS.contains(part),
+                "{name}: the guide does not quote the compiler"
+            );
+        }
     }
     assert_eq!(errors, HashMap::new(), "after the change, no program has an error");
 }
