@@ -232,7 +232,7 @@ async fn a_client_that_hangs_up_pays_the_prompt_and_what_was_streamed() {
 }
 
 #[tokio::test]
-async fn a_user_in_debt_is_told_how_long_it_lasts() {
+async fn the_wait_of_a_user_in_debt_is_true() {
     let mut setup = Setup::new().await;
     let (call, mut response) = setup.stream(&[], "and so on").await;
     call.send("data: {\"tokens\":130000}\n\n").await;
