@@ -224,11 +224,28 @@ async fn a_client_that_hangs_up_pays_the_prompt_and_what_was_streamed() {
     at_last("the model to notice", call.events.closed()).await;
     assert_eq!(setup.used(), 27);
 
-    // A client that hangs up before there is an answer pays the prompt.
+    // A client that hangs up before the first event pays the prompt.
     let (call, response) = setup.stream(&[], "eight ch").await;
     drop(response);
     at_last("the model to notice", call.events.closed()).await;
     setup.until_used(27 + 2).await;
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_before_the_answer_begins_pays_the_prompt() {
+    let (sender, mut calls) = mpsc::channel(1);
+    let thinks = async move || {
+        sender.send(()).await.unwrap();
+        std::future::pending::<()>().await;
+    };
+    let model = Server::start(Router::new().route("/", post(thinks))).await;
+    let setup = Arc::new(Setup::in_front_of(model.address, mpsc::channel(1).1).await);
+    let asking = setup.clone();
+    let call = tokio::spawn(async move { asking.ask(&[("x-max-tokens", "700")], "eight ch").await });
+    at_last("the prompt", calls.recv()).await;
+    assert_eq!(setup.used(), 2 + 700);
+    call.abort();
+    setup.until_used(2).await;
 }
 
 #[tokio::test]
