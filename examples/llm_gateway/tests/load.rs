@@ -10,11 +10,11 @@ use super::*;
 use crate::model::model;
 
 /// A smaller burst than that of the gateway, so that all users reach it within seconds.
-const BURST: u64 = 10_000;
+const BURST: u64 = 5_000;
 const QUOTA: Quota = Quota::per_minute(100_000).burst(BURST);
 
 /// Words of an event, and the pause before each event.
-const PACE: (u64, Duration) = (20, Duration::from_millis(20));
+const PACE: (u64, Duration) = (40, Duration::from_millis(20));
 
 /// A call that was admitted.
 struct Stream {
@@ -44,10 +44,10 @@ async fn one_client(id: usize, user: usize, hangs_up: bool, gateway: SocketAddr,
         if Instant::now() >= deadline {
             break;
         }
-        let (number, asked) = (format!("{id}-{round}"), fastrand::u64(100..1_500));
+        let (number, asked) = (format!("{id}-{round}"), fastrand::u64(100..3_000));
         let prompt = format!("a story of {asked} words");
         let mut headers = vec![("x-api-key", &*key), ("x-call", &*number)];
-        // Half of the calls tell their maximum. The others cost more or less than the usual answer.
+        // Half of the calls tell their maximum. Most of the others cost more than the usual answer.
         let tells_maximum = fastrand::bool();
         if tells_maximum {
             headers.push(("x-max-tokens", "1000"));
@@ -116,29 +116,40 @@ async fn load(clients: usize, per_user: usize, duration: Duration) {
         }
     }
 
-    // The promise: the burst, the rate, and what the calls in progress cost more than their estimates.
+    // The promise, for each span that begins with one call and ends with the admission of another.
     let mut worst = (0.0, String::new());
     for user in 0..clients.div_ceil(per_user) {
         let of_user: Vec<&Stream> = streams.iter().filter(|stream| stream.user == user).collect();
-        let last = of_user.iter().max_by_key(|stream| stream.sent).unwrap();
-        let in_progress = of_user.iter().filter(|stream| stream.ended >= last.sent);
-        let error: u64 = in_progress.map(|stream| units(stream).saturating_sub(stream.estimate)).sum();
-        let refilled = (last.admitted - begin).as_nanos() * u128::from(QUOTA.limit()) / 60_000_000_000;
-        let bound = BURST + u64::try_from(refilled).unwrap() + 1 + error;
-        let used: u64 = of_user.iter().map(|stream| units(stream)).sum();
-        assert!(used <= bound, "user {user} has used {used} tokens, and not {bound}");
-        let share = used as f64 / bound as f64;
-        if share > worst.0 {
-            let text =
-                format!("user {user}: {used} tokens used, bound {bound} (of this, {error} in progress)");
-            worst = (share, text);
+        for (first, last) in of_user.iter().flat_map(|first| of_user.iter().map(move |last| (first, last))) {
+            // A client knows when it has asked and when it was answered, and its call was admitted in between.
+            if first.sent > last.sent {
+                continue;
+            }
+            let within = of_user.iter().filter(|stream| {
+                stream.sent >= first.sent && (stream.admitted <= last.sent || stream.number == last.number)
+            });
+            let in_progress =
+                of_user.iter().filter(|stream| stream.ended >= last.sent && stream.sent <= last.admitted);
+            let used: u64 = within.map(|stream| units(stream)).sum();
+            let error: u64 = in_progress.map(|stream| units(stream).saturating_sub(stream.estimate)).sum();
+            let span = last.admitted - first.sent;
+            let refilled = span.as_nanos() * u128::from(QUOTA.limit()) / 60_000_000_000;
+            let bound = BURST + u64::try_from(refilled).unwrap() + 1 + error;
+            assert!(used <= bound, "user {user} has used {used} tokens within {span:?}, and not {bound}");
+            let share = used as f64 / bound as f64;
+            if share > worst.0 {
+                let text = format!(
+                    "user {user}: {used} of {bound} tokens within {span:.1?}, {error} of them in progress"
+                );
+                worst = (share, text);
+            }
         }
     }
     let hung_up = streams.iter().filter(|stream| stream.hung_up).count();
     println!(
         "{clients} clients, {took:.1?}: {} streams ({hung_up} hung up), {metered} tokens; \
          estimates {estimated}, charged later {}, refunded {}; denied {denied_tokens} for tokens, \
-         {denied_streams} for streams; highest share {:.3}, of {}",
+         {denied_streams} for streams; the highest share of the bound is {:.3}, by {}",
         streams.len(),
         stats.charged,
         stats.refunded,
