@@ -65,6 +65,8 @@
 //! - **How much?** [Limits](guide::limits) has a table of the algorithms. Several limits on one key are a tuple of
 //!   algorithms, and limits on different keys are layers that are joined with [`and`](RateLimitLayer::and). If one
 //!   layer wraps another instead, the outer layer charges calls that the inner layer denies.
+//! - **What does a call cost?** One unit, or what [`cost`](RateLimitLayer::cost) says. If the cost is known only when the
+//!   response has ended, as for tokens and rows, the limit is [metered](guide::costs).
 //! - **Where?** [Ordering](guide::ordering) says which layers belong outside of the limit, such as CORS, and which
 //!   inside.
 //! - **Is the limit right?** Try it in [shadow mode](guide::rollout), and watch its [counts](guide::production).

@@ -5,6 +5,10 @@
 #[doc = include_str!("../src/guide/concurrency.md")]
 pub struct Concurrency;
 
+#[cfg(all(doctest, feature = "axum", feature = "tonic"))]
+#[doc = include_str!("../src/guide/costs.md")]
+pub struct Costs;
+
 #[cfg(doctest)]
 #[doc = include_str!("../src/guide/engine.md")]
 pub struct Engine;

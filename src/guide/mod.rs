@@ -7,14 +7,15 @@
 //! - [Responses](responses): what a rejected caller gets, and how to change it.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
+//! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, web sockets.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing; what is
 //!   exact, and what is not.
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
-//! - [Recipes](recipes): a key from a body or from a database, blocked addresses, tests through the router, layers in
-//!   your own types, and more.
+//! - [Recipes](recipes): a key from a body or from a database, blocked addresses, tests through the router, costs of
+//!   GraphQL and of SQL, layers in your own types, and more.
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
@@ -27,6 +28,9 @@ pub mod compile_errors {}
 
 #[cfg_attr(not(doctest), doc = include_str!("concurrency.md"))]
 pub mod concurrency {}
+
+#[cfg_attr(not(doctest), doc = include_str!("costs.md"))]
+pub mod costs {}
 
 #[cfg_attr(not(doctest), doc = include_str!("engine.md"))]
 pub mod engine {}

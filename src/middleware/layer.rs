@@ -562,10 +562,12 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// describe the state at the decision, because they are sent before the end.
     ///
     /// With a [`Responder`](crate::middleware::Responder) of your own, the permit given to
-    /// [`hold_permit`](crate::middleware::Responder::hold_permit) settles the call when it is dropped. Only HTTP and
-    /// gRPC requests have extensions. For other services, call
-    /// [`reserve`](crate::limiter::Call::reserve). A limit of calls in progress has no costs to settle, so it does not
-    /// compile with this method. [Join](RateLimitLayer::and) it with a metered limit.
+    /// [`hold_permit`](crate::middleware::Responder::hold_permit) settles the call when it is dropped. An
+    /// [`ErrorResponder`](crate::middleware::ErrorResponder) holds no permit, so it settles a call at the head of the
+    /// response, and units that are counted later are charged at once. Refund the estimate of unused meters then. Only
+    /// HTTP and gRPC requests have extensions. For other services, call [`reserve`](crate::limiter::Call::reserve). A
+    /// limit of calls in progress has no costs to settle, so it does not compile with this method.
+    /// [Join](RateLimitLayer::and) it with a metered limit.
     ///
     /// ```
     /// use axum::{Router, body::Body, routing::get};

@@ -41,6 +41,9 @@ use crate::sys::lock::atomic::{AtomicU64, Ordering};
 /// meter that counts for one of them only. A caller of an HTTP client can insert `Meter::new()` into a request, and keep
 /// a clone.
 ///
+/// If a layer between two metered layers calls the inner one again, such as `tower::retry`, the outer layer charges all
+/// attempts together. The inner one charges each attempt what was counted since the attempt before.
+///
 /// # What is not promised
 ///
 /// A meter of a process that dies charges nothing more: the estimate stays charged. A meter says nothing of the units
@@ -81,6 +84,8 @@ struct PolicyCharge {
     policy: Box<str>,
     /// The units that count for this policy only. Policies of one name have one counter.
     own: Arc<Counter>,
+    /// The number of counted units that earlier attempts of the call were charged.
+    base: u64,
     /// The number of counted units that were charged, or `OPEN` before the call is settled.
     charged: AtomicU64,
     /// The function that charges units after the settlement. It is set before `charged`.
@@ -184,8 +189,9 @@ impl Meter {
     ) -> Reservation {
         let call = Arc::clone(&self.call);
         let own = call.counter_of(name).unwrap_or_default();
+        let base = call.end_attempts_of(name);
         let (charged, charger) = (AtomicU64::new(OPEN), OnceLock::new());
-        let charge = Arc::new(PolicyCharge { policy: name.into(), own, charged, charger });
+        let charge = Arc::new(PolicyCharge { policy: name.into(), own, base, charged, charger });
         call.charges.push(Arc::clone(&charge));
         Reservation::of(MeteredCharge { reservation, unmetered, call, charge })
     }
@@ -201,6 +207,13 @@ impl MeteredCall {
     /// Returns the counter of the policies of this name.
     fn counter_of(&self, name: &str) -> Option<Arc<Counter>> {
         self.charges.iter().find(|charge| &*charge.policy == name).map(|charge| Arc::clone(&charge.own))
+    }
+
+    /// Ends the charges of the policies of this name that have settled the call, because the call is made again. Returns
+    /// the largest number of units that they have charged.
+    fn end_attempts_of(&self, name: &str) -> u64 {
+        let same_name = self.charges.iter().filter(|charge| &*charge.policy == name);
+        same_name.filter_map(|charge| charge.end()).max().unwrap_or(0)
     }
 
     /// Charges the units that were counted after a policy has settled the call.
@@ -227,7 +240,16 @@ impl PolicyCharge {
         }
         let units = self.units(all);
         self.charged.store(units.unwrap_or(0), Ordering::SeqCst);
-        units
+        match self.base {
+            0 => units,
+            base => units?.checked_sub(base).filter(|units| *units > 0),
+        }
+    }
+
+    /// If the call was settled, lets no later units be charged. Returns the number of units that were charged.
+    fn end(&self) -> Option<u64> {
+        let settled = |charged| (charged < Counter::MAX).then_some(Counter::MAX);
+        self.charged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, settled).ok()
     }
 
     /// If the call was settled, charges the units that were counted since.

@@ -422,3 +422,72 @@ fn units_that_are_counted_during_the_end_are_charged_once() {
         assert_eq!((used(&limiter), meter.units()), (81, 81), "round {round}");
     }
 }
+
+/// A layer between two metered layers may call the inner one more than once. Each of them charges each unit once.
+#[tokio::test]
+async fn a_call_that_is_retried_below_an_outer_layer_charges_each_unit_once() {
+    use std::future::{Ready, ready};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[derive(Clone)]
+    struct Once(bool);
+
+    impl<B, E> tower::retry::Policy<Request<()>, Response<B>, E> for Once {
+        type Future = Ready<()>;
+
+        fn retry(&mut self, _: &mut Request<()>, result: &mut Result<Response<B>, E>) -> Option<Ready<()>> {
+            let is_failure = result.as_ref().is_ok_and(|response| response.status() == 503);
+            (is_failure && !std::mem::replace(&mut self.0, true)).then(|| ready(()))
+        }
+
+        fn clone_request(&mut self, request: &Request<()>) -> Option<Request<()>> {
+            Some(request.clone())
+        }
+    }
+
+    let ([outer, inner], attempts) = ([(); 2].map(|()| limiter()), Arc::new(AtomicU32::new(0)));
+    let counted = attempts.clone();
+    let service = tower::ServiceBuilder::new()
+        .layer(metered!(outer, 1).name("outer"))
+        .layer(tower::retry::RetryLayer::new(Once(false)))
+        .layer(metered!(inner, 1).name("inner"))
+        .service(service_fn(move |request: Request<()>| {
+            let is_first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+            let mut answer = streams(&Meter::of(request.extensions()), 10).unwrap();
+            if is_first {
+                *answer.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+            }
+            async move { Ok::<_, io::Error>(answer) }
+        }));
+    drop(service.oneshot(Request::new(())).await.unwrap());
+    assert_eq!(attempts.load(Ordering::SeqCst), 2);
+    assert_eq!([&outer, &inner].map(used), [20, 20]);
+}
+
+/// A client whose calls are limited reads the response after the layer has returned it.
+/// The permit ends with the head of the response, because the responder does not hold it. So the estimate is kept or
+/// refunded, and each unit is charged when it is counted.
+#[tokio::test]
+async fn with_a_responder_that_holds_no_permit_units_are_charged_when_the_client_reads() {
+    for (unmetered, kept) in [(Unmetered::Keep, 100), (Unmetered::Refund, 0)] {
+        let limiter = limiter();
+        let layer = metered!(limiter, 100).unmetered(unmetered).responder(tower_throttle::ErrorResponder);
+        let service =
+            layer.layer(service_fn(async |_: Request<()>| Ok::<_, io::Error>(Response::new(pieces(3)))));
+        let (meter, mut request) = (Meter::new(), Request::new(()));
+        request.extensions_mut().insert(meter.clone());
+        let mut body = service.clone().oneshot(request).await.unwrap().into_body();
+        assert_eq!(used(&limiter), kept);
+        for read in 1..=3 {
+            body.frame().await.unwrap().unwrap();
+            meter.add(10);
+            assert_eq!(used(&limiter), kept + 10 * read);
+        }
+        // The same meter is used for another call.
+        let mut request = Request::new(());
+        request.extensions_mut().insert(meter.clone());
+        drop(service.oneshot(request).await.unwrap());
+        meter.add(10);
+        assert_eq!(used(&limiter), 2 * kept + 40);
+    }
+}
