@@ -118,6 +118,7 @@ mod names;
 mod permits;
 mod script;
 mod sentinel;
+mod settlements;
 mod states;
 mod store;
 #[cfg(test)]

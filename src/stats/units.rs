@@ -13,7 +13,8 @@ pub struct UnitStats {
     /// include units that did not count any more.
     pub refunded: u64,
     /// Units that were used, but not charged: because of the [`max_debt`](crate::limiter::Builder::max_debt), because
-    /// the key table had no room for the key, or because the limiter was closed.
+    /// the key table had no room for the key, or because the limiter was closed. With Redis, a limiter that was closed
+    /// charges as well, and these are the units of the `max_debt` and of settlements and charges that failed.
     pub uncharged: u64,
 }
 
