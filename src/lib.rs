@@ -152,5 +152,5 @@ pub use self::axum::MissingDecision;
 pub use decision::Decision;
 pub use limiter::rate_limiter::RateLimiter;
 #[doc(inline)]
-pub use middleware::{Error, ErrorResponder, HttpResponder, RateLimitLayer};
+pub use middleware::{Error, ErrorResponder, HttpResponder, Meter, RateLimitLayer};
 pub use quota::Quota;

@@ -71,6 +71,11 @@ pub trait Charge: Send + Sync {
     /// Returns whether the call is in progress, so that its units must be released.
     fn is_permit(&self) -> bool;
 
+    /// Returns whether the call was charged, so that [`settle`](Self::settle) changes the charge.
+    fn is_charge(&self) -> bool {
+        !self.is_permit()
+    }
+
     /// Returns the fencing token of the permit. Returns `None` if the permit has no token.
     fn fencing_token(&self) -> Option<u64> {
         None
@@ -181,6 +186,18 @@ impl Reservation {
     #[inline]
     pub(crate) fn is_permit(&self) -> bool {
         self.0.as_ref().is_some_and(|charge| charge.is_permit())
+    }
+
+    /// Returns whether the call was charged, so that a settlement changes the charge.
+    #[inline]
+    pub(crate) fn is_charge(&self) -> bool {
+        self.0.as_ref().is_some_and(|charge| charge.is_charge())
+    }
+
+    /// Returns the function that charges units to the key of the call after its settlement. Returns `None` if there is
+    /// no such function.
+    pub(crate) fn charger(&self) -> Option<Charger> {
+        self.0.as_ref()?.charger()
     }
 
     /// Merges several reservations into one.

@@ -68,6 +68,9 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
     fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
 
+    /// Lets the meter of the request settle the call of each outcome whose policy is metered.
+    fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
+
     /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
@@ -143,6 +146,14 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
         self.0.decide_shadows(first, request, outcomes);
         self.1.decide_shadows(second, request, others);
+    }
+
+    #[inline(always)]
+    fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
+        let (first, second) = infos.split_at(P::COUNT);
+        let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
+        self.0.meter_each(first, request, outcomes);
+        self.1.meter_each(second, request, others);
     }
 
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
@@ -250,6 +261,11 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             }
         }
         self.verdict(infos, request, decided, &asked, outcomes)
+    }
+
+    #[inline(always)]
+    fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
+        self.meter_each(infos, request, outcomes);
     }
 
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {

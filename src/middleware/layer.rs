@@ -7,7 +7,8 @@ use tower_layer::Layer;
 
 use super::info::{OnStoreError, PolicyInfo};
 use super::joint::And;
-use super::options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost};
+use super::meter::Unmetered;
+use super::options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost};
 use super::policies::{Policies, PolicyCount};
 use super::policy::Policy;
 #[cfg(feature = "axum")]
@@ -48,6 +49,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | some requests to cost more than others | [`cost`](RateLimitLayer::cost) |
 /// | different limits for different callers or requests | [`tier`](RateLimitLayer::tier) |
 /// | a cost that is known only with the response | [`settle`](RateLimitLayer::settle) |
+/// | a cost that is known only when the response has ended | [`metered`](RateLimitLayer::metered) |
 /// | some requests to wait for the next window | [`priority`](RateLimitLayer::priority) |
 /// | some requests not to be limited | [`unless`](RateLimitLayer::unless) |
 /// | to switch a limit off by a flag | [`enabled`](RateLimitLayer::enabled) |
@@ -66,7 +68,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 ///
 /// # Order of the methods
 ///
-/// Call `cost` before `tier`, `settle` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
+/// Call `cost` before `tier`, `settle`, `metered` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
 /// `responder` before `on_reject` and `axum_body`. Configure each layer before you join it by `and`, but set the
 /// responder, `on_reject` and `axum_body` on the first layer or on the result. After `and`, only these methods can be
 /// called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods not
@@ -541,6 +543,66 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
         Actual: Into<Option<u64>>,
     {
         self.map_options(|options| SettleFn::new(options, actual))
+    }
+
+    /// Charges each call what a [`Meter`](crate::Meter) says when the call has ended, for costs that are known only
+    /// then: tokens of a language model's answer, rows of a query, bytes, seconds of a worker.
+    ///
+    /// The layer puts the meter into the extensions of the request, or uses the meter that is there already. A call is
+    /// charged its [`cost`](RateLimitLayer::cost) when it is admitted. This estimate should be at least 1, because a
+    /// call that costs nothing is always admitted. The call is settled once: when the body of the response has ended,
+    /// has failed or was dropped, when the inner service has returned an error, or when the response future is dropped.
+    /// So a client that disconnects pays what the meter says at that moment. The settlement refunds or charges the
+    /// difference as [`settle`](RateLimitLayer::settle) does, and can bring a key into debt. Units that are counted
+    /// later are charged at once.
+    ///
+    /// A call whose meter was not used keeps its estimate. [`unmetered`](RateLimitLayer::unmetered) can change this. If
+    /// the layer has a function to [`settle`](RateLimitLayer::settle), and the function returns a cost for the head of a
+    /// response, this cost is charged instead of what the meter says until then. The header fields of the response
+    /// describe the state at the decision, because they are sent before the end.
+    ///
+    /// With a [`Responder`](crate::middleware::Responder) of your own, the permit given to
+    /// [`hold_permit`](crate::middleware::Responder::hold_permit) settles the call when it is dropped. Only HTTP and
+    /// gRPC requests have extensions. For other services, call
+    /// [`reserve`](crate::limiter::Call::reserve). A limit of calls in progress has no costs to settle, so it does not
+    /// compile with this method. [Join](RateLimitLayer::and) it with a metered limit.
+    ///
+    /// ```
+    /// use axum::{Router, body::Body, routing::get};
+    /// use http::Request;
+    /// use tower_throttle::{Meter, Quota, RateLimitLayer};
+    ///
+    /// async fn report(meter: Meter) -> String {
+    ///     let rows = vec!["a row"; 250];
+    ///     meter.set(rows.len() as u64);
+    ///     rows.join("\n")
+    /// }
+    ///
+    /// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000)).cost(|_: &Request<Body>| 100).metered();
+    /// let app: Router = Router::new().route("/", get(report)).layer(rows);
+    /// ```
+    #[must_use]
+    pub fn metered(self) -> RateLimitLayer<K, A, Metered<C>, R, L> {
+        const { assert!(!A::NEEDS_RELEASE, "a limit of calls in progress cannot be metered") };
+        self.map_options(Metered::new)
+    }
+}
+
+impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, Metered<C>, R, L> {
+    /// Sets what happens to the estimate of a call whose meter was not used. The default is to
+    /// [keep](Unmetered::Keep) it. Call this method right after [`metered`](RateLimitLayer::metered).
+    ///
+    /// ```
+    /// use tower_throttle::middleware::Unmetered;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// // Responses of a cache, for which no worker counts seconds, are free.
+    /// let seconds = RateLimitLayer::per_ip(Quota::per_hour(600)).metered().unmetered(Unmetered::Refund);
+    /// # let _: axum::Router = axum::Router::new().layer(seconds);
+    /// ```
+    #[must_use]
+    pub fn unmetered(self, unmetered: Unmetered) -> Self {
+        self.map_options(|options| options.unmetered(unmetered))
     }
 }
 

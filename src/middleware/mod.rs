@@ -37,6 +37,7 @@ mod field_values;
 mod info;
 mod joint;
 mod layer;
+mod meter;
 mod names;
 mod options;
 mod outcome;
@@ -53,6 +54,9 @@ pub use info::OnStoreError;
 pub use layer::Layers;
 #[doc(no_inline)]
 pub use layer::RateLimitLayer;
+#[doc(no_inline)]
+pub use meter::Meter;
+pub use meter::Unmetered;
 #[doc(no_inline)]
 pub use respond::HttpResponder;
 #[doc(no_inline)]
@@ -75,7 +79,7 @@ pub use self::{
     drain::{DrainBody, LeaveUnread, UnreadBody},
     joint::And,
     layer::IntoPolicySet,
-    options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost},
+    options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost},
     policy::Policy,
     respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectionFn, RejectionResponse},
 };

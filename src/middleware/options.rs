@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use http::Request;
+
+use super::meter::{Meter, Unmetered};
 use crate::algorithm::info::knows_priority;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Tiered};
 use crate::limiter::Attempt;
@@ -15,6 +18,13 @@ use crate::limiter::Attempt;
 pub trait RequestOptions<Req, Key, A> {
     /// Returns the options of `request`. `key` is `None` if the request has no key.
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A>;
+
+    /// Returns the meter that settles the call, and what happens if it is not used. The meter is that of an outer layer,
+    /// or else a new one, which is put into the request. Returns `None` if no meter settles the call.
+    #[inline]
+    fn meter(&self, _request: &mut Req) -> Option<(Meter, Unmetered)> {
+        None
+    }
 }
 
 /// The options of one request.
@@ -140,6 +150,10 @@ where
         let algorithm = key.map(|key| Tiered::new((self.function)(request, key)));
         Options { algorithm, ..self.options.options(request, key) }
     }
+
+    fn meter(&self, request: &mut Req) -> Option<(Meter, Unmetered)> {
+        self.options.meter(request)
+    }
 }
 
 impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for TierFn<C, F> {
@@ -162,6 +176,10 @@ where
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A> {
         Options { has_priority: (self.function)(request), ..self.options.options(request, key) }
     }
+
+    fn meter(&self, request: &mut Req) -> Option<(Meter, Unmetered)> {
+        self.options.meter(request)
+    }
 }
 
 impl<Res, C: SettleResponse<Res>, F> SettleResponse<Res> for PriorityFn<C, F> {
@@ -183,6 +201,10 @@ where
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A> {
         Options { is_settled: true, ..self.options.options(request, key) }
     }
+
+    fn meter(&self, request: &mut Req) -> Option<(Meter, Unmetered)> {
+        self.options.meter(request)
+    }
 }
 
 impl<Res, C, F, Actual> SettleResponse<Res> for SettleFn<C, F>
@@ -192,5 +214,43 @@ where
 {
     fn actual(&self, response: &Res) -> Option<u64> {
         (self.function)(response).into()
+    }
+}
+
+/// Options of calls that a [meter](crate::Meter) settles when they have ended. Created by
+/// [`metered`](crate::middleware::RateLimitLayer::metered).
+#[derive(Clone, Copy, Debug)]
+pub struct Metered<C> {
+    options: C,
+    unmetered: Unmetered,
+}
+
+impl<C> Metered<C> {
+    pub(super) fn new(options: C) -> Self {
+        Self { options, unmetered: Unmetered::default() }
+    }
+
+    pub(super) fn unmetered(self, unmetered: Unmetered) -> Self {
+        Self { unmetered, ..self }
+    }
+}
+
+impl<B, Key, A, C> RequestOptions<Request<B>, Key, A> for Metered<C>
+where
+    C: RequestOptions<Request<B>, Key, A>,
+{
+    fn options(&self, request: &Request<B>, key: Option<&Key>) -> Options<A> {
+        Options { is_settled: true, ..self.options.options(request, key) }
+    }
+
+    fn meter(&self, request: &mut Request<B>) -> Option<(Meter, Unmetered)> {
+        let meter = request.extensions_mut().get_or_insert_default::<Meter>();
+        Some((meter.clone(), self.unmetered))
+    }
+}
+
+impl<Res, C: SettleResponse<Res>> SettleResponse<Res> for Metered<C> {
+    fn actual(&self, response: &Res) -> Option<u64> {
+        self.options.actual(response)
     }
 }

@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::Arc;
 
 use super::info::PolicyInfo;
+use super::meter::{Meter, Unmetered};
 use super::names::PolicyNames;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
@@ -100,10 +101,18 @@ impl Outcome {
         }
     }
 
-    /// Settles the call, if it has a reservation and `actual` returns its cost. `info` is that of the policy.
+    /// Lets `meter` settle the call when its response has ended, if the call was charged. `info` is that of the policy.
+    pub(super) fn settle_at_end(&mut self, info: &PolicyInfo, meter: &Meter, unmetered: Unmetered) {
+        if self.reservation.is_charge() {
+            let charge = mem::take(&mut self.reservation);
+            self.reservation = meter.settle_at_end(charge, info.name(), unmetered);
+        }
+    }
+
+    /// Settles the call, if it was charged and `actual` returns its cost. `info` is that of the policy.
     #[inline]
     pub(super) fn settle(&mut self, info: &PolicyInfo, actual: impl FnOnce() -> Option<u64>) {
-        if !self.reservation.is_empty()
+        if self.reservation.is_charge()
             && let Some(actual) = actual()
             && let Some((decision, algorithm)) = mem::take(&mut self.reservation).settle_with_info(actual)
         {

@@ -103,6 +103,9 @@ pub trait PolicySet<Req>: PolicyCount {
         outcomes: &mut Self::Outcomes,
     ) -> Verdict;
 
+    /// Lets the meter of the request settle the call of each outcome whose policy is metered. The request is admitted.
+    fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
+
     /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }

@@ -251,6 +251,15 @@ where
         }
     }
 
+    #[inline(always)]
+    fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
+        if let [Some(outcome)] = outcomes
+            && let Some((meter, unmetered)) = self.options.meter(request)
+        {
+            outcome.settle_at_end(&infos[0], &meter, unmetered);
+        }
+    }
+
     fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
         self.watch_key(&infos[0], request, outcomes[0].as_ref());
     }
@@ -330,6 +339,11 @@ where
             // A policy in shadow mode neither rejects nor queues the request.
             let _ = self.decide_alone(info, request, &key, None, outcome);
         }
+    }
+
+    #[inline(always)]
+    fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
+        self.meter(infos, request, outcomes);
     }
 
     fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {

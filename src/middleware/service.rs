@@ -73,7 +73,7 @@ where
         let mut outcomes = P::Outcomes::default();
         match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
-                let started = shared.admit(&mut request, &outcomes);
+                let started = shared.admit(&mut request, &mut outcomes);
                 let shared = Arc::clone(shared);
                 let response = self.inner.call(request);
                 let admitted = Admitted { outcomes, started };
@@ -249,7 +249,7 @@ where
             Ok(()) => {
                 limited(infos, outcomes.as_ref())
                     .for_each(|(info, outcome)| info.log_wait(outcome.decision()));
-                let started = shared.admit(&mut request, &outcomes);
+                let started = shared.admit(&mut request, &mut outcomes);
                 let response = ready.call(request);
                 Stage::Calling { response, admitted: Admitted { outcomes, started } }
             }
@@ -299,12 +299,14 @@ impl<P, R> SharedPart<P, R> {
     /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
     /// measured, or zero if none of the policies that decided the request has a timeline.
     #[inline(always)]
-    fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &P::Outcomes) -> Nanos
+    fn admit<Req, Res, Err>(&self, request: &mut Req, outcomes: &mut P::Outcomes) -> Nanos
     where
         P: PolicySet<Req>,
         R: Responder<Req, Res, Err>,
     {
-        let ((_, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
+        let (policies, infos) = self.policies.parts();
+        policies.meter(infos, request, outcomes.as_mut());
+        let outcomes = outcomes.as_ref();
         observe::record_decision(|| word(outcomes));
         let started = match self.has_timeline {
             true => record_decisions(infos, outcomes, true),
@@ -315,7 +317,7 @@ impl<P, R> SharedPart<P, R> {
         }
         if let Some(denial) = shadow_denial(outcomes) {
             if self.watches_keys {
-                self.policies.parts().0.watch(infos, request, outcomes);
+                policies.watch(infos, request, outcomes);
             }
             self.responder.on_shadow_deny(request, denial);
         }
@@ -382,14 +384,14 @@ impl<P, R> SharedPart<P, R> {
     {
         let Poll::Ready(result) = &answered else { return Poll::Pending };
         let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
-        // If the inner service returned an error, the permit is released when this function returns.
-        let permit = take_permit(outcomes);
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, result.is_ok());
         }
         if let Ok(response) = result {
             policies.settle(infos, outcomes, response);
         }
+        // If the inner service returned an error, the permit is released when this function returns.
+        let permit = take_permit(outcomes);
         match answered {
             Poll::Ready(Ok(response)) => {
                 Poll::Ready(Ok(self.responder.convert(&reports(infos, outcomes), response, permit)))

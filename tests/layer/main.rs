@@ -10,6 +10,7 @@ mod joint_edge_cases;
 mod key_texts;
 mod keys;
 mod lockout;
+mod metered;
 mod mistakes;
 mod observed;
 mod own_limiter;

@@ -1,0 +1,335 @@
+//! Meters, which count what calls use, and settle the calls when they have ended.
+
+use std::fmt;
+use std::iter;
+use std::sync::{Arc, OnceLock};
+
+use crate::limiter::Reservation;
+use crate::limiter::reservation::{Charge, Charger, Settlement};
+use crate::sys::lock::atomic::{AtomicU64, Ordering};
+
+/// Counts the units that a call uses, for the limits of [metered](crate::RateLimitLayer::metered) layers.
+///
+/// A metered layer puts a meter into the extensions of each request. Any task may count on a clone of the meter, without
+/// a lock. When the response has ended, the layer charges what the meter says, instead of the estimate that the call was
+/// charged when it was admitted. Units that are counted later are charged at once. So a handler of web sockets, whose
+/// response ends when the connection is upgraded, counts messages with the same meter.
+///
+/// An axum handler takes the meter as an argument (feature `axum`). All other code finds it by [`Meter::of`], such as a
+/// gRPC handler. Without a metered layer, both give a meter by which nothing is charged, so the same handler works with
+/// and without a limit.
+///
+/// ```
+/// use axum::{Router, body::Body, routing::post};
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::key::PeerIp;
+/// use tower_throttle::{Meter, Quota, RateLimitLayer};
+///
+/// async fn complete(meter: Meter, prompt: String) -> Body {
+///     let words = prompt.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter();
+///     Body::from_stream(futures_util::stream::iter(words.map(move |word| {
+///         meter.add(1);
+///         Ok::<_, std::io::Error>(word)
+///     })))
+/// }
+///
+/// // Each call is charged 100 words when it begins, and its own number of words when it has ended.
+/// let words = RateLimitLayer::new(PeerIp::new(), TokenBucket::new(Quota::per_minute(10_000)))
+///     .cost(|_: &http::Request<Body>| 100)
+///     .metered();
+/// let app: Router = Router::new().route("/", post(complete)).layer(words);
+/// ```
+///
+/// # Several limits
+///
+/// A layer that finds a meter in a request uses it. So nested layers and [joined](crate::RateLimitLayer::and) policies
+/// have one meter for each request, and each of them charges what it says. [`for_policy`](Self::for_policy) returns a
+/// meter that counts for one of them only. A caller of an HTTP client can insert `Meter::new()` into a request, and keep
+/// a clone.
+///
+/// # What is not promised
+///
+/// A meter of a process that dies charges nothing more: the estimate stays charged. A meter says nothing of the units
+/// that are available, and never stops a call.
+#[derive(Clone, Default)]
+pub struct Meter {
+    call: Arc<MeteredCall>,
+    /// The counter of one policy. `None` for the counter of all policies.
+    policy: Option<Arc<Counter>>,
+}
+
+/// What happens to the estimate of a call whose meter was not used. The default is to keep it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unmetered {
+    /// The call has cost its estimate.
+    #[default]
+    Keep,
+    /// The call has cost nothing.
+    Refund,
+}
+
+/// What the clones of a meter share.
+#[derive(Default)]
+struct MeteredCall {
+    /// The units that count for all policies.
+    all: Counter,
+    charges: List<Arc<PolicyCharge>>,
+}
+
+/// The number of units that were counted: zero if no units were counted, and otherwise the number plus one. A count of
+/// zero units is different from no count.
+#[derive(Default)]
+struct Counter(AtomicU64);
+
+/// What one policy charges for the call.
+struct PolicyCharge {
+    policy: Box<str>,
+    /// The units that count for this policy only. Policies of one name have one counter.
+    own: Arc<Counter>,
+    /// The number of counted units that were charged, or `OPEN` before the call is settled.
+    charged: AtomicU64,
+    /// The function that charges units after the settlement. It is set before `charged`.
+    charger: OnceLock<Charger>,
+}
+
+/// The value of [`PolicyCharge::charged`] before the settlement. No counter has this value.
+const OPEN: u64 = u64::MAX;
+
+/// A charge that is settled by a meter when it is dropped.
+struct MeteredCharge {
+    reservation: Reservation,
+    unmetered: Unmetered,
+    call: Arc<MeteredCall>,
+    charge: Arc<PolicyCharge>,
+}
+
+impl Meter {
+    /// Creates a meter. Nothing is charged by it until a metered layer finds it in the extensions of a request.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the meter in the extensions of a request. If there is none, returns a new one, by which nothing is
+    /// charged.
+    ///
+    /// ```
+    /// use tower_throttle::Meter;
+    ///
+    /// async fn count_rows(request: http::Request<String>) {
+    ///     let meter = Meter::of(request.extensions());
+    ///     meter.add(250);
+    /// }
+    /// ```
+    #[must_use]
+    pub fn of(extensions: &http::Extensions) -> Self {
+        extensions.get().cloned().unwrap_or_default()
+    }
+
+    /// Counts `units` more. The units are those of the quota. The count ends at 2^64 - 2.
+    ///
+    /// If the call was already settled, the units are charged at once, unless a limiter of your own made the
+    /// [reservation](Reservation::on_settle).
+    pub fn add(&self, units: u64) {
+        self.counter().add(units);
+        self.call.charge_late();
+    }
+
+    /// Sets the count to `units`, for a total that is known, such as the one that another server reports.
+    ///
+    /// If the call was already settled, units above the largest count until now are charged at once. A lower count
+    /// then refunds nothing.
+    pub fn set(&self, units: u64) {
+        self.counter().set(units);
+        self.call.charge_late();
+    }
+
+    /// Returns the number of units that this meter has counted. For a meter [of one policy](Self::for_policy), these are
+    /// not the units that were counted for all policies.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.counter().units().unwrap_or(0)
+    }
+
+    /// Returns a meter that counts only for the policies of this [name](crate::RateLimitLayer::name), for limits that
+    /// count different things, such as tokens and seconds.
+    ///
+    /// Such a policy charges the units that were counted for it and those that were counted for all policies. If the
+    /// call has no metered policy of this name until now, nothing is charged by the meter that is returned.
+    ///
+    /// ```
+    /// use axum::{Router, body::Body, routing::get};
+    /// use tower_throttle::{Meter, Quota, RateLimitLayer};
+    ///
+    /// async fn work(meter: Meter) {
+    ///     meter.for_policy("tokens").add(1_200);
+    ///     meter.for_policy("seconds").add(3);
+    /// }
+    ///
+    /// let tokens = RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).name("tokens").metered();
+    /// let seconds = RateLimitLayer::per_ip(Quota::per_hour(600)).name("seconds").metered();
+    /// let app: Router = Router::new().route("/", get(work)).layer(tokens.and(seconds));
+    /// ```
+    #[must_use]
+    pub fn for_policy(&self, name: &str) -> Self {
+        let counter = self.call.counter_of(name).unwrap_or_default();
+        Self { call: Arc::clone(&self.call), policy: Some(counter) }
+    }
+
+    fn counter(&self) -> &Counter {
+        self.policy.as_deref().unwrap_or(&self.call.all)
+    }
+
+    /// Returns a reservation that settles the charge of the policy `name` by this meter, when it is dropped.
+    pub(super) fn settle_at_end(
+        &self,
+        reservation: Reservation,
+        name: &str,
+        unmetered: Unmetered,
+    ) -> Reservation {
+        let call = Arc::clone(&self.call);
+        let own = call.counter_of(name).unwrap_or_default();
+        let (charged, charger) = (AtomicU64::new(OPEN), OnceLock::new());
+        let charge = Arc::new(PolicyCharge { policy: name.into(), own, charged, charger });
+        call.charges.push(Arc::clone(&charge));
+        Reservation::of(MeteredCharge { reservation, unmetered, call, charge })
+    }
+}
+
+impl fmt::Debug for Meter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meter").field("units", &self.units()).finish_non_exhaustive()
+    }
+}
+
+impl MeteredCall {
+    /// Returns the counter of the policies of this name.
+    fn counter_of(&self, name: &str) -> Option<Arc<Counter>> {
+        self.charges.iter().find(|charge| &*charge.policy == name).map(|charge| Arc::clone(&charge.own))
+    }
+
+    /// Charges the units that were counted after a policy has settled the call.
+    fn charge_late(&self) {
+        for charge in self.charges.iter() {
+            charge.charge_late(&self.all);
+        }
+    }
+}
+
+impl PolicyCharge {
+    /// Returns the number of units that were counted for this policy. `all` are the units that count for all policies.
+    fn units(&self, all: &Counter) -> Option<u64> {
+        match (all.units(), self.own.units()) {
+            (None, None) => None,
+            (all, own) => Some(all.unwrap_or(0).saturating_add(own.unwrap_or(0)).min(Counter::MAX)),
+        }
+    }
+
+    /// Takes the units to charge at the settlement. Units that are counted later are charged by `charger`.
+    fn take_units(&self, all: &Counter, charger: Option<Charger>) -> Option<u64> {
+        if let Some(charger) = charger {
+            let _ = self.charger.set(charger);
+        }
+        let units = self.units(all);
+        self.charged.store(units.unwrap_or(0), Ordering::SeqCst);
+        units
+    }
+
+    /// If the call was settled, charges the units that were counted since.
+    // A count changes a counter first, and then reads `charged`. A settlement sets `charged` first, and then calls this
+    // method, which reads the counters. So at least one of the two sees both, and `fetch_max` lets only one of them
+    // charge.
+    fn charge_late(&self, all: &Counter) {
+        if self.charged.load(Ordering::SeqCst) == OPEN {
+            return;
+        }
+        let units = self.units(all).unwrap_or(0);
+        let charged = self.charged.fetch_max(units, Ordering::SeqCst);
+        if let (Some(more @ 1..), Some(charger)) = (units.checked_sub(charged), self.charger.get()) {
+            charger(more);
+        }
+    }
+}
+
+impl Counter {
+    /// The largest number of units.
+    const MAX: u64 = u64::MAX - 1;
+
+    fn units(&self) -> Option<u64> {
+        self.0.load(Ordering::SeqCst).checked_sub(1)
+    }
+
+    fn set(&self, units: u64) {
+        self.0.store(units.min(Self::MAX) + 1, Ordering::SeqCst);
+    }
+
+    fn add(&self, units: u64) {
+        let more = |count: u64| Some(count.max(1).saturating_add(units));
+        let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+    }
+}
+
+impl MeteredCharge {
+    /// Settles the call: by `actual`, if it is given, and otherwise by the meter.
+    fn end(mut self, actual: Option<u64>) -> Option<Settlement> {
+        let reservation = std::mem::take(&mut self.reservation);
+        let metered = self.charge.take_units(&self.call.all, reservation.charger());
+        let settlement = match (actual.or(metered), self.unmetered) {
+            (Some(units), _) => reservation.settle_with_info(units),
+            (None, Unmetered::Refund) => reservation.settle_with_info(0),
+            (None, Unmetered::Keep) => None,
+        };
+        self.charge.charge_late(&self.call.all);
+        settlement
+    }
+}
+
+impl Charge for MeteredCharge {
+    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+        self.end(Some(actual))
+    }
+
+    fn release(self: Box<Self>) {
+        self.end(None);
+    }
+
+    // The end of the response settles the call, as it releases a permit.
+    fn is_permit(&self) -> bool {
+        true
+    }
+
+    fn is_charge(&self) -> bool {
+        true
+    }
+}
+
+/// A list that only grows. It has no locks.
+struct List<T>(OnceLock<Box<Node<T>>>);
+
+struct Node<T> {
+    value: T,
+    next: List<T>,
+}
+
+impl<T> List<T> {
+    /// Appends the value.
+    fn push(&self, value: T) {
+        let mut node = Box::new(Node { value, next: List::default() });
+        let mut place = &self.0;
+        while let Err(back) = place.set(node) {
+            node = back;
+            place = &place.get().expect("it is set").next.0;
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &T> {
+        iter::successors(self.0.get(), |node| node.next.0.get()).map(|node| &node.value)
+    }
+}
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
