@@ -394,7 +394,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                 return Vec::new();
             }
         };
-        if batch.iter().any(|call| call.operation.gives_units()) {
+        // Neither units that are given back nor debt are in a state that was remembered before.
+        if batch.iter().any(|call| call.operation.gives_units() || call.unsettled.is_some()) {
             self.trips.denials.forget(&self.key);
         }
         debug_assert_eq!(batch.len(), outcomes.len(), "{plan:?}");
