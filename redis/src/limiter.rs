@@ -250,6 +250,9 @@ call_methods!([A: StoredAlgorithm] RedisLimiter<A>);
 
 impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Refunds up to `cost` units that were charged to the key and still count. See [`RateLimiter::refund`].
+    ///
+    /// A `TokenBucket` or a `LeakyBucket` has charged the calls that wait, and its state does not show which units are
+    /// theirs. If `cost` is above what other calls were charged and still counts, their units are given back as well.
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
         self.change(key, Action::Refund, cost)
     }
@@ -282,6 +285,9 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Calls whose trips are under way are decided by these trips. The units of calls that were to be admitted after a
     /// wait are given back. Other processes and other limiters of this process are not affected, even if they have the
     /// same name, and neither is the fallback.
+    ///
+    /// Calls in progress are settled, and [`charge`](Self::charge) charges, as before, because other processes share the
+    /// keys. In memory, a closed limiter charges nothing more.
     pub fn close(&self) {
         self.shared.calls.close();
     }
@@ -625,7 +631,8 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A
     }
 }
 
-/// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline.
+/// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline,
+/// and [counted](tower_throttle::stats::StoreStats::settle_errors) as failed.
 impl<A: StoredAlgorithm> Settles for RedisLimiter<A> {}
 
 impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter<A> {

@@ -297,3 +297,28 @@ async fn a_denial_after_a_charge_tells_the_wait_in_debt() {
     server.commands();
     assert_eq!((wait().await, server.commands().len()), (Duration::from_secs(21), 0), "it is remembered");
 }
+
+/// The state of a bucket has the units of calls that wait.
+#[tokio::test(start_paused = true)]
+async fn a_settlement_gives_back_no_units_of_calls_that_wait() {
+    let bucket = || TokenBucket::new(Quota::per_second(1).burst(5));
+    let memory = RateLimiter::new(bucket());
+    let redis = limiter(&swaps(&Staged::new()), bucket());
+    let here = memory.call("a").cost(5).reserve().unwrap();
+    let there = redis.call("a").cost(5).reserve().await.unwrap().unwrap();
+    advance(Duration::from_secs(1)).await;
+    let waiting = [tokio::spawn(memory.acquire_n("a", 5)), tokio::spawn(memory.acquire_n("a", 1))];
+    let queued = [tokio::spawn(redis.acquire_n("a", 5)), tokio::spawn(redis.acquire_n("a", 1))];
+    settle().await;
+    here.settle(0);
+    there.settle(0);
+    settle().await;
+    let peeked = redis.peek("a").await.unwrap();
+    assert_eq!((peeked.remaining(), peeked.retry_after()), (0, memory.peek("a").retry_after()));
+    for call in waiting {
+        assert!(call.await.unwrap().is_allowed());
+    }
+    for call in queued {
+        assert!(call.await.unwrap().unwrap().is_allowed());
+    }
+}
