@@ -92,6 +92,8 @@ use crate::decision::Decision;
 ///
 /// It is unknown when a call will end. So a denial has no `retry_after`, responses report no window, and the
 /// `Retry-After` of a rejection is only a [hint](crate::middleware::HttpResponder::retry_after_unknown).
+///
+/// The type implements [`Algorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     limit: u64,
@@ -203,6 +205,7 @@ impl Concurrency {
 
 queue_methods!(Concurrency, "as many calls as the limit");
 
+#[doc(hidden)]
 impl Algorithm for Concurrency {
     type State = ConcurrencyState;
 

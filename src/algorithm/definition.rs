@@ -19,6 +19,9 @@ pub const MAX_DEBT: u64 = 1 << 53;
 /// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
 /// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
+/// The types of the module [`algorithm`](crate::algorithm) implement the trait, and so do tuples of them. Their pages do
+/// not list these methods, because only limiters call them.
+///
 /// What an algorithm implements depends on what it does:
 ///
 /// | an algorithm | implements |

@@ -67,6 +67,8 @@ use crate::quota::Quota;
 /// [debt](crate::limiter::Builder::max_debt), the count is above the limit until the window ends.
 ///
 /// **Cost.** A call takes constant time, and a key takes 24 bytes. There is no division unless windows are aligned.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     quota: Quota,
@@ -169,6 +171,7 @@ impl FixedWindow {
     }
 }
 
+#[doc(hidden)]
 impl Algorithm for FixedWindow {
     type State = FixedWindowState;
 
@@ -266,6 +269,7 @@ impl Algorithm for FixedWindow {
 }
 
 // The state as a string: the key's time, the age of the window, and the units counted in the window.
+#[doc(hidden)]
 impl StoredAlgorithm for FixedWindow {
     fn unit(&self) -> String {
         let tag = if self.aligned { "fa" } else { "f" };

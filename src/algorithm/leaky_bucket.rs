@@ -93,6 +93,8 @@ const MAX_ADDED: u128 = 1 << 52;
 ///
 /// A leaky bucket can also be used as a *meter*, which denies calls instead of making them wait. A meter decides as a
 /// token bucket does: use [`TokenBucket`](crate::algorithm::TokenBucket) for that.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
     quota: Quota,
@@ -242,6 +244,7 @@ impl LeakyBucket {
     }
 }
 
+#[doc(hidden)]
 impl Algorithm for LeakyBucket {
     type State = LeakyBucketState;
 
@@ -397,6 +400,7 @@ impl Algorithm for LeakyBucket {
 
 // The state as a string: the grains until the next slot, which are those of the `MicroRate` unless the string is
 // exact, and the key's time.
+#[doc(hidden)]
 impl StoredAlgorithm for LeakyBucket {
     fn unit(&self) -> String {
         format!("l:{}/{}", self.quota.limit(), self.quota.period_nanos())

@@ -80,6 +80,8 @@ use crate::error::ConfigError;
 /// whether a call passes.
 ///
 /// **Cost.** A key takes 32 bytes more than without a lockout.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lockout<A> {
     algorithm: A,
@@ -250,6 +252,7 @@ impl<A: Algorithm> Lockout<A> {
     }
 }
 
+#[doc(hidden)]
 impl<A: Algorithm> Algorithm for Lockout<A> {
     type State = LockoutState<A::State>;
 
@@ -424,6 +427,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 
 // The state as a string: the latest clock reading of the denial count, the rest of the lockout, the number of denials,
 // the age of the window in which they are counted, and the state of the inner algorithm.
+#[doc(hidden)]
 impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
     fn unit(&self) -> String {
         let Self { duration, window, denials, .. } = self;

@@ -72,6 +72,8 @@ use crate::quota::Quota;
 /// the counts are above the limit.
 ///
 /// **Cost.** A call takes constant time, and a key takes 32 bytes.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingCounter {
     quota: Quota,
@@ -184,6 +186,7 @@ impl SlidingCounter {
     }
 }
 
+#[doc(hidden)]
 impl Algorithm for SlidingCounter {
     type State = SlidingCounterState;
 
@@ -293,6 +296,7 @@ impl Algorithm for SlidingCounter {
 
 // The state as a string: the key's time, its offset in the current window, and the units counted in the previous and
 // in the current window.
+#[doc(hidden)]
 impl StoredAlgorithm for SlidingCounter {
     fn unit(&self) -> String {
         format!("c:{}/{}", self.quota.limit(), self.quota.period_nanos())

@@ -69,6 +69,8 @@ const MAX_HITS: u64 = 100;
 /// **Cost.** An admitted call takes amortised constant time, since each record is written and dropped once. A denial
 /// takes a binary search. A key takes 64 bytes, and 16 bytes for each record that its deque has room for. At the first
 /// record, the deque has room for four. It grows by doubling, and never shrinks.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     quota: Quota,
@@ -223,6 +225,7 @@ impl SlidingLog {
     }
 }
 
+#[doc(hidden)]
 impl Algorithm for SlidingLog {
     type State = SlidingLogState;
 
@@ -330,6 +333,7 @@ impl Algorithm for SlidingLog {
 
 // The state as a string: the key's time, the number of records, then the age and the units of each record, the oldest
 // record first.
+#[doc(hidden)]
 impl StoredAlgorithm for SlidingLog {
     fn unit(&self) -> String {
         format!("g:{}/{}", self.quota.limit(), self.quota.period_nanos())

@@ -86,6 +86,8 @@ const CLOSED: usize = 2;
 /// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 72 bytes. With more than ten
 /// slices, or once a count of the key has needed more than 32 bits, the key takes 88 bytes plus 8 bytes per slice, and
 /// at least 168 bytes.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     quota: Quota,
@@ -381,6 +383,7 @@ impl SlidingWindow {
 
 queue_methods!(SlidingWindow);
 
+#[doc(hidden)]
 impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
@@ -481,6 +484,7 @@ impl Algorithm for SlidingWindow {
 
 // The state as a string: the key's time, its offset in the open slice, the units in the open slice, the number of
 // closed slices that are not empty, and the age and the units of each such slice.
+#[doc(hidden)]
 impl StoredAlgorithm for SlidingWindow {
     fn unit(&self) -> String {
         format!("w:{}/{}/{}", self.quota.limit(), self.quota.period_nanos(), self.slices)

@@ -99,6 +99,8 @@ use crate::error::ConfigError;
 /// [`Smooth`](crate::algorithm::Smooth) or a combined algorithm), and another 24 bytes. A key whose recent calls chose
 /// several tiers has a state and an algorithm for each of them, up to 32. The time that a call takes is then
 /// proportional to the number of these tiers.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tiered<A> {
     algorithm: A,
@@ -245,6 +247,7 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
     }
 }
 
+#[doc(hidden)]
 impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     type State = TieredState<A>;
 
@@ -450,6 +453,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 // The state as a string: the number of tiers other than the current one, then for each tier the unit of its state and
 // the numbers of its state. The current tier is first. The grains of a state are exact, because the state may have been
 // converted. Instants and the ages of windows are rounded as in the state of any other limit.
+#[doc(hidden)]
 impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
     fn unit(&self) -> String {
         format!("d({})", self.algorithm.unit())

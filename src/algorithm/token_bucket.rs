@@ -87,6 +87,8 @@ const MAX_OWED: u64 = 1 << 20;
 /// A leaky bucket that is used as a meter, and the generic cell rate algorithm (GCRA), decide exactly as a token bucket
 /// does, and only keep a different state. So the crate does not provide them separately. See "Leaky bucket" and
 /// "Generic cell rate algorithm" in ITU-T I.371.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucket {
     quota: Quota,
@@ -310,6 +312,7 @@ impl TokenBucket {
 
 queue_methods!(TokenBucket, "as many calls as the burst");
 
+#[doc(hidden)]
 impl Algorithm for TokenBucket {
     type State = TokenBucketState;
 
@@ -473,6 +476,7 @@ impl Algorithm for TokenBucket {
 
 // The state as a string: the missing tokens, in grains, which are those of the `MicroRate` unless the string is exact,
 // and the key's time.
+#[doc(hidden)]
 impl StoredAlgorithm for TokenBucket {
     fn unit(&self) -> String {
         format!("t:{}/{}/{}", self.quota.limit(), self.quota.period_nanos(), self.burst())

@@ -21,23 +21,17 @@ use crate::sys::lock::atomic::{AtomicU64, Ordering};
 ///
 /// ```
 /// use axum::{Router, body::Body, routing::post};
-/// use tower_throttle::algorithm::TokenBucket;
-/// use tower_throttle::key::PeerIp;
+/// use http::Request;
 /// use tower_throttle::{Meter, Quota, RateLimitLayer};
 ///
-/// async fn complete(meter: Meter, prompt: String) -> Body {
-///     let words = prompt.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter();
-///     Body::from_stream(futures_util::stream::iter(words.map(move |word| {
-///         meter.add(1);
-///         Ok::<_, std::io::Error>(word)
-///     })))
+/// async fn search(meter: Meter, pattern: String) -> String {
+///     let rows = ["salt", "sugar"].into_iter().inspect(|_| meter.add(1));
+///     rows.filter(|row| row.contains(&pattern)).collect()
 /// }
 ///
-/// // Each call is charged 100 words when it begins, and its own number of words when it has ended.
-/// let words = RateLimitLayer::new(PeerIp::new(), TokenBucket::new(Quota::per_minute(10_000)))
-///     .cost(|_: &http::Request<Body>| 100)
-///     .metered();
-/// let app: Router = Router::new().route("/", post(complete)).layer(words);
+/// // Each call is charged 100 rows when it begins, and the number of rows that it has read when it has ended.
+/// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000)).cost(|_: &Request<Body>| 100).metered();
+/// let app: Router = Router::new().route("/", post(search)).layer(rows);
 /// ```
 ///
 /// # Several limits

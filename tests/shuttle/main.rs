@@ -26,8 +26,8 @@ use schedules::clock::{Mute, Strict};
 use schedules::denials::{a_unit_comes_back, two_keys_are_denied};
 use schedules::explorer::{explore, in_one_shard, keys};
 use schedules::models::{
-    Act, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay, slots_come_meanwhile,
-    the_table_is_full, two_queues, unused_release,
+    Act, a_metered_call_ends, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay,
+    slots_come_meanwhile, the_table_is_full, two_queues, unused_release,
 };
 use schedules::mutants::{Budgets, CROSSED, FORGETFUL, GREEDY, HALF, LATE, Mutant, SOUND, TORN, UNFAIR};
 use schedules::queue_model::Real;
@@ -113,6 +113,11 @@ fn calls_in_two_queues_leave_both_or_neither() {
 fn new_keys_of_a_full_table_never_deadlock() {
     let keys = keys();
     explore(move || the_table_is_full(keys));
+}
+
+#[test]
+fn the_units_of_a_metered_call_are_charged_once() {
+    explore(a_metered_call_ends);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::key::from_fn;
 use tower_throttle::limiter::OnFull;
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, Meter, Quota, RateLimitLayer, RateLimiter};
 
 use super::clock::{Strict, Time};
 use super::harness::{Progress, Stage, all, judge};
@@ -269,4 +269,33 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
         let _ = limiter.check_n(&key, 0);
     }
     assert_eq!(limiter.len(), 0, "places were lost");
+}
+
+/// Two threads count units of a call while its response ends. Each unit is charged once, before or after the end.
+pub(crate) fn a_metered_call_ends() {
+    let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_hour(100))).clock(Strict::new()).build();
+    let meter = Meter::new();
+    let response = {
+        let mut request = http::Request::new(());
+        request.extensions_mut().insert(meter.clone());
+        let layer =
+            RateLimitLayer::with_limiter(from_fn(|_: &http::Request<()>| Some(0_u64)), limiter.clone());
+        let inner = service_fn(async |_: http::Request<()>| Ok::<_, ()>(http::Response::new(())));
+        block_on(layer.metered().layer(inner).call(request)).unwrap()
+    };
+    // A meter that is not used until the end would keep the estimate.
+    meter.add(0);
+    let counts: Vec<_> = [3, 5]
+        .into_iter()
+        .map(|units| {
+            let meter = meter.clone();
+            thread::spawn(move || {
+                meter.add(units);
+                meter.add(units);
+            })
+        })
+        .collect();
+    drop(response);
+    all(counts);
+    assert_eq!(100 - limiter.peek(&0_u64).remaining(), 16, "each unit is charged once");
 }

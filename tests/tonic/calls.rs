@@ -64,6 +64,29 @@ async fn a_method_is_a_key_like_any_other() {
 }
 
 #[tokio::test]
+async fn a_call_is_charged_what_its_handler_counted() {
+    let bucket = TokenBucket::new(Quota::per_hour(100));
+    let limiter = RateLimiter::builder(bucket).clock(ManualClock::new()).build();
+    let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone())
+        .cost(|_: &Request<tonic::body::Body>| 10)
+        .metered();
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut caller = Caller::connect(&server).await;
+    let key = PeerIp::new().key(server.address.ip());
+    for (text, used) in [("twelve bytes", 12), ("ab", 14), (&"x".repeat(120), 134)] {
+        assert!(caller.echo(text).await.is_ok());
+        // The response ends when the server has dropped its body, which may be later than the client's end.
+        while 100_u64.saturating_sub(used) != limiter.peek(&key).remaining() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let denied = caller.echo("ab").await.unwrap_err();
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    // 44 units, at 100 an hour.
+    assert_eq!(limiter.peek_n(&key, 10).retry_after(), Some(Duration::from_secs(1_584)));
+}
+
+#[tokio::test]
 async fn calls_are_queued_and_then_admitted() {
     let clock = ManualClock::new();
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(2);

@@ -29,7 +29,7 @@ use tower::Service;
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::PeerIp;
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Meter, Quota, RateLimitLayer, RateLimiter};
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct Words {
@@ -55,6 +55,7 @@ impl UnaryService<Words> for Echo {
 
     fn call(&mut self, request: tonic::Request<Words>) -> Self::Future {
         self.calls.fetch_add(1, Ordering::SeqCst);
+        Meter::of(request.extensions()).add(request.get_ref().text.len() as u64);
         let text = request.into_inner().text.repeat(2);
         Box::pin(async { Ok(tonic::Response::new(Words { text })) })
     }

@@ -109,6 +109,8 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// `next` by the time that the permits of the admitted call cost.
 ///
 /// **Cost.** A call takes constant time, and a key takes 48 bytes.
+///
+/// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Smooth {
     quota: Quota,
@@ -340,6 +342,7 @@ impl Smooth {
     }
 }
 
+#[doc(hidden)]
 impl Algorithm for Smooth {
     type State = SmoothState;
 
@@ -505,6 +508,7 @@ impl Algorithm for Smooth {
 }
 
 // The state as a string: the key's time, the next scheduled time, and the stored permits, counted as time.
+#[doc(hidden)]
 impl StoredAlgorithm for Smooth {
     fn unit(&self) -> String {
         let (limit, period) = (self.quota.limit(), self.quota.period_nanos());

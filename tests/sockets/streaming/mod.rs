@@ -2,6 +2,7 @@
 
 mod connection;
 mod end_of_a_response;
+mod metered;
 mod queued;
 mod web_sockets;
 mod while_a_body_streams;

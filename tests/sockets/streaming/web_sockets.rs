@@ -11,9 +11,9 @@ use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Duration, sleep};
-use tower_throttle::algorithm::Concurrency;
+use tower_throttle::algorithm::{Concurrency, TokenBucket};
 use tower_throttle::key::{Global, PeerIp};
-use tower_throttle::{RateLimitLayer, RateLimiter};
+use tower_throttle::{Meter, Quota, RateLimitLayer, RateLimiter};
 
 use super::at_last;
 use crate::support::Server;
@@ -129,4 +129,34 @@ async fn a_layer_releases_its_permit_when_a_web_socket_is_opened() {
     for client in &mut clients {
         client.is_echoed().await;
     }
+}
+
+#[tokio::test]
+async fn the_messages_of_a_web_socket_are_charged_one_by_one() {
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(100)));
+    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).metered();
+    // The response ends with the upgrade, so the connection itself costs the estimate of one.
+    let upgrade = async |meter: Meter, upgrade: WebSocketUpgrade| {
+        upgrade.on_upgrade(|mut socket| async move {
+            while let Some(Ok(message)) = socket.recv().await {
+                meter.add(10);
+                if socket.send(message).await.is_err() {
+                    return;
+                }
+            }
+        })
+    };
+    let server = Server::start(Router::new().route("/socket", get(upgrade)).layer(layer)).await;
+    let mut client = Client::open(&server).await;
+    at_last("the end of the response", async {
+        while limiter.peek(&()).remaining() != 99 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    for messages in 1..=3 {
+        client.is_echoed().await;
+        assert_eq!(limiter.stats().units.charged, 10 * messages);
+    }
+    assert_eq!(limiter.peek(&()).remaining(), 69);
 }
