@@ -14,7 +14,7 @@ use crate::stats::PolicyStats;
 /// Passes the counts of a policy to the recorder, with a description of each metric. If `can_fail` is `false`, the
 /// limiter cannot fail, and the metrics of calls to a server are left out.
 pub(crate) fn record(stats: &PolicyStats, can_fail: bool) {
-    let PolicyStats { name, calls, keys, store_errors, store } = stats;
+    let PolicyStats { name, calls, keys, store_errors, store, units } = stats;
     let of_policy = |metric: &'static str, description: &'static str, total: u64| {
         describe_counter!(metric, description);
         counter!(metric, "policy" => name.clone()).absolute(total);
@@ -56,6 +56,10 @@ pub(crate) fn record(stats: &PolicyStats, can_fail: bool) {
         "Calls that were decided by a bucket that several keys share.",
         store.shared,
     );
+    let settled = [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)];
+    let description =
+        "Units that were charged or given back after the fact, and used units that were not charged.";
+    by_outcome("tower_throttle_settled_units_total", description, &settled);
     now("tower_throttle_keys", "Keys that are kept now.", store.keys);
     now("tower_throttle_waiting", "Calls that are queued now.", store.waiting);
     if !can_fail {
@@ -73,6 +77,7 @@ pub(crate) fn record(stats: &PolicyStats, can_fail: bool) {
         "Calls that the fallback limiter has decided.",
         store.fallbacks,
     );
+    of_policy("tower_throttle_settle_errors_total", "Settlements that failed.", store.settle_errors);
     of_policy(
         "tower_throttle_circuit_openings_total",
         "How often the circuit breaker has opened.",

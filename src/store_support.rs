@@ -23,6 +23,8 @@ pub use crate::limiter::rate_limiter::warn_of_bursts;
 pub use crate::limiter::reservation::{Charge, Charger, Lost, Settlement};
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.
 pub use crate::stats::CallCounts;
+/// The counts of the units that are charged or given back after the fact.
+pub use crate::stats::UnitCounts;
 pub use crate::stats::counts::CallOutcome;
 /// Returns a random number that a caller cannot predict.
 pub use crate::sys::random::random_u64;

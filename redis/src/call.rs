@@ -120,6 +120,11 @@ impl<'a, L: Callee> RedisCall<'a, L> {
         Self { limiter, key, request }
     }
 
+    /// Returns the limiter, the key, and the options of the call.
+    pub(super) fn into_parts(self) -> (&'a L, Arc<str>, Request<L::Algorithm>) {
+        (self.limiter, self.key, self.request)
+    }
+
     /// Sets the number of units that the call takes. The default is 1.
     pub fn cost(mut self, cost: u64) -> Self {
         self.request.cost = cost;
@@ -176,8 +181,8 @@ impl<'a, L: Callee> RedisCall<'a, L> {
 
 impl<L: Callee + Settles> RedisCall<'_, L> {
     /// Takes the units if all of them are available, with the cost of the call as an estimate. The actual cost is charged
-    /// when the reservation is [settled](Reservation::settle), by a trip that is not waited for. Returns the denial, if
-    /// the call is denied. Never waits in a queue. See [`Call::reserve`](tower_throttle::limiter::Call::reserve).
+    /// when the reservation is [settled](Reservation::settle), by a trip that is not waited for. The reservation may be
+    /// settled on any thread, and after the limiter was closed. Returns the denial, if the call is denied. Never waits in a queue. See [`Call::reserve`](tower_throttle::limiter::Call::reserve).
     pub fn reserve(self) -> RedisReply<Result<Reservation, Denied>> {
         let Self { limiter, key, mut request } = self;
         request.settles = true;
@@ -329,7 +334,7 @@ impl<T> fmt::Debug for RedisReply<T> {
 }
 
 /// Defines the methods that all limiters in Redis have in common. The limiter has the methods `registered`, which returns
-/// its name, and `store_stats`.
+/// its name, and `stats_without_calls`.
 macro_rules! call_methods {
     ([$($generics:tt)*] $limiter:ty) => {
         impl<$($generics)*> $limiter {
@@ -406,10 +411,11 @@ macro_rules! call_methods {
             }
 
             /// Returns what the limiter has counted since it was created: the calls of this limiter and its clones, [by
-            /// outcome](crate#what-is-counted), and the events of its store.
+            /// outcome](crate#what-is-counted), the events of its store, and the units that settlements have charged or
+            /// given back.
             #[must_use]
             pub fn stats(&self) -> LimiterStats {
-                Self::calls(self.shared()).stats(self.store_stats())
+                Self::calls(self.shared()).add_to(self.stats_without_calls())
             }
 
             /// Returns the text of a key, which is its name in Redis.

@@ -10,7 +10,7 @@ use super::error::RedisError;
 use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
 use tower_throttle::limiter::Decided;
-use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{CallCounts, CallOutcome};
 
 /// The counts of a limiter's calls, and whether the limiter was closed.
@@ -41,10 +41,10 @@ impl Calls {
         CountedCall { calls: self, in_shadow, is_queued: false, has_ended: false }
     }
 
-    /// Returns the counts, and the counts of the limiter's store.
-    pub fn stats(&self, store: StoreStats) -> LimiterStats {
-        let mut stats = LimiterStats::default();
-        (stats.calls, stats.store) = (self.counts.stats(), store);
+    /// Returns the counts of the calls, together with the other counts of the limiter.
+    pub fn add_to(&self, others: LimiterStats) -> LimiterStats {
+        let mut stats = others;
+        stats.calls = self.counts.stats();
         stats
     }
 

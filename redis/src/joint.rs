@@ -78,8 +78,9 @@ pub(super) trait Member: Send + Sync {
     /// Undoes the charge of the call, which had this outcome.
     fn undo(&self, cost: u64, outcome: &Outcome, runtime: &Handle);
 
-    /// Returns the reservation of the call, which was charged at this time of the server's clock.
-    fn reservation(&self, charged_at: Nanos) -> Reservation;
+    /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the runtime
+    /// that settles the call.
+    fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation;
 
     /// Returns what a layer reports of the limiter's algorithm.
     fn info(&self) -> Arc<AlgorithmInfo>;
@@ -665,7 +666,7 @@ impl Charged {
             }
             let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
             let reservation = match is_charged {
-                true => member.reservation(outcome.charged_at()),
+                true => member.reservation(outcome.charged_at(), &self.runtime),
                 false => Reservation::default(),
             };
             Some(member.decided(decision, reservation))

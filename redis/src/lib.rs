@@ -64,8 +64,12 @@
 //! | its future is dropped before the reply | `cancelled` |
 //! | it fails with a [`RedisError`] | none. [`RedisStore::stats`] has counts of failures |
 //!
-//! A call that waits is also counted in `queued` when it begins to wait. Peeks, refunds and resets are not counted, and
-//! neither is a call whose future was never polled.
+//! A call that waits is also counted in `queued` when it begins to wait. Peeks, charges, refunds and resets are not
+//! counted, and neither is a call whose future was never polled.
+//!
+//! `units` of the stats has the units that settlements and charges have charged, given back, and not charged because of
+//! the [`max_debt`](RedisLimiterBuilder::max_debt) or of a failure. Those of the fallback are included. If a settlement
+//! or a charge fails, but only its reply was late or lost, its units count as not charged, although they were charged.
 //!
 //! # What is not promised
 //!
@@ -77,7 +81,10 @@
 //!   calls, by default for up to one second.
 //! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. The
 //!   settlement is lost if the server does not execute it within the deadline, or if the process ends before. The
-//!   charge of the call then stays as it is.
+//!   charge of the call then stays as it is. [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts
+//!   such settlements, and [`flush`](RedisStore::flush) waits for those under way when a service stops.
+//! - A [refund](RedisLimiter::refund) of more units than calls of a `TokenBucket` or a `LeakyBucket` were charged, and
+//!   which still count, also gives back units of calls that wait.
 //! - If the server's clock is set back, the time of a key is the latest time at which its state was written. A peek, a
 //!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a
 //!   key is the latest reading of the clock by any of its calls.
@@ -118,6 +125,7 @@ mod names;
 mod permits;
 mod script;
 mod sentinel;
+mod settlements;
 mod states;
 mod store;
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::lease::RedisLeasesBuilder;
 use super::links::Links;
 use super::names::{Name, Registered};
 use super::script::ScriptPart;
+use super::settlements::{Settlements, StoreSettlements};
 use super::states::{Action, Operation, Outcome, Plan, States};
 use super::trips::Trips;
 use super::wait::WaitQueues;
@@ -32,9 +33,10 @@ use tower_throttle::error::BoxError;
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, Settles, SharedKey,
 };
-use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{AnyAlgorithm, JointLimiter, JointRequest};
 use tower_throttle::store_support::{CallOutcome, memory_part, warn_of_bursts};
+use tower_throttle::store_support::{Charge, Charger, Settlement, reservation_of};
 #[cfg(feature = "test-util")]
 use tower_throttle::test_util::TestedLimiter;
 
@@ -72,6 +74,7 @@ pub struct RedisLimiter<A: StoredAlgorithm> {
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
     links: Links,
+    settlements: Arc<StoreSettlements>,
     name: Name,
     /// `true` if scripts decide the calls of each algorithm that has a script.
     scripts: bool,
@@ -89,6 +92,7 @@ pub struct Shared<A: StoredAlgorithm> {
     name: Registered,
     calls: Arc<Calls>,
     queues: WaitQueues,
+    settlements: Arc<Settlements>,
     /// The maximum debt of a key, in units.
     max_debt: u64,
     fallback: Option<RateLimiter<A>>,
@@ -107,7 +111,22 @@ struct Sleeper<'a, A: StoredAlgorithm> {
     trips: &'a Arc<Trips<A>>,
     key: &'a Arc<str>,
     give_back: Option<Operation<A>>,
-    runtime: Option<Handle>,
+    runtime: &'a Handle,
+}
+
+/// The charge of a call, which is settled by a trip that nobody waits for. The limiter may be closed meanwhile: other
+/// processes share the key.
+#[derive(Clone)]
+struct RedisCharge<A: StoredAlgorithm> {
+    trips: Arc<Trips<A>>,
+    settlements: Arc<Settlements>,
+    key: Arc<str>,
+    call: Operation<A>,
+    /// The server's time for which the call was charged.
+    charged_at: Nanos,
+    max_debt: u64,
+    /// The runtime that makes the trip, from whichever thread the call is settled.
+    runtime: Handle,
 }
 
 /// The part of a limiter in a joint call.
@@ -130,12 +149,14 @@ const NOT_READ: &str = "the state is read first";
 impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     pub(super) fn new(
         links: Links,
+        settlements: Arc<StoreSettlements>,
         name: Name,
         scripts: bool,
         remember_denials: Duration,
         algorithm: A,
     ) -> Self {
-        Self { links, name, scripts, remember_denials, max_debt: MAX_DEBT, algorithm, fallback: None }
+        let (max_debt, fallback) = (MAX_DEBT, None);
+        Self { links, settlements, name, scripts, remember_denials, max_debt, algorithm, fallback }
     }
 
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
@@ -191,14 +212,16 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
     /// or quota, or if the states of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
-        let Self { links, name, scripts, remember_denials, max_debt, algorithm, fallback } = self;
+        let Self { links, settlements, name, scripts, remember_denials, max_debt, algorithm, fallback } =
+            self;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), scripts)?;
         let name = name.register(plan.prefix())?;
         let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
         let (calls, queues) = (Arc::default(), WaitQueues::default());
+        let settlements = Arc::new(Settlements::new(settlements, name.as_str()));
         Ok(RedisLimiter {
-            shared: Arc::new(Shared { links, trips, name, calls, queues, max_debt, fallback }),
+            shared: Arc::new(Shared { links, trips, name, calls, queues, settlements, max_debt, fallback }),
         })
     }
 }
@@ -227,14 +250,19 @@ call_methods!([A: StoredAlgorithm] RedisLimiter<A>);
 
 impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Refunds up to `cost` units that were charged to the key and still count. See [`RateLimiter::refund`].
+    ///
+    /// A `TokenBucket` or a `LeakyBucket` has charged the calls that wait, and its state does not show which units are
+    /// theirs. If `cost` is above what other calls were charged and still counts, their units are given back as well.
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
         self.change(key, Action::Refund, cost)
     }
 
     /// Charges `units` to the key after the fact, even if they are not available. See [`RateLimiter::charge`], and
     /// [`max_debt`](RedisLimiterBuilder::max_debt).
+    ///
+    /// A limiter that was closed charges as well, because other processes share the key.
     pub fn charge<K: SharedKey + ?Sized>(&self, key: &K, units: u64) -> RedisReply<()> {
-        self.change(key, Action::ChargeMore(self.shared.max_debt), units)
+        self.call(key).cost(units).charge()
     }
 
     /// Resets the key to the state of a new key. See [`RateLimiter::reset`].
@@ -257,6 +285,9 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Calls whose trips are under way are decided by these trips. The units of calls that were to be admitted after a
     /// wait are given back. Other processes and other limiters of this process are not affected, even if they have the
     /// same name, and neither is the fallback.
+    ///
+    /// Calls in progress are settled, and [`charge`](Self::charge) charges, as before, because other processes share the
+    /// keys. In memory, a closed limiter charges nothing more.
     pub fn close(&self) {
         self.shared.calls.close();
     }
@@ -271,31 +302,63 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         &self.shared.name
     }
 
-    fn store_stats(&self) -> StoreStats {
-        let Shared { links, fallback, .. } = &*self.shared;
-        let fallbacks = fallback.as_ref().map_or(0, |limiter| limiter.stats().calls.ended());
-        let mut stats = links.stats();
-        stats.fallbacks = fallbacks;
+    fn stats_without_calls(&self) -> LimiterStats {
+        let Shared { links, settlements, fallback, .. } = &*self.shared;
+        let mut stats = LimiterStats::default();
+        (stats.store, stats.units) = (links.stats(), settlements.units());
+        stats.store.settle_errors = settlements.failed();
+        if let Some(local) = fallback.as_ref().map(RateLimiter::stats) {
+            stats.store.fallbacks = local.calls.ended();
+            let units = &mut stats.units;
+            units.charged = units.charged.saturating_add(local.units.charged);
+            units.refunded = units.refunded.saturating_add(local.units.refunded);
+            units.uncharged = units.uncharged.saturating_add(local.units.uncharged);
+        }
         stats
     }
 
-    /// Refunds, charges or resets the key. A reset is also made in the fallback. A refund or a charge is made in the
-    /// fallback only if Redis fails. As with all methods, a failure of Redis is no error if there is a fallback.
+    /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
+    /// fails. As with all methods, a failure of Redis is no error if there is a fallback.
     fn change<K: SharedKey + ?Sized>(&self, key: &K, action: Action, cost: u64) -> RedisReply<()> {
         let (shared, key) = (Arc::clone(&self.shared), self.key(key));
         RedisReply::new(async move {
             shared.trips.forget(&key);
             let plan = shared.trips.plan();
-            let changed = shared.trips.ask(&plan, &key, Operation::new(action, cost, None)).await.map(|_| ());
+            let operation = Operation::new(action, cost, None);
+            let changed = shared.trips.ask(&plan, &key, operation, None).await.map(|_| ());
             let Some(local) = &shared.fallback else { return changed };
             match action {
                 Action::Reset => local.reset(&*key),
                 // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
                 Action::Refund if changed.is_err() => local.refund(&*key, cost),
-                Action::ChargeMore(_) if changed.is_err() => local.charge(&*key, cost),
                 _ => {}
             }
             Ok(())
+        })
+    }
+}
+
+impl<A: StoredAlgorithm> RedisCall<'_, RedisLimiter<A>> {
+    /// Charges the cost of this call after the fact, even if its units are not available. The other options have no
+    /// effect, except for the [tier](Self::tier). See [`RedisLimiter::charge`].
+    pub fn charge(self) -> RedisReply<()> {
+        let (limiter, key, request) = self.into_parts();
+        let shared = Arc::clone(&limiter.shared);
+        RedisReply::new(async move {
+            if request.cost() == 0 {
+                return Ok(());
+            }
+            let (plan, local) = (shared.trips.plan(), shared.fallback.as_ref());
+            let unsettled = shared.settlements.charge(request.cost(), local.is_some());
+            let operation = operation(&request, Action::ChargeMore(shared.max_debt));
+            let charged = shared.trips.ask(&plan, &key, operation, Some(unsettled)).await;
+            match (charged, local) {
+                (Err(_), Some(local)) => {
+                    local.charge_attempt(&*key, request.attempt(&plan.algorithm));
+                    Ok(())
+                }
+                (charged, _) => charged.map(|_| ()),
+            }
         })
     }
 }
@@ -347,17 +410,20 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
 
 impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
-    fn reservation(&self, charged_at: Nanos) -> Reservation {
-        let Ok(runtime) = Handle::try_current() else { return Reservation::default() };
-        if !self.request.settles() {
-            return Reservation::default();
+    fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
+        let Shared { trips, settlements, max_debt, .. } = self.shared;
+        match self.request.settles() {
+            true => reservation_of(RedisCharge {
+                trips: Arc::clone(trips),
+                settlements: Arc::clone(settlements),
+                key: Arc::clone(self.key),
+                call: operation(self.request, Action::Check),
+                charged_at,
+                max_debt: *max_debt,
+                runtime: runtime.clone(),
+            }),
+            false => Reservation::default(),
         }
-        let (trips, key) = (Arc::clone(&self.shared.trips), Arc::clone(self.key));
-        let (operation, max_debt) = (operation(self.request, Action::Check), self.shared.max_debt);
-        Reservation::on_settle(move |actual| {
-            trips.tell(&key, operation.settled(charged_at, actual, max_debt)?, &runtime);
-            None
-        })
     }
 
     /// Returns the algorithm that decides the call.
@@ -411,10 +477,10 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
-        let operation = operation(self.request, Action::Check);
-        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation).await?;
+        let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
+        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = match outcome.decision().is_allowed() {
-            true => self.reservation(outcome.charged_at()),
+            true => self.reservation(outcome.charged_at(), &runtime),
             false => Reservation::default(),
         };
         Ok(decided(&plan, outcome.decision(), reservation))
@@ -434,15 +500,16 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         counted: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
-        let (outcome, plan) = shared.trips.ask(self.plan, key, reserving.clone()).await?;
+        let runtime = RedisError::current_runtime()?;
+        let (outcome, plan) = shared.trips.ask(self.plan, key, reserving.clone(), None).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
             return Ok(denied(&plan, decision));
         }
         let delay = Nanos::from(decision.delay()).0;
         if delay > 0 {
-            let (give_back, runtime) = (reserving.undone(&outcome), Handle::try_current().ok());
-            let mut sleeper = Sleeper { trips: &shared.trips, key, give_back, runtime };
+            let give_back = reserving.undone(&outcome);
+            let mut sleeper = Sleeper { trips: &shared.trips, key, give_back, runtime: &runtime };
             let link = shared.links.any();
             counted.wait();
             if counted.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
@@ -450,7 +517,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
             }
             sleeper.give_back = None;
         }
-        Ok(decided(&plan, decision, self.reservation(outcome.charged_at())))
+        Ok(decided(&plan, decision, self.reservation(outcome.charged_at(), &runtime)))
     }
 
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
@@ -468,7 +535,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     async fn peek(&self) -> Result<Decided, RedisError> {
         let operation = operation(self.request, Action::Peek);
-        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation).await?;
+        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         Ok(denied(&plan, outcome.decision()))
     }
 
@@ -478,7 +545,10 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         let acquired = {
             let attempt = request.attempt(&plan.algorithm);
             match request.is_check() {
-                true => Acquired::Ready(local.check_attempt(&**key, attempt), Reservation::default()),
+                true => {
+                    let (decision, reservation) = local.reserve_attempt(&**key, attempt);
+                    Acquired::Ready(decision, reservation)
+                }
                 false => LimiterFor::acquire(local, &**key, attempt),
             }
         };
@@ -561,7 +631,8 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A
     }
 }
 
-/// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline.
+/// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline,
+/// and [counted](tower_throttle::stats::StoreStats::settle_errors) as failed.
 impl<A: StoredAlgorithm> Settles for RedisLimiter<A> {}
 
 impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter<A> {
@@ -679,12 +750,12 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn undo(&self, cost: u64, outcome: &Outcome, runtime: &Handle) {
         if let Some(undo) = self.operation.at_cost(cost).undone(outcome) {
-            self.shared.trips.tell(&self.key, undo, runtime);
+            self.shared.trips.tell(&self.key, undo, None, runtime);
         }
     }
 
-    fn reservation(&self, charged_at: Nanos) -> Reservation {
-        self.call().reservation(charged_at)
+    fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
+        self.call().reservation(charged_at, runtime)
     }
 
     fn info(&self) -> Arc<AlgorithmInfo> {
@@ -703,9 +774,44 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
 impl<A: StoredAlgorithm> Drop for Sleeper<'_, A> {
     fn drop(&mut self) {
-        if let (Some(operation), Some(runtime)) = (self.give_back.take(), &self.runtime) {
-            self.trips.tell(self.key, operation, runtime);
+        if let Some(operation) = self.give_back.take() {
+            self.trips.tell(self.key, operation, None, self.runtime);
         }
+    }
+}
+
+impl<A: StoredAlgorithm> RedisCharge<A> {
+    /// Sends a settlement.
+    fn send(&self, operation: Operation<A>) {
+        // The call may be settled outside of a runtime, where tokio's clock shows another time if it is paused.
+        let _entered = self.runtime.enter();
+        let unsettled = self.settlements.settle(operation.cost(), operation.gives_units());
+        self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime);
+    }
+}
+
+impl<A: StoredAlgorithm> Charge for RedisCharge<A> {
+    /// Sends the difference to the server. Returns `None`, because the reply comes later.
+    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+        if let Some(operation) = self.call.settled(self.charged_at, actual, self.max_debt) {
+            self.send(operation);
+        }
+        None
+    }
+
+    fn release(self: Box<Self>) {}
+
+    fn is_permit(&self) -> bool {
+        false
+    }
+
+    fn charger(&self) -> Option<Charger> {
+        let charge = self.clone();
+        Some(Box::new(move |units| {
+            if units > 0 {
+                charge.send(charge.call.with(Action::ChargeMore(charge.max_debt)).at_cost(units));
+            }
+        }))
     }
 }
 

@@ -99,6 +99,8 @@ pub(super) struct Outcome {
     charged_at: Nanos,
     /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
     mark: Option<u128>,
+    /// The number of units that a `ChargeMore` has charged.
+    charged: u64,
 }
 
 impl<A: StoredAlgorithm> Plan<A> {
@@ -381,7 +383,7 @@ impl<A: StoredAlgorithm> Operation<A> {
     fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
         let algorithm = self.algorithm(limiter, state);
         let (cost, before) = (self.cost, state.clone());
-        let mut mark = None;
+        let (mut mark, mut charged) = (None, 0);
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {
                 let reserved = match self.action {
@@ -407,7 +409,7 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (algorithm.peek(state, now, 0), true)
             }
             Action::ChargeMore(max_debt) => {
-                let _ = match max_debt {
+                charged = match max_debt {
                     0 => charge_available(algorithm, state, now, cost),
                     _ => algorithm.charge(state, now, cost, max_debt),
                 };
@@ -427,7 +429,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         // If the clock was set back by more than a period, the state continues from the new time. That state must be
         // written: otherwise the key would not change until the clock reaches the old time again.
         let must_keep = limiter.must_keep(&before, state);
-        (Outcome { decision, now, charged_at, mark }, changed || must_keep)
+        (Outcome { decision, now, charged_at, mark, charged }, changed || must_keep)
     }
 }
 
@@ -440,6 +442,11 @@ impl Outcome {
     /// release.
     pub(super) fn charged_at(&self) -> Nanos {
         self.charged_at
+    }
+
+    /// Returns the number of units that a charge after the fact has charged.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged
     }
 }
 

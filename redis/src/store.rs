@@ -18,6 +18,7 @@ use super::names::{Name, Names};
 use super::permits::{Listener, RedisPermitsBuilder};
 use super::script::TimeSource;
 use super::sentinel::Sentinels;
+use super::settlements::StoreSettlements;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::clock::AnyClock;
 use tower_throttle::limiter::{KeySecret, KeyText};
@@ -66,6 +67,7 @@ pub struct RedisStore {
     settings: Settings,
     names: Names,
     listener: Arc<Listener>,
+    settlements: Arc<StoreSettlements>,
     /// The time for which a call waits for the server.
     deadline: Duration,
 }
@@ -179,11 +181,48 @@ impl RedisStore {
         RedisStoreBuilder::with(sentinels.map(Servers::master).map_err(|error| convert(&error)))
     }
 
-    /// Returns what this store has counted since it was created: `trips`, `late`, `circuit_openings` and
-    /// `is_circuit_open`. Its clones and all its limiters share these counts. The other fields are zero.
+    /// Returns what this store has counted since it was created: `trips`, `late`, `circuit_openings`,
+    /// `is_circuit_open`, and the `settle_errors` of all its limiters. Its clones share these counts. The other fields
+    /// are zero.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        self.links.stats()
+        let mut stats = self.links.stats();
+        stats.settle_errors = self.settlements.failed();
+        stats
+    }
+
+    /// Waits until no settlement of any limiter of this store is open, but at most for `timeout`. Returns how many
+    /// settlements are still open, so 0 if the server has answered all of them, or their deadlines have passed.
+    ///
+    /// A settlement is open from the call of [`settle`](tower_throttle::limiter::Reservation::settle) until its trip has
+    /// ended, and a [charge](super::RedisLimiter::charge) from the first poll of its future. No response waits for them, so
+    /// the trips that are under way when a process ends are lost. To lose none at a shutdown, first end all calls, and
+    /// then call this method before the runtime ends. Reservations that are not settled yet are not waited for, and
+    /// settlements that begin meanwhile are. Each trip ends within the [deadline](RedisStoreBuilder::deadline), so a
+    /// few times the deadline is long enough, also while the server fails.
+    /// [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts the settlements that failed.
+    ///
+    /// ```no_run
+    /// # async fn example(redis: tower_throttle_redis::RedisStore) {
+    /// use std::time::Duration;
+    ///
+    /// // The server has ended, and with it all calls.
+    /// let open = redis.flush(Duration::from_secs(1)).await;
+    /// if open > 0 {
+    ///     eprintln!("{open} settlements are lost");
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the settlements go on, and another call of this method waits for them.
+    ///
+    /// # Panics
+    ///
+    /// The future panics if it is polled outside of a tokio runtime with an enabled timer.
+    pub async fn flush(&self, timeout: Duration) -> u64 {
+        self.settlements.flush(timeout).await
     }
 
     /// Returns a builder of a limiter. All processes whose limiters have this name share the limit.
@@ -201,7 +240,8 @@ impl RedisStore {
     /// ```
     pub fn limiter<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> RedisLimiterBuilder<A> {
         let Settings { scripts, remember_denials, .. } = self.settings;
-        RedisLimiterBuilder::new(self.links.clone(), self.name(name), scripts, remember_denials, algorithm)
+        let (links, settlements, name) = (self.links.clone(), Arc::clone(&self.settlements), self.name(name));
+        RedisLimiterBuilder::new(links, settlements, name, scripts, remember_denials, algorithm)
     }
 
     /// Returns a builder of a limiter that admits at most `limit` calls at a time for each key. All processes whose
@@ -238,7 +278,8 @@ impl RedisStore {
 
     fn with(links: Links, deadline: Duration, settings: Settings) -> Self {
         let listener = Arc::new(Listener::new(settings.channel("permits")));
-        Self { links, settings, names: Names::default(), listener, deadline }
+        let (names, settlements) = Default::default();
+        Self { links, settings, names, listener, settlements, deadline }
     }
 }
 

@@ -23,6 +23,7 @@ use super::flight::{Awaited, PolledFlight};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::names::Registered;
+use super::settlements::Unsettled;
 use super::states::{Operation, Outcome, Plan, States};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::StoredAlgorithm;
@@ -74,6 +75,8 @@ struct Pending<A> {
     deadline: Nanos,
     /// `None` if no caller waits for the result.
     reply: Option<oneshot::Sender<Reply<A>>>,
+    /// The settlement or the charge that the operation makes, which is counted when its trip has ended.
+    unsettled: Option<Unsettled>,
 }
 
 /// The route and the plan of a trip.
@@ -185,17 +188,19 @@ impl<A: StoredAlgorithm> Trips<A> {
     }
 
     /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided: `plan`, unless
-    /// the operation waits for another trip of its key. Returns an error if there is no outcome by the deadline.
+    /// the operation waits for another trip of its key. Returns an error if there is no outcome by the deadline. If the
+    /// operation is a charge, `unsettled` counts it.
     pub(super) async fn ask(
         self: &Arc<Self>,
         plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         operation: Operation<A>,
+        unsettled: Option<Unsettled>,
     ) -> Reply<A> {
         let (runtime, route, deadline) = self.links.begin(key)?;
         let link = Arc::clone(&route.link);
         let (reply, answer) = oneshot::channel();
-        let call = Pending { operation: operation.clone(), deadline, reply: Some(reply) };
+        let call = Pending { operation: operation.clone(), deadline, reply: Some(reply), unsettled };
         let is_one_trip = plan.script(iter::once(&operation)).is_some();
         let mut flight = self.send_polled(key, call, Some((route, Arc::clone(plan))), &runtime);
         // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
@@ -206,17 +211,23 @@ impl<A: StoredAlgorithm> Trips<A> {
             if let Ok((outcome, _)) = reply
                 && let Some(undo) = operation.clone().undone(&outcome)
             {
-                self.tell(key, undo, &runtime);
+                self.tell(key, undo, None, &runtime);
             }
         };
         Awaited::new(answer, flight, undo).result(&link, deadline).await
     }
 
     /// Sends an operation without waiting for its outcome. The operation is lost if the server cannot execute it within
-    /// the deadline.
-    pub(super) fn tell(self: &Arc<Self>, key: &Arc<str>, operation: Operation<A>, runtime: &Handle) {
+    /// the deadline. If the operation is a settlement, `unsettled` counts it.
+    pub(super) fn tell(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        operation: Operation<A>,
+        unsettled: Option<Unsettled>,
+        runtime: &Handle,
+    ) {
         let deadline = self.links.any().deadline();
-        self.send(key, Pending { operation, deadline, reply: None }, runtime);
+        self.send(key, Pending { operation, deadline, reply: None, unsettled }, runtime);
     }
 
     /// Adds a call to the next trip of its key, which a task makes.
@@ -274,9 +285,12 @@ impl<A> Pending<A> {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Sends the result to the caller. If the caller has dropped the call, and the call was charged, returns the
+    /// Counts a settlement, and sends the result to the caller. If the caller has dropped the call, and the call was charged, returns the
     /// operation that undoes the charge.
-    fn answer(self, result: Reply<A>) -> Option<Operation<A>> {
+    fn answer(mut self, result: Reply<A>) -> Option<Operation<A>> {
+        if let Some(unsettled) = self.unsettled.take() {
+            unsettled.end(result.as_ref().map(|(outcome, _)| outcome.charged()));
+        }
         let sent = self.reply?.send(result);
         let Err(Ok((outcome, _))) = sent else { return None };
         self.operation.undone(&outcome)
@@ -312,7 +326,7 @@ impl<A: StoredAlgorithm> Flight<A> {
     /// `None`. If another flight has taken over, adds `undone` to the next trip of the key and returns `None`.
     fn next(&mut self, undone: Vec<Operation<A>>) -> Option<Vec<Pending<A>>> {
         let deadline = self.trips.links.any().deadline();
-        let undo = |operation| Pending { operation, deadline, reply: None };
+        let undo = |operation| Pending { operation, deadline, reply: None, unsettled: None };
         let undone: Vec<_> = undone.into_iter().map(undo).collect();
         if let Entry::Occupied(mut waiting) = self.trips.flights.entry(Arc::clone(&self.key))
             && waiting.get().flight == self.number
@@ -380,7 +394,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                 return Vec::new();
             }
         };
-        if batch.iter().any(|call| call.operation.gives_units()) {
+        // Neither units that are given back nor debt are in a state that was remembered before.
+        if batch.iter().any(|call| call.operation.gives_units() || call.unsettled.is_some()) {
             self.trips.denials.forget(&self.key);
         }
         debug_assert_eq!(batch.len(), outcomes.len(), "{plan:?}");

@@ -527,6 +527,22 @@ impl<A: Algorithm> RateLimiter<A> {
         self.peek_at(self.fingerprint(key), call)
     }
 
+    /// Makes a call, as [`Call::reserve`](super::Call::reserve) does.
+    #[doc(hidden)]
+    pub fn reserve_attempt<K: MemoryKey + ?Sized>(
+        &self,
+        key: &K,
+        call: Attempt<'_, A>,
+    ) -> (Decision, Reservation) {
+        self.reserve_at(self.fingerprint(key), call)
+    }
+
+    /// Charges the key, as [`Call::charge`](super::Call::charge) does.
+    #[doc(hidden)]
+    pub fn charge_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) {
+        self.charge_at(self.fingerprint(key), call);
+    }
+
     #[inline]
     pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
         self.table.fingerprint(key)

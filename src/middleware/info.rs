@@ -11,7 +11,7 @@ use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::observe::Observer;
-use crate::stats::{CallCounts, KeyStats, PolicyStats, StoreStats, Timeline};
+use crate::stats::{CallCounts, KeyStats, LimiterStats, PolicyStats, Timeline};
 use crate::sys::lock::SpinLock;
 
 /// The name, the settings and the counters of one policy.
@@ -213,14 +213,15 @@ impl PolicyInfo {
         self.observer.shadow(self.name(), denial);
     }
 
-    /// Returns the counts of this policy. `store` contains the events of its limiter.
-    pub(super) fn stats(&self, store: StoreStats) -> PolicyStats {
+    /// Returns the counts of this policy. `limiter` contains those of its limiter.
+    pub(super) fn stats(&self, limiter: LimiterStats) -> PolicyStats {
         PolicyStats {
             name: self.name().to_owned(),
             calls: self.calls.stats(),
             keys: self.keys.counts(),
             store_errors: self.store_errors.load(Ordering::Relaxed),
-            store,
+            store: limiter.store,
+            units: limiter.units,
         }
     }
 

@@ -16,7 +16,7 @@ use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePoli
 use crate::key::KeyError;
 use crate::limiter::Reservation;
 use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
-use crate::stats::{CallCounts, CallOutcome, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, LimiterStats};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -95,9 +95,9 @@ impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
         self.0.may_queue(first) || self.1.may_queue(second)
     }
 
-    fn store_stats(&self, all: &mut Vec<StoreStats>) {
-        self.0.store_stats(all);
-        self.1.store_stats(all);
+    fn limiter_stats(&self, all: &mut Vec<LimiterStats>) {
+        self.0.limiter_stats(all);
+        self.1.limiter_stats(all);
     }
 }
 

@@ -685,7 +685,7 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// ```
     #[must_use]
     pub fn stats(&self) -> PolicyStats {
-        self.policies.parts().1[0].stats(self.limiter().stats().store)
+        self.policies.parts().1[0].stats(self.limiter().stats())
     }
 
     /// Passes the counts of this policy to the recorder of the `metrics` facade, if a recorder is installed. Call this

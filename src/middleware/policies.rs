@@ -9,7 +9,7 @@ use super::info::PolicyInfo;
 use super::outcome::Outcome;
 use crate::error::BoxError;
 use crate::key::KeyError;
-use crate::stats::{CallCounts, CallOutcome, PolicyStats, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, LimiterStats, PolicyStats};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
 /// contains the keys, the limiters and the options, and decides the requests.
@@ -22,9 +22,9 @@ pub struct Policies<P> {
 impl<P: PolicyCount> Policies<P> {
     /// Returns the counts of each policy.
     pub(super) fn stats(&self) -> Vec<PolicyStats> {
-        let mut stores = Vec::new();
-        self.set.store_stats(&mut stores);
-        self.infos.iter().zip(stores).map(|(info, store)| info.stats(store)).collect()
+        let mut limiters = Vec::new();
+        self.set.limiter_stats(&mut limiters);
+        self.infos.iter().zip(limiters).map(|(info, limiter)| info.stats(limiter)).collect()
     }
 }
 
@@ -69,8 +69,8 @@ pub trait PolicyCount {
     /// Returns whether a request can be queued. If not, [`PolicySet::decide_request`] does not use `max_wait`.
     fn may_queue(&self, infos: &[PolicyInfo]) -> bool;
 
-    /// Appends, for each policy, the events of its limiter.
-    fn store_stats(&self, all: &mut Vec<StoreStats>);
+    /// Appends, for each policy, the counts of its limiter.
+    fn limiter_stats(&self, all: &mut Vec<LimiterStats>);
 }
 
 /// Policies that decide requests of type `Req`. Only this crate implements the trait.

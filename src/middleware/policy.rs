@@ -24,7 +24,7 @@ use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
 use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter};
-use crate::stats::{CallCounts, CallOutcome, StoreStats};
+use crate::stats::{CallCounts, CallOutcome, LimiterStats};
 
 /// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
 /// its cost.
@@ -198,8 +198,8 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> PolicyCount for Policy<K, A,
         infos[0].may_queue()
     }
 
-    fn store_stats(&self, all: &mut Vec<StoreStats>) {
-        all.push(self.limiter.stats().store);
+    fn limiter_stats(&self, all: &mut Vec<LimiterStats>) {
+        all.push(self.limiter.stats());
     }
 }
 

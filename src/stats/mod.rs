@@ -38,7 +38,7 @@ pub struct LimiterStats {
     pub calls: CallStats,
     /// The events of the limiter's key table or store, such as evictions.
     pub store: StoreStats,
-    /// The units that settlements have charged or given back.
+    /// The units that settlements have charged or given back. With Redis, those of the fallback limiter are included.
     pub units: UnitStats,
 }
 
@@ -68,6 +68,11 @@ pub struct StoreStats {
     /// Calls that the fallback limiter has decided. These are the calls that the limiter in Redis could not decide, and
     /// the calls that were made to the fallback limiter directly.
     pub fallbacks: u64,
+    /// Settlements that failed, because the server did not execute them in time, or because their runtime has ended.
+    /// Such a settlement neither charges nor gives back units, unless only its reply was late or lost. No response waits
+    /// for settlements, so these failures are no errors of calls. Only limiters in Redis count them: each limiter its
+    /// own, and the `RedisStore` those of all its limiters.
+    pub settle_errors: u64,
     /// The number of times that the circuit breaker has opened.
     pub circuit_openings: u64,
     /// `true` if the circuit breaker is open now: calls are not sent to the server, except for one call after each
@@ -98,6 +103,9 @@ pub struct PolicyStats {
     /// The events of the limiter's key table or store. If other layers, or calls without a layer, use the same limiter,
     /// the events that these cause are included.
     pub store: StoreStats,
+    /// The units that settlements of the limiter's calls have charged or given back. If other layers, or calls without a
+    /// layer, use the same limiter, their units are included.
+    pub units: UnitStats,
 }
 
 /// The counts of a policy's requests without a valid key, and of the requests of forbidden callers. This is the type of

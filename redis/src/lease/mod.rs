@@ -36,7 +36,7 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
-use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{CallOutcome, random_u64, warn_of_bursts, with_retry_after};
 
 #[cfg(any(test, feature = "test-util"))]
@@ -351,8 +351,10 @@ impl RedisLeases {
         &self.owner.0.name
     }
 
-    fn store_stats(&self) -> StoreStats {
-        self.owner.0.links.stats()
+    fn stats_without_calls(&self) -> LimiterStats {
+        let mut stats = LimiterStats::default();
+        stats.store = self.owner.0.links.stats();
+        stats
     }
 }
 

@@ -36,7 +36,7 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
-use tower_throttle::stats::{LimiterStats, StoreStats};
+use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{CallOutcome, Charge, Settlement, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
@@ -324,11 +324,12 @@ impl RedisPermits {
         &self.owner.0.name
     }
 
-    fn store_stats(&self) -> StoreStats {
+    fn stats_without_calls(&self) -> LimiterStats {
         let SharedPermits { links, keys, .. } = &*self.owner.0;
         let waiting = keys.iter().map(|records| records.waiting()).sum();
-        let mut stats = links.stats();
-        stats.waiting = waiting;
+        let mut stats = LimiterStats::default();
+        stats.store = links.stats();
+        stats.store.waiting = waiting;
         stats
     }
 }

@@ -28,6 +28,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::{Acquired, Attempt, Decided, LimiterFor, Reservation};
+use tower_throttle::stats::UnitStats;
 
 const START: u64 = 1_700_000_000_000_000;
 const SECOND: u64 = 1_000_000;
@@ -71,6 +72,9 @@ enum Call {
     Refund {
         cost: u64,
     },
+    Charge {
+        cost: u64,
+    },
     Reset,
 }
 
@@ -90,6 +94,8 @@ struct Both<'a, A: StoredAlgorithm> {
     /// The latest time that was set.
     latest: u64,
     kept: Option<Kept>,
+    /// The units that the limiter in Redis had counted before the run.
+    units_before: UnitStats,
 }
 
 /// The value of the key in Redis, and the times at which it was written and at which it expires, in microseconds.
@@ -127,6 +133,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
             15..17 => Call::Refund { cost },
             // The store in memory has one time for all keys that it has removed, which Redis does not have.
             17 if self.micros == self.latest => Call::Reset,
+            22..24 if self.calls.settles => Call::Charge { cost },
             18..22 => Call::Check { tier, cost },
             _ => Call::Acquire { tier, cost },
         }
@@ -186,6 +193,12 @@ impl<A: StoredAlgorithm> Both<'_, A> {
                 let task = async { refunded.await.map(|()| (None, Reservation::default())) };
                 (none(), self.runtime.spawn(task))
             }
+            Call::Charge { cost } => {
+                local.charge(key, cost);
+                let charged = remote.charge(key, cost);
+                let task = async { charged.await.map(|()| (None, Reservation::default())) };
+                (none(), self.runtime.spawn(task))
+            }
             Call::Reset => {
                 local.reset(key);
                 let reset = remote.reset(key);
@@ -224,7 +237,18 @@ impl<A: StoredAlgorithm> Both<'_, A> {
         let last = Call::Peek { tier: self.random_tier(random), cost: 1 };
         let (memory, _, task) = self.begin(last);
         compare(last, memory, self.runtime.block_on(task).unwrap().unwrap().0);
-        difference
+        difference.or_else(|| self.units_difference())
+    }
+
+    /// Describes the difference between the units that both have counted, if there is one. In memory, a refund is not
+    /// counted if the table has removed the key, because the key was fresh.
+    fn units_difference(&self) -> Option<String> {
+        let (memory, redis, before) =
+            (self.memory.stats().units, self.redis.stats().units, self.units_before);
+        let is_same = redis.charged - before.charged == memory.charged
+            && redis.uncharged - before.uncharged == memory.uncharged
+            && redis.refunded - before.refunded >= memory.refunded;
+        (!is_same).then(|| format!("memory: {memory:?}, Redis: {redis:?}, before: {before:?}"))
     }
 
     /// Sets the clocks. The key expires as it would on a server whose clock shows these times. The clock is set back only
@@ -306,6 +330,7 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
             micros: START,
             latest: START,
             kept: None,
+            units_before: redis.stats().units,
         };
         let mut log = String::new();
         for _ in 0..60 {

@@ -196,7 +196,7 @@ async fn calls_that_wait_for_a_window_wait_in_order() {
 }
 
 /// Makes a call and polls it once.
-pub(super) fn begun<F: Future<Output = Result<Decision, RedisError>>>(call: F) -> std::pin::Pin<Box<F>> {
+pub(super) fn begun<F: Future>(call: F) -> std::pin::Pin<Box<F>> {
     let mut call = Box::pin(call);
     let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending(), "the reply is not there yet");

@@ -14,6 +14,7 @@ pub(super) mod redis_connection;
 pub(super) mod redis_server;
 mod runtimes;
 mod settled;
+mod settlements;
 mod staged;
 mod threads;
 

@@ -7,13 +7,14 @@ use tokio::time::advance;
 use super::faults::swaps;
 use super::flights::settle;
 use super::limiter;
-use super::staged::Staged;
+use super::staged::{Mode, Staged};
 use crate::limiter::RedisLimiter;
 use tower_throttle::Decision;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm, Tiered, TokenBucket};
-use tower_throttle::limiter::{Acquired, Attempt, LimiterFor, Reservation};
+use tower_throttle::limiter::{Acquired, Attempt, Limiter, LimiterFor, Reservation};
+use tower_throttle::stats::UnitStats;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -78,6 +79,49 @@ async fn a_reservation_and_a_charge_make_debt_up_to_its_bound() {
     redis.charge("a", 100).await.unwrap();
     redis.refund("a", 6).await.unwrap();
     assert_eq!(redis.peek("a").await.unwrap().remaining(), 1);
+}
+
+/// Returns the units that were charged, refunded and not charged.
+fn units(limiter: &impl Limiter) -> [u64; 3] {
+    let UnitStats { charged, refunded, uncharged, .. } = limiter.stats().units;
+    [charged, refunded, uncharged]
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_are_counted_as_in_memory() {
+    let window = || FixedWindow::new(Quota::per_hour(10));
+    for max_debt in [u64::MAX, 5, 0] {
+        let memory = RateLimiter::builder(window()).max_debt(max_debt).build();
+        let store = swaps(&Staged::new());
+        let redis = store.limiter("test", window()).max_debt(max_debt).build().unwrap();
+        let mut settled = Vec::new();
+        for (cost, actual) in [(3, 1), (2, 2), (1, 4), (0, 100), (0, 0)] {
+            memory.call("a").cost(cost).reserve().unwrap().settle(actual);
+            redis.call("a").cost(cost).reserve().await.unwrap().unwrap().settle(actual);
+            settle().await;
+            assert_eq!(units(&redis), units(&memory), "{cost} of {actual} units, {max_debt}");
+            settled.push(units(&redis));
+        }
+        for cost in [0, 7] {
+            memory.charge("b", cost);
+            redis.charge("b", cost).await.unwrap();
+            assert_eq!(units(&redis), units(&memory), "{cost} units, {max_debt}");
+        }
+        assert_eq!(settled[1..3], [[0, 2, 0], [3, 2, 0]]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn units_of_a_fallback_are_counted_with_those_of_its_limiter() {
+    let server = Staged::new();
+    let local = RateLimiter::builder(FixedWindow::new(Quota::per_hour(5))).max_debt(1).build();
+    let window = FixedWindow::new(Quota::per_hour(10));
+    let redis = swaps(&server).limiter("test", window).fallback(local.clone()).build().unwrap();
+    redis.charge("a", 2).await.unwrap();
+    server.set(Mode::Fail("ERR"));
+    redis.call("a").cost(3).reserve().await.unwrap().unwrap().settle(4);
+    redis.charge("a", 9).await.unwrap();
+    assert_eq!((units(&local), units(&redis)), ([3, 0, 7], [5, 0, 7]));
 }
 
 fn tiers() -> (RedisLimiter<Tiered<TokenBucket>>, Staged, [Tiered<TokenBucket>; 2]) {

@@ -9,7 +9,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_throttle::key::{StoreKey, from_fn};
 use tower_throttle::middleware::OnStoreError;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{Meter, Quota, RateLimitLayer};
 use tower_throttle_redis::{RedisErrorKind, RedisStore};
 
 use crate::support::redis_server::RedisServer;
@@ -55,20 +55,62 @@ async fn two_apps_admit_100_of_400() {
 async fn a_call_is_settled_by_its_response() {
     let server = RedisServer::start();
     let window = FixedWindow::new(Quota::per_day(10));
-    let limiter = connect(&server).await.limiter("api", window).build().unwrap();
+    let store = connect(&server).await;
+    let limiter = store.limiter("api", window).build().unwrap();
     for (estimate, actual, remaining) in [(5, 2, 8), (1, 4, 4)] {
         let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone())
             .cost(move |_: &Http| estimate)
             .settle(move |_: &Response<Full<Bytes>>| Some(actual));
         let response = layer.layer(service_fn(hello)).oneshot(get("a")).await.unwrap();
         assert_eq!(response.status(), 200);
-        let key = StoreKey::Key("a".to_owned());
-        let start = std::time::Instant::now();
         // The layer sends the settlement to the server, and does not wait for the reply.
-        while limiter.peek(&key).await.unwrap().remaining() != remaining {
-            assert!(start.elapsed() < Duration::from_secs(10), "{:?}", limiter.peek(&key).await);
-        }
+        assert_eq!(store.flush(Duration::from_secs(10)).await, 0);
+        let key = StoreKey::Key("a".to_owned());
+        assert_eq!(limiter.peek(&key).await.unwrap().remaining(), remaining);
     }
+    let units = limiter.stats().units;
+    assert_eq!((units.charged, units.refunded, units.uncharged), (3, 3, 0));
+}
+
+#[tokio::test]
+async fn an_outage_loses_no_response_and_its_settlements_are_counted() {
+    let server = std::sync::Arc::new(std::sync::Mutex::new(RedisServer::start()));
+    let builder = patient(&server.lock().unwrap()).deadline(Duration::from_millis(500));
+    let store = builder.connect().await.unwrap();
+    let limiter = store.limiter("api", FixedWindow::new(Quota::per_day(10))).build().unwrap();
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter)
+        .settle(|response: &Response<Full<Bytes>>| response.status().is_success().then_some(4));
+    let kills = server.clone();
+    let service = layer.layer(service_fn(move |request| {
+        // The server ends while the call is in progress.
+        kills.lock().unwrap().kill();
+        hello(request)
+    }));
+    let response = service.oneshot(get("a")).await.unwrap();
+    assert!(response.status() == 200 && response.headers().contains_key("ratelimit"));
+    assert_eq!(store.flush(Duration::from_secs(60)).await, 0);
+    let stats = layer.stats();
+    assert_eq!((stats.store_errors, stats.store.settle_errors, store.stats().settle_errors), (0, 1, 1));
+    assert_eq!((stats.units.charged, stats.units.uncharged), (0, 3));
+}
+
+#[tokio::test]
+async fn a_meter_settles_a_call_and_charges_units_that_are_counted_later() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let limiter = store.limiter("api", FixedWindow::new(Quota::per_day(10))).build().unwrap();
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), limiter.clone()).metered();
+    let service = layer.clone().layer(service_fn(hello));
+    let meter = Meter::new();
+    let mut request = get("a");
+    request.extensions_mut().insert(meter.clone());
+    meter.add(3);
+    drop(service.oneshot(request).await.unwrap());
+    std::thread::spawn(move || meter.add(2)).join().unwrap();
+    assert_eq!(store.flush(Duration::from_secs(60)).await, 0);
+    assert_eq!(limiter.peek(&StoreKey::Key("a".to_owned())).await.unwrap().remaining(), 5);
+    // The estimate was one unit.
+    assert_eq!(layer.stats().units.charged, 4);
 }
 
 #[tokio::test]

@@ -20,11 +20,12 @@ fn at_once(n: u64) -> TokenBucket {
 /// Calls to a server can fail, so only policies with their state on a server have counts of such calls.
 #[tokio::test(start_paused = true)]
 async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_a_server() {
-    const OF_A_SERVER: [&str; 6] = [
+    const OF_A_SERVER: [&str; 7] = [
         "tower_throttle_circuit_open",
         "tower_throttle_circuit_openings_total",
         "tower_throttle_fallbacks_total",
         "tower_throttle_late_total",
+        "tower_throttle_settle_errors_total",
         "tower_throttle_store_errors_total",
         "tower_throttle_trips_total",
     ];
@@ -57,7 +58,7 @@ async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_
         lines.filter_map(|line| line.split('{').next()).collect()
     };
     let in_memory = metrics("first");
-    assert!(in_memory.contains("tower_throttle_calls_total") && in_memory.len() >= 8, "{page}");
+    assert!(in_memory.contains("tower_throttle_settled_units_total") && in_memory.len() >= 8, "{page}");
     assert_eq!(in_memory, metrics("second"));
     assert!(metrics("queued").is_superset(&in_memory), "{page}");
     for policy in ["alone", "third", "fourth"] {

@@ -101,3 +101,18 @@ fn a_joined_request_that_waits_in_one_queue_for_two_policies_is_queued_once() {
     assert!(calls[1].poll());
     assert_eq!(counts(), ["2 admitted, 1 queued", "2 admitted"]);
 }
+
+#[test]
+fn policies_have_the_units_that_were_settled_in_their_limiters() {
+    let limiters = [10, 2].map(|limit| {
+        RateLimiter::builder(TokenBucket::new(hourly(limit))).clock(ManualClock::new()).max_debt(1).build()
+    });
+    let [first, second] = limiters.clone().map(|limiter| RateLimitLayer::with_limiter(Global, limiter));
+    let settled = first.cost(|()| 2).settle(|()| Some(7)).and(second.cost(|()| 2).settle(|()| Some(4)));
+    let layer = settled.responder(ErrorResponder);
+    assert!(passes(&layer.clone().layer(answers()), ()));
+    let stats = layer.stats();
+    let units = [&stats[0], &stats[1]].map(|policy| policy.units);
+    assert_eq!(units, limiters.map(|limiter| limiter.stats().units));
+    assert_eq!(units.map(|units| (units.charged, units.uncharged)), [(5, 0), (1, 1)]);
+}

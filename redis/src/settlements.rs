@@ -1,0 +1,164 @@
+//! The settlements of a store and of its limiters: those that are open, those that failed, and the units that they
+//! have charged or given back.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::error::{RedisError, RedisErrorKind};
+use tower_throttle::stats::UnitStats;
+use tower_throttle::store_support::UnitCounts;
+
+/// The settlements of all limiters of a store.
+#[derive(Debug, Default)]
+pub(super) struct StoreSettlements {
+    open: AtomicU64,
+    failed: AtomicU64,
+    /// Wakes those that wait until no settlement is open.
+    none_open: Notify,
+}
+
+/// The settlements of a limiter and its clones.
+#[derive(Debug)]
+pub(super) struct Settlements {
+    store: Arc<StoreSettlements>,
+    /// The name of the limiter, for the log.
+    name: Box<str>,
+    units: UnitCounts,
+    failed: AtomicU64,
+    was_logged: AtomicBool,
+}
+
+/// A settlement or a charge whose trip has not ended. If this value is dropped before, the trip has failed.
+#[derive(Debug)]
+pub(super) struct Unsettled {
+    settlements: Arc<Settlements>,
+    units: u64,
+    kind: Kind,
+    has_ended: bool,
+}
+
+/// What a trip does with units after the fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Charges units, and no caller waits for the trip.
+    Charge,
+    /// Gives back units, and no caller waits for the trip.
+    Refund,
+    /// Charges units, and a caller gets the error if the trip fails.
+    Awaited,
+    /// Charges units, and a caller charges the fallback if the trip fails.
+    WithFallback,
+}
+
+impl StoreSettlements {
+    /// Waits until no settlement is open, but at most for `longest`. Returns how many settlements are still open.
+    pub(super) async fn flush(&self, longest: Duration) -> u64 {
+        let none_open = async {
+            loop {
+                let mut ended = pin!(self.none_open.notified());
+                // From here on, the end of the last settlement is not missed.
+                ended.as_mut().enable();
+                if self.open.load(Ordering::SeqCst) == 0 {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        match timeout(longest, none_open).await {
+            Ok(()) => 0,
+            Err(_) => self.open.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Returns the number of settlements that failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Settlements {
+    /// Creates the settlements of the limiter `name`.
+    pub(super) fn new(store: Arc<StoreSettlements>, name: &str) -> Self {
+        let (units, failed, was_logged) = Default::default();
+        Self { store, name: name.into(), units, failed, was_logged }
+    }
+
+    /// Returns the numbers of units.
+    pub(super) fn units(&self) -> UnitStats {
+        self.units.stats()
+    }
+
+    /// Returns the number of settlements that failed.
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Begins a settlement for which no caller waits. It charges `units` or, if `gives_units`, gives them back.
+    pub(super) fn settle(self: &Arc<Self>, units: u64, gives_units: bool) -> Unsettled {
+        self.begin(units, if gives_units { Kind::Refund } else { Kind::Charge })
+    }
+
+    /// Begins a charge whose caller gets the error, or charges the fallback, if the trip fails.
+    pub(super) fn charge(self: &Arc<Self>, units: u64, has_fallback: bool) -> Unsettled {
+        self.begin(units, if has_fallback { Kind::WithFallback } else { Kind::Awaited })
+    }
+
+    fn begin(self: &Arc<Self>, units: u64, kind: Kind) -> Unsettled {
+        self.store.open.fetch_add(1, Ordering::SeqCst);
+        Unsettled { settlements: Arc::clone(self), units, kind, has_ended: false }
+    }
+}
+
+impl Unsettled {
+    /// Ends the settlement by the result of its trip: the number of units that were charged.
+    pub(super) fn end(mut self, charged: Result<u64, &RedisError>) {
+        self.count(charged);
+    }
+
+    fn count(&mut self, charged: Result<u64, &RedisError>) {
+        self.has_ended = true;
+        let (settlements, units, kind) = (&self.settlements, self.units, self.kind);
+        match (charged, kind) {
+            (Ok(_), Kind::Refund) => settlements.units.add_refund(units),
+            (Ok(charged), _) => settlements.units.add_charge(units, charged),
+            (Err(_), Kind::WithFallback) => {}
+            (Err(_), Kind::Awaited) => settlements.units.add_charge(units, 0),
+            (Err(error), Kind::Charge | Kind::Refund) => {
+                if kind == Kind::Charge {
+                    settlements.units.add_charge(units, 0);
+                }
+                settlements.failed.fetch_add(1, Ordering::Relaxed);
+                settlements.store.failed.fetch_add(1, Ordering::Relaxed);
+                if !settlements.was_logged.swap(true, Ordering::Relaxed) {
+                    log_failed(&settlements.name, error);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let detail = "the runtime that had the settlement has ended";
+            self.count(Err(&RedisError::new(RedisErrorKind::NoRuntime, detail)));
+        }
+        let store = &self.settlements.store;
+        if store.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+            store.none_open.notify_waiters();
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn log_failed(limiter: &str, error: &RedisError) {
+    tracing::error!(limiter, %error, "tower-throttle: a settlement failed, and later failures are only counted");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_failed(_: &str, _: &RedisError) {}
