@@ -43,6 +43,7 @@ mod outcome;
 mod policies;
 mod policy;
 mod problem_json;
+mod reported;
 mod respond;
 mod service;
 mod shadow;

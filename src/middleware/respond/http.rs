@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderName, Method, Request, Response, StatusCode};
 
 use super::accept::prefers_html;
-use super::fields::{FieldFormats, HeaderFormat, Waits};
+use super::fields::{FieldFormats, HeaderFormat};
 use super::grpc::{self, GrpcMode};
 use super::rejection_body::{
     BodyFormat, DefaultRejection, RejectionFn, RejectionResponse, RequestHead, Shape,
@@ -22,6 +22,7 @@ use crate::middleware::body::{OuterBody, ResponseBody, WrapBody};
 use crate::middleware::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
 use crate::middleware::field_values::{NO_STORE, retry_after, retry_after_millis};
 use crate::middleware::names::PolicyName;
+use crate::middleware::reported::Reported;
 use crate::middleware::shadow::ShadowDenied;
 use crate::sys::random::random_u64;
 
@@ -209,6 +210,24 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the function, as they are to a default response. Fields that the function sets are kept. gRPC callers still get
     /// the standard gRPC responses.
     ///
+    /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
+    /// policies](PolicyReport::window) that the function reads are those of the default response with the same options.
+    /// So a body that contains the wait agrees with `Retry-After`:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::Response;
+    /// use tower_throttle::HttpResponder;
+    ///
+    /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
+    ///     // rounded up to seconds, as in `Retry-After`
+    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(1);
+    ///     let mut response = Response::new(format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}"));
+    ///     *response.status_mut() = rejection.status();
+    ///     response
+    /// });
+    /// ```
+    ///
     /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
     /// `axum::body::Body`, if this is the body type of the service, or with `axum_body`.
     #[must_use]
@@ -246,8 +265,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
     /// Sets the status of the rejection of a request that costs more than a limit can ever admit, so that waiting does
     /// not help. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
-    /// responses and [custom responses](Self::rejection_response). The function that makes a custom response can call
-    /// [`Rejection::unsatisfiable_cost`].
+    /// responses. A [custom response](Self::rejection_response) has the status that its function sets, which can be
+    /// [`Rejection::status`].
     #[must_use]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
         self.options.never_fits_status = status;
@@ -440,13 +459,22 @@ where
         {
             return Ok(usual.response::<ResBody, B>());
         }
-        let waits = options.waits(&rejection);
+        let reported = options.reported(&rejection);
+        let (own_outcomes, own_reports);
+        let rejection = match F::IS_DEFAULT {
+            true => rejection,
+            false => {
+                own_outcomes = rejection.outcomes_reporting(reported);
+                own_reports = rejection.reports_of(&own_outcomes);
+                rejection.reporting(reported, &own_reports)
+            }
+        };
         let mut answer = match grpc_type {
             Some(content_type) => {
-                grpc::rejection(content_type, &rejection, waits.wait()).map(|()| ResponseBody::empty())
+                grpc::rejection(content_type, &rejection, reported.wait()).map(|()| ResponseBody::empty())
             }
             None => {
-                let shape = options.shape(&rejection, request.headers());
+                let shape = Shape::new(reported.status(), options.format(&rejection), request.headers());
                 self.answer.answer(&rejection, &RequestHead::new(request), shape)
             }
         };
@@ -456,7 +484,7 @@ where
         // the wait.
         headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
         // If the wait is unknown, only HTTP clients get a hint. gRPC clients use the backoff of their own retry policy.
-        if let Some(wait) = waits.wait().or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
+        if let Some(wait) = if is_grpc { reported.wait() } else { reported.retry_after() } {
             if options.retry_after {
                 headers.entry(RETRY_AFTER).or_insert_with(|| retry_after(wait));
             }
@@ -469,7 +497,7 @@ where
             && matches!(options.send_headers, SendHeaders::Always | SendHeaders::OnRejection)
             && !is_followed
         {
-            options.formats.add_fields(headers, reports, Some(waits));
+            options.formats.add_fields(headers, reports, Some(reported));
         }
         if let Rejection::Limited(reports) = rejection
             && options.insert_details
@@ -572,31 +600,33 @@ impl Options {
         }
     }
 
-    /// Returns the waits that a rejection reports.
-    fn waits(&self, rejection: &Rejection<'_>) -> Waits {
+    /// Returns what a rejection reports.
+    fn reported(&self, rejection: &Rejection<'_>) -> Reported {
+        let status = match rejection.unsatisfiable_cost() {
+            true => self.never_fits_status,
+            false => rejection.status(),
+        };
         let wait = rejection.retry_after();
-        let extra = wait.map_or(Duration::ZERO, |_| jitter(self.jitter));
-        Waits::new(wait, extra, self.max_reported_wait)
+        let hint = if wait.is_none() { self.hint(rejection) } else { None };
+        Reported::new(status, wait, hint, jitter(self.jitter), self.max_reported_wait)
     }
 
-    /// Returns the `Retry-After` of a rejection whose wait is unknown: the configured hint or, if it is longer, the
-    /// longest wait that is known. The jitter is included, and the result is at most the maximum reported wait. Returns
-    /// `None` if no hint is configured, if waiting does not help, if the call has no valid key, or if the caller is
-    /// forbidden.
+    /// Returns the `Retry-After` of a rejection whose wait is unknown, without jitter: the configured hint or, if it is
+    /// longer, the longest wait that is known. Returns `None` if no hint is configured, if waiting does not help, if
+    /// the call has no valid key, or if the caller is forbidden.
     fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;
         }
-        let hint = self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default());
-        Some(hint.saturating_add(jitter(self.jitter)).min(self.max_reported_wait))
+        Some(self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default()))
     }
 
-    fn shape(&self, rejection: &Rejection<'_>, headers: &HeaderMap) -> Shape {
-        let (status, format) = match rejection.unsatisfiable_cost() {
-            true => (self.never_fits_status, self.never_fits_body.unwrap_or(self.body)),
-            false => (rejection.status(), self.body),
-        };
-        Shape::new(status, format, headers)
+    /// Returns the format of the body of a rejection.
+    fn format(&self, rejection: &Rejection<'_>) -> BodyFormat {
+        match self.never_fits_body {
+            Some(format) if rejection.unsatisfiable_cost() => format,
+            _ => self.body,
+        }
     }
 
     /// Returns whether a usual rejection has the fields, the body and the extensions that these options ask for, and no
