@@ -139,7 +139,8 @@ impl Decision {
     /// Returns whether the call was denied because its key is [locked out](crate::algorithm::Lockout), or because the
     /// denial itself begins a lockout.
     ///
-    /// With several limits on one key, this is `true` if any of them locks the key out.
+    /// With several limits on one key, this is `true` if any of them locks the key out. A layer rejects such HTTP requests
+    /// with 429 or, by choice, with [another status](crate::HttpResponder::lockout_status).
     #[must_use]
     pub const fn is_locked_out(&self) -> bool {
         self.has(LOCKED_OUT)

@@ -31,6 +31,7 @@ use crate::sys::random::random_u64;
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
 /// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
+/// | denied, because its key is [locked out](crate::algorithm::Lockout) | as above, or the [status](Self::lockout_status) that you choose | 8 `RESOURCE_EXHAUSTED`, or 7 `PERMISSION_DENIED` if the status is 403 |
 /// | without a valid key, because of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
 /// | without a key, because of a configuration mistake | 500, problem+json that does not name the mistake; the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
 /// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
@@ -273,6 +274,32 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
+    /// Sets the status of the rejection of a request whose key is [locked out](crate::Decision::is_locked_out). The
+    /// default is 429. With 403, gRPC calls get the code `PERMISSION_DENIED`, and with any other status
+    /// `RESOURCE_EXHAUSTED`.
+    ///
+    /// Such a rejection reports its wait as any other denial does: `Retry-After` is the rest of the lockout. If one of
+    /// several policies locks the key out, the whole rejection has this status, unless the limiter of another one is
+    /// closed or its key table is full.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::StatusCode;
+    /// use tower_throttle::algorithm::{Algorithm, FixedWindow};
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
+    /// let layer = RateLimitLayer::new(PeerIp::new(), logins)
+    ///     .responder(HttpResponder::new().lockout_status(StatusCode::FORBIDDEN));
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub const fn lockout_status(mut self, status: StatusCode) -> Self {
+        self.options.lockout_status = Some(status);
+        self
+    }
+
     /// Sets the format of the body of a rejection if waiting does not help. The default is the [format](Self::body) of
     /// all other rejections.
     #[must_use]
@@ -471,7 +498,9 @@ where
         };
         let mut answer = match grpc_type {
             Some(content_type) => {
-                grpc::rejection(content_type, &rejection, reported.wait()).map(|()| ResponseBody::empty())
+                let is_forbidden = options.status_of_lockout(&rejection) == Some(StatusCode::FORBIDDEN);
+                let answer = grpc::rejection(content_type, &rejection, reported.wait(), is_forbidden);
+                answer.map(|()| ResponseBody::empty())
             }
             None => {
                 let shape = Shape::new(reported.status(), options.format(&rejection), request.headers());
@@ -531,7 +560,10 @@ impl<F, D, B> HttpResponder<F, D, B> {
         let wait = report.decision().retry_after()?.min(self.options.max_reported_wait);
         let label = report.sole_label()?;
         let is_html = self.options.body == BodyFormat::ByAccept && prefers_html(request.headers());
-        let is_usual = self.options.are_usual() && !is_html && *request.method() != Method::HEAD;
+        let is_usual = self.options.are_usual()
+            && (self.options.lockout_status.is_none() || !report.decision().is_locked_out())
+            && !is_html
+            && *request.method() != Method::HEAD;
         (is_usual && !wait.is_zero() && !drain::announces_body(request)).then_some(Usual {
             report,
             label,
@@ -575,6 +607,8 @@ struct Options {
     /// rejection.
     never_fits_status: StatusCode,
     never_fits_body: Option<BodyFormat>,
+    /// The status of a denial of a key that is locked out. `None` for the status of any other denial.
+    lockout_status: Option<StatusCode>,
     jitter: Duration,
     body: BodyFormat,
     grpc: GrpcMode,
@@ -592,6 +626,7 @@ impl Options {
             max_reported_wait: Duration::MAX,
             never_fits_status: StatusCode::TOO_MANY_REQUESTS,
             never_fits_body: None,
+            lockout_status: None,
             jitter: Duration::ZERO,
             body: BodyFormat::ByAccept,
             grpc: GrpcMode::ByContentType,
@@ -602,9 +637,10 @@ impl Options {
 
     /// Returns what a rejection reports.
     fn reported(&self, rejection: &Rejection<'_>) -> Reported {
-        let status = match rejection.unsatisfiable_cost() {
-            true => self.never_fits_status,
-            false => rejection.status(),
+        let status = match self.status_of_lockout(rejection) {
+            Some(status) => status,
+            None if rejection.unsatisfiable_cost() => self.never_fits_status,
+            None => rejection.status(),
         };
         let wait = rejection.retry_after();
         let hint = if wait.is_none() { self.hint(rejection) } else { None };
@@ -619,6 +655,11 @@ impl Options {
             return None;
         }
         Some(self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default()))
+    }
+
+    /// Returns the status of a rejection if it is for a lockout, and if a status is configured for lockouts.
+    fn status_of_lockout(&self, rejection: &Rejection<'_>) -> Option<StatusCode> {
+        self.lockout_status.filter(|_| rejection.is_locked_out() && !rejection.is_unavailable())
     }
 
     /// Returns the format of the body of a rejection.

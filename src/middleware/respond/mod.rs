@@ -197,6 +197,13 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
+    /// Returns whether the call was denied because a key is locked out, or because this denial begins a lockout. See
+    /// [`Decision::is_locked_out`].
+    #[must_use]
+    pub fn is_locked_out(&self) -> bool {
+        self.policies().iter().any(|report| report.decision().is_locked_out())
+    }
+
     /// Returns what the response reports, if this rejection is for the function of a custom response.
     fn reported(&self) -> Option<&Reported> {
         match self {

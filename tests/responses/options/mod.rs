@@ -2,6 +2,7 @@
 
 mod custom_waits;
 mod fields;
+mod lockouts;
 mod rejections;
 
 use std::time::Duration;
