@@ -1,4 +1,4 @@
-//! Extraction of a [`Decision`] in axum's handlers.
+//! Extraction of a [`Decision`] and of a [`Rejecter`] in axum's handlers.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,6 +9,7 @@ use http::StatusCode;
 use http::request::Parts;
 
 use crate::decision::Decision;
+use crate::middleware::Rejecter;
 
 /// Extracts the decision on the request. If several limits decided the request, the decision is that of the limit that
 /// queued the request longest. If no limit queued the request, the decision is that of the limit with the fewest
@@ -40,6 +41,15 @@ impl<S: Send + Sync> OptionalFromRequestParts<S> for Decision {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Infallible> {
         Ok(parts.extensions.get().copied())
+    }
+}
+
+/// Extracts what answers a denied call as a layer would.
+impl<S: Send + Sync> FromRequestParts<S> for Rejecter {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::new(parts.clone()))
     }
 }
 

@@ -93,7 +93,7 @@ impl Decision {
     }
 
     /// Returns the decision if the call may pass, and otherwise the denial as an error. So `?` ends a function whose call
-    /// was denied.
+    /// was denied. If the decision is not needed, write `let _ = limiter.check(user).into_result()?;`.
     ///
     /// # Errors
     ///

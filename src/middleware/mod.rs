@@ -54,8 +54,13 @@ pub use info::OnStoreError;
 pub use layer::Layers;
 #[doc(no_inline)]
 pub use layer::RateLimitLayer;
+#[cfg(feature = "axum")]
+pub use respond::HandlerResponder;
 #[doc(no_inline)]
 pub use respond::HttpResponder;
+#[cfg(feature = "axum")]
+#[doc(no_inline)]
+pub use respond::Rejecter;
 #[doc(no_inline)]
 pub use respond::error::{Error, ErrorResponder};
 pub use respond::{
@@ -78,5 +83,5 @@ pub use self::{
     layer::IntoPolicySet,
     options::{CostFn, PriorityFn, SettleFn, TierFn, UnitCost},
     policy::Policy,
-    respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectionFn, RejectionResponse},
+    respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectHead, RejectionFn, RejectionResponse},
 };

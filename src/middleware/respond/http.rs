@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
 use super::accept::prefers_html;
 use super::fields::{FieldFormats, HeaderFormat};
 use super::grpc::{self, GrpcMode};
 use super::rejection_body::{
-    BodyFormat, DefaultRejection, RejectionFn, RejectionResponse, RequestHead, Shape,
+    BodyFormat, DefaultRejection, RejectHead, RejectionFn, RejectionResponse, RequestHead, Shape,
 };
 use super::{Decisions, PolicyReport, Rejected, Rejection, Responder};
 use crate::decision::Decision;
@@ -477,15 +477,50 @@ where
     }
 
     fn reject(&self, request: &Request<ReqBody>, rejection: Rejection<'_>) -> Result<Self::Response, Err> {
-        let options = &self.options;
-        let grpc_type = grpc::response_content_type(request.headers(), options.grpc);
-        let is_grpc = grpc_type.is_some();
+        let grpc_type = grpc::response_content_type(request.headers(), self.options.grpc);
         if F::IS_DEFAULT
-            && !is_grpc
+            && grpc_type.is_none()
             && let Some(usual) = self.usual(request, &rejection)
         {
             return Ok(usual.response::<ResBody, B>());
         }
+        let mut answer = self.rejection(&request.into(), grpc_type, rejection);
+        if drain::announces_body(request) {
+            drain::close(&mut answer, D::IS_READ);
+        }
+        Ok(answer.map(B::rejected))
+    }
+
+    #[inline]
+    fn drain(&self, request: Request<ReqBody>) -> Option<Drain> {
+        self.unread.drain(request)
+    }
+
+    fn drained(&self, answer: &mut Self::Response) {
+        drain::keep_open(answer);
+    }
+}
+
+impl<T, F: RejectionResponse<T>, D, B> RejectHead<T> for HttpResponder<F, D, B> {
+    fn reject_head(&self, head: &RequestHead<'_>, rejection: Rejection<'_>) -> Response<ResponseBody<T>> {
+        let grpc_type = grpc::response_content_type(head.headers(), self.options.grpc);
+        self.rejection(head, grpc_type, rejection)
+    }
+}
+
+impl<F, D, B> HttpResponder<F, D, B> {
+    /// Returns the response to a rejected request with this head. `grpc_type` is the content type of the response if it
+    /// is a gRPC response.
+    fn rejection<T>(
+        &self,
+        head: &RequestHead<'_>,
+        grpc_type: Option<HeaderValue>,
+        rejection: Rejection<'_>,
+    ) -> Response<ResponseBody<T>>
+    where
+        F: RejectionResponse<T>,
+    {
+        let (options, is_grpc) = (&self.options, grpc_type.is_some());
         let reported = options.reported(&rejection);
         let (own_outcomes, own_reports);
         let rejection = match F::IS_DEFAULT {
@@ -503,8 +538,8 @@ where
                 answer.map(|()| ResponseBody::empty())
             }
             None => {
-                let shape = Shape::new(reported.status(), options.format(&rejection), request.headers());
-                self.answer.answer(&rejection, &RequestHead::new(request), shape)
+                let shape = Shape::new(reported.status(), options.format(&rejection), head.headers());
+                self.answer.answer(&rejection, head, shape)
             }
         };
         let is_followed = is_followed(answer.status());
@@ -534,23 +569,9 @@ where
         {
             answer.extensions_mut().insert(rejected);
         }
-        if drain::announces_body(request) {
-            drain::close(&mut answer, D::IS_READ);
-        }
-        Ok(answer.map(B::rejected))
+        answer
     }
 
-    #[inline]
-    fn drain(&self, request: Request<ReqBody>) -> Option<Drain> {
-        self.unread.drain(request)
-    }
-
-    fn drained(&self, answer: &mut Self::Response) {
-        drain::keep_open(answer);
-    }
-}
-
-impl<F, D, B> HttpResponder<F, D, B> {
     /// Returns the rejection of a request that is not a gRPC request, if the rejection is a usual one.
     #[inline]
     fn usual<'a, ReqBody>(&self, request: &Request<ReqBody>, rejection: &Rejection<'a>) -> Option<Usual<'a>> {

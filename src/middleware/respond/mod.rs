@@ -8,6 +8,8 @@ mod fields;
 mod grpc;
 mod http;
 mod on_reject;
+#[cfg(feature = "axum")]
+mod rejecter;
 mod rejection_body;
 
 use std::ops::Deref;
@@ -34,8 +36,10 @@ pub use grpc::GrpcMode;
 pub use http::IntoAxumBody;
 pub use http::{HttpResponder, SendHeaders};
 pub use on_reject::OnReject;
+#[cfg(feature = "axum")]
+pub use rejecter::{HandlerResponder, Rejecter};
 pub use rejection_body::{
-    BodyFormat, DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse, RequestHead,
+    BodyFormat, DefaultRejection, IntoRejectionBody, RejectHead, RejectionFn, RejectionResponse, RequestHead,
 };
 
 /// Makes the responses, both to admitted and to rejected calls.
