@@ -1,4 +1,4 @@
-//! Extraction of a [`Decision`] and of a [`Meter`] in axum's handlers.
+//! Extraction of a [`Decision`], a [`Meter`] and a [`Rejecter`] in axum's handlers.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,7 +9,7 @@ use http::StatusCode;
 use http::request::Parts;
 
 use crate::decision::Decision;
-use crate::middleware::Meter;
+use crate::middleware::{Meter, Rejecter};
 
 /// Extracts the decision on the request. If several limits decided the request, the decision is that of the limit that
 /// queued the request longest. If no limit queued the request, the decision is that of the limit with the fewest
@@ -51,6 +51,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Meter {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(Self::of(&parts.extensions))
+    }
+}
+
+/// Extracts what answers a denied call as a layer would.
+impl<S: Send + Sync> FromRequestParts<S> for Rejecter {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self::new(parts.clone()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The result of one call: whether it may pass, and what is left.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -91,6 +92,34 @@ impl Decision {
         self.has(ALLOWED)
     }
 
+    /// Returns the decision if the call may pass, and otherwise the denial as an error. So `?` ends a function whose call
+    /// was denied. If the decision is not needed, write `let _ = limiter.check(user).into_result()?;`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the denial, if the call is denied.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::limiter::Denied;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// fn greet(limiter: &RateLimiter<TokenBucket>, user: &str) -> Result<String, Denied> {
+    ///     let decision = limiter.check(user).into_result()?;
+    ///     Ok(format!("welcome, {} calls left", decision.remaining()))
+    /// }
+    ///
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(1)));
+    /// assert_eq!(greet(&limiter, "user:42").unwrap(), "welcome, 0 calls left");
+    /// let denied = greet(&limiter, "user:42").unwrap_err();
+    /// assert!(denied.to_string().starts_with("the rate limit is reached: retry after "));
+    /// ```
+    pub const fn into_result(self) -> Result<Self, Denied> {
+        if self.is_allowed() { Ok(self) } else { Err(Denied(self)) }
+    }
+
     /// Returns whether the call was denied because the limiter was [closed](crate::limiter::RateLimiter::close).
     #[must_use]
     pub const fn is_closed(&self) -> bool {
@@ -110,7 +139,8 @@ impl Decision {
     /// Returns whether the call was denied because its key is [locked out](crate::algorithm::Lockout), or because the
     /// denial itself begins a lockout.
     ///
-    /// With several limits on one key, this is `true` if any of them locks the key out.
+    /// With several limits on one key, this is `true` if any of them locks the key out. A layer rejects such HTTP requests
+    /// with 429 or, by choice, with [another status](crate::HttpResponder::lockout_status).
     #[must_use]
     pub const fn is_locked_out(&self) -> bool {
         self.has(LOCKED_OUT)
@@ -429,6 +459,49 @@ impl fmt::Display for Decision {
         }
     }
 }
+
+/// A call that was denied, as an error: the decision on the call. See [`Decision::into_result`].
+///
+/// ```
+/// use tower_throttle::RateLimiter;
+/// use tower_throttle::algorithm::Concurrency;
+/// use tower_throttle::limiter::Denied;
+///
+/// let limiter = RateLimiter::new(Concurrency::per_key(1));
+/// let _permit = limiter.try_acquire_permit("user:42")?;
+/// let denied: Denied = limiter.try_acquire_permit("user:42").unwrap_err();
+/// // the same from a decision
+/// let denied: Denied = limiter.check("user:42").into_result().unwrap_err();
+/// assert_eq!(denied.decision().remaining(), 0);
+/// # Ok::<(), Denied>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Denied(Decision);
+
+impl Denied {
+    /// Returns the decision.
+    pub const fn decision(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl From<Denied> for Decision {
+    fn from(denied: Denied) -> Self {
+        denied.0
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.retry_after() {
+            Some(wait) => write!(f, "the rate limit is reached: retry after {wait:?}"),
+            None if self.0.is_closed() => f.write_str("the rate limiter is closed"),
+            None => f.write_str("the rate limit is reached"),
+        }
+    }
+}
+
+impl Error for Denied {}
 
 /// A denial with a known wait, made by one limit for a call of cost 1. The words are the limit, the wait and the reset
 /// in grains, and the number of grains per nanosecond. Words of different denials, read together by mistake, cause no

@@ -49,7 +49,7 @@ pub struct Queueing;
 #[doc = include_str!("../src/guide/recipes.md")]
 pub struct Recipes;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../src/guide/responses.md")]
 pub struct Responses;
 

@@ -4,7 +4,7 @@
 //! - [Keys](keys): keys with examples, exemptions, deny lists, missing keys.
 //! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
 //! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
-//! - [Responses](responses): what a rejected caller gets, and how to change it.
+//! - [Responses](responses): what a rejected caller gets, how to change it, and how a handler gives the same answer.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
 //! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, web sockets.

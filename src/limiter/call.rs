@@ -14,10 +14,10 @@ use super::attempt::Attempt;
 use super::contract::{Acquired, Decided};
 use super::fingerprint::{Fingerprint, MemoryKey};
 use super::rate_limiter::RateLimiter;
-use super::reservation::{Denied, Permit, Reservation};
+use super::reservation::{Permit, Reservation};
 use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, Tiered};
-use crate::decision::Decision;
+use crate::decision::{Decision, Denied};
 
 /// A call with options, which is not made yet. [`RateLimiter::call`] creates it.
 ///

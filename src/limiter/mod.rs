@@ -122,6 +122,7 @@ mod slots;
 mod table;
 mod wait;
 
+pub use crate::decision::Denied;
 pub use crate::stats::LimiterStats;
 pub use attempt::Attempt;
 pub use call::{Acquire, AcquirePermit, Call};
@@ -129,7 +130,7 @@ pub use contract::{Acquired, Decided, Limiter, LimiterFor, Settles};
 pub use options::{OnClose, OnFull};
 pub use rate_limiter::Builder;
 pub(crate) use rate_limiter::RateLimiter;
-pub use reservation::{Denied, Permit, Reservation};
+pub use reservation::{Permit, Reservation};
 pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of limiters.

@@ -14,13 +14,13 @@ use super::fingerprint::{Fingerprint, Location, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{OnClose, OnFull, StoreConfig};
 use super::queue::{Enqueued, Fate, Judged, KeyQueue};
-use super::reservation::{Denied, Permit, Reservation};
+use super::reservation::{Permit, Reservation};
 use super::shard::Shard;
 use super::table::Table;
 use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, SharedPermit};
 use crate::clock::{AnyClock, Nanos};
-use crate::decision::Decision;
+use crate::decision::{Decision, Denied};
 use crate::stats::{CallOutcome, LimiterStats};
 use crate::sys::lock::SpinGuard;
 use crate::sys::wakers::Wakers;
@@ -142,16 +142,14 @@ impl<A: Algorithm> RateLimiter<A> {
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
-    /// let decision = limiter.check("user:42");
-    /// match decision.retry_after() {
-    ///     _ if decision.is_allowed() => println!("welcome"),
-    ///     Some(wait) => println!("try again in {wait:?}"),
-    ///     None => println!("denied"),
+    /// match limiter.check("user:42").into_result() {
+    ///     Ok(decision) => println!("welcome, {} calls left", decision.remaining()),
+    ///     Err(denied) => println!("{denied}"),
     /// }
     /// ```
     ///
-    /// A denial may have no [`retry_after`](Decision::retry_after), so only [`is_allowed`](Decision::is_allowed) says
-    /// whether the call may pass.
+    /// A denial may have no [`retry_after`](Decision::retry_after), so only [`is_allowed`](Decision::is_allowed) and
+    /// [`into_result`](Decision::into_result) say whether the call may pass.
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
         self.check_n(key, 1)

@@ -1,4 +1,3 @@
-use std::error::Error;
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
@@ -8,7 +7,7 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 
 use crate::algorithm::AlgorithmInfo;
-use crate::decision::Decision;
+use crate::decision::{Decision, Denied};
 
 /// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
 ///
@@ -145,7 +144,7 @@ impl Reservation {
     ///
     /// Returns the decision if it is a denial.
     pub fn decided(self, decision: Decision) -> Result<Self, Denied> {
-        if decision.is_allowed() { Ok(self) } else { Err(Denied(decision)) }
+        decision.into_result().map(|_| self)
     }
 
     /// Settles the call at its actual cost of `actual` units.
@@ -353,46 +352,6 @@ impl fmt::Debug for Permit {
         f.debug_struct("Permit").field("is_empty", &self.is_empty()).finish_non_exhaustive()
     }
 }
-
-/// The error of a call that did not get a permit: the decision that denied the call.
-///
-/// ```
-/// use tower_throttle::RateLimiter;
-/// use tower_throttle::algorithm::Concurrency;
-///
-/// let limiter = RateLimiter::new(Concurrency::per_key(1));
-/// let _permit = limiter.try_acquire_permit("user:42")?;
-/// let denied = limiter.try_acquire_permit("user:42").unwrap_err();
-/// assert_eq!(denied.decision().remaining(), 0);
-/// # Ok::<(), tower_throttle::limiter::Denied>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Denied(Decision);
-
-impl Denied {
-    /// Returns the decision.
-    pub const fn decision(&self) -> &Decision {
-        &self.0
-    }
-}
-
-impl From<Denied> for Decision {
-    fn from(denied: Denied) -> Self {
-        denied.0
-    }
-}
-
-impl fmt::Display for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.retry_after() {
-            Some(wait) => write!(f, "the rate limit is reached: retry after {wait:?}"),
-            None if self.0.is_closed() => f.write_str("the rate limiter is closed"),
-            None => f.write_str("the rate limit is reached"),
-        }
-    }
-}
-
-impl Error for Denied {}
 
 #[cfg(test)]
 mod tests {

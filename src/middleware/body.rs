@@ -135,6 +135,16 @@ where
     }
 }
 
+/// The body of a rejection.
+impl From<ResponseBody<Self>> for Bytes {
+    fn from(body: ResponseBody<Self>) -> Self {
+        match body.kind {
+            Kind::Inner { body } => body,
+            Kind::Full { bytes } => bytes.unwrap_or_default(),
+        }
+    }
+}
+
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::empty()

@@ -10,6 +10,7 @@ use crate::algorithm::AlgorithmInfo;
 use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::{KeyError, MissingKey, StoreKey};
+use crate::limiter::Limiter;
 use crate::observe::Observer;
 use crate::stats::{CallCounts, KeyStats, LimiterStats, PolicyStats, Timeline};
 use crate::sys::lock::SpinLock;
@@ -56,6 +57,16 @@ impl PolicyInfo {
             watches_keys: false,
             observer: Observer::default(),
         }
+    }
+
+    /// Creates the info of a policy whose limiter is `limiter`, with the name of the limiter. A name that no header field
+    /// can carry is not used, as if the limiter had none.
+    pub(super) fn of(limiter: &impl Limiter) -> Self {
+        let mut info = Self::new(limiter.info());
+        if let Some(name) = limiter.name() {
+            let _ = info.names.rename(name);
+        }
+        info
     }
 
     pub(super) fn name(&self) -> &str {

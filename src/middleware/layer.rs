@@ -3,24 +3,27 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http::Response;
 use tower_layer::Layer;
 
 use super::info::{OnStoreError, PolicyInfo};
 use super::joint::And;
 use super::meter::Unmetered;
 use super::options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost};
+use super::outcome::Outcome;
 use super::policies::{Policies, PolicyCount};
 use super::policy::Policy;
 #[cfg(feature = "axum")]
 use super::respond::IntoAxumBody;
-use super::respond::{HttpResponder, OnReject, Rejection};
+use super::respond::{HttpResponder, OnReject, RejectHead, Rejection, RequestHead, reports};
 use super::service::RateLimit;
 use super::shadow::Shadow;
 use super::shutdown::Shutdown;
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
 use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
-use crate::limiter::{Limiter, RateLimiter, Settles};
+use crate::limiter::{Denied, Limiter, RateLimiter, Reservation, Settles};
 #[cfg(feature = "metrics")]
 use crate::metrics;
 use crate::quota::Quota;
@@ -61,6 +64,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
 /// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
 /// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
+/// | the layer's answer in a service that calls the limiter itself | [`reject`](RateLimitLayer::reject) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
 /// | a layer of an axum app that is optional, boxed, or kept in a list | `axum_body` (feature `axum`) |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
@@ -665,6 +669,52 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         F: Fn(&Rejection<'_>, &Req),
     {
         RateLimitLayer { policies: self.policies, responder: OnReject::new(self.responder, observe) }
+    }
+
+    /// Returns the response that this layer gives to a request that its limiter denies. With it, a service that calls the
+    /// limiter itself answers as the layer would: with the same status, header fields and body.
+    ///
+    /// `head` is a reference to a [`Request`](http::Request) or to its [`Parts`](http::request::Parts), and says whether
+    /// the response is JSON, text or gRPC. Nothing is charged and counted, and no function of
+    /// [`on_reject`](RateLimitLayer::on_reject) is called. The response never has `Connection: close`, because the
+    /// service knows whether it has read the body of the request. If the call has a
+    /// [tier](crate::limiter::Call::tier), the response reports the quota of the limiter's own algorithm. In an axum
+    /// handler, the extractor `Rejecter` does the same without a layer (feature `axum`).
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::Global;
+    /// use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// // The layer is not applied to a service, so its key does not matter.
+    /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(1)));
+    /// let mail = RateLimitLayer::with_limiter(Global, limiter).name("mail");
+    ///
+    /// let send = |request: Request<&str>| -> Response<Full<Bytes>> {
+    ///     let (head, recipient) = request.into_parts();
+    ///     match mail.limiter().check(recipient).into_result() {
+    ///         Ok(_) => Response::new(Full::from("sent")),
+    ///         Err(denied) => mail.reject(&head, denied).map(Full::new),
+    ///     }
+    /// };
+    /// assert_eq!(send(Request::new("ann@example.com")).status(), 200);
+    /// let rejection = send(Request::new("ann@example.com"));
+    /// assert_eq!(rejection.status(), 429);
+    /// assert_eq!(rejection.headers()["retry-after"], "60");
+    /// ```
+    pub fn reject<'a>(&self, head: impl Into<RequestHead<'a>>, denied: Denied) -> Response<Bytes>
+    where
+        R: RejectHead<Bytes>,
+    {
+        let (policy, infos) = self.policies.parts();
+        let names = infos[0].names_for(&policy.limiter().info());
+        let outcome = Outcome::new(denied.into(), false, Reservation::default()).with_names(names);
+        let outcomes = [Some(outcome)];
+        let rejection = Rejection::Limited(&reports(infos, &outcomes));
+        self.responder.reject_head(&head.into(), rejection).map(Bytes::from)
     }
 
     /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden

@@ -44,6 +44,7 @@ mod outcome;
 mod policies;
 mod policy;
 mod problem_json;
+mod reported;
 mod respond;
 mod service;
 mod shadow;
@@ -57,8 +58,13 @@ pub use layer::RateLimitLayer;
 #[doc(no_inline)]
 pub use meter::Meter;
 pub use meter::Unmetered;
+#[cfg(feature = "axum")]
+pub use respond::HandlerResponder;
 #[doc(no_inline)]
 pub use respond::HttpResponder;
+#[cfg(feature = "axum")]
+#[doc(no_inline)]
+pub use respond::Rejecter;
 #[doc(no_inline)]
 pub use respond::error::{Error, ErrorResponder};
 pub use respond::{
@@ -81,5 +87,5 @@ pub use self::{
     layer::IntoPolicySet,
     options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost},
     policy::Policy,
-    respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectionFn, RejectionResponse},
+    respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectHead, RejectionFn, RejectionResponse},
 };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::info::PolicyInfo;
 use super::meter::{Meter, Unmetered};
 use super::names::PolicyNames;
+use super::reported::Reported;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -36,6 +37,8 @@ struct OutcomeDetails {
     quotas: Vec<QuotaPolicy>,
     /// The units that the call has borrowed from the next window.
     borrowed: u64,
+    /// What the response reports, in the outcomes that the function of a custom response reads.
+    reported: Option<Reported>,
 }
 
 impl OutcomeDetails {
@@ -43,7 +46,7 @@ impl OutcomeDetails {
     fn of_tier(algorithm: &impl Algorithm) -> Box<Self> {
         let mut quotas = Vec::new();
         algorithm.for_each_policy(&mut |quota| quotas.push(quota));
-        Box::new(Self { quotas, borrowed: 0 })
+        Box::new(Self { quotas, ..Self::default() })
     }
 }
 
@@ -52,6 +55,26 @@ impl Outcome {
     #[inline(always)]
     pub(super) fn new(decision: Decision, is_shadow: bool, reservation: Reservation) -> Self {
         Self { decision, is_shadow, reservation, names: None, details: None }
+    }
+
+    /// Returns the same outcome, without its reservation, for the function of a custom response, which reads what the
+    /// response reports.
+    pub(super) fn reporting(&self, reported: Reported) -> Self {
+        let quotas = self.quotas().to_vec();
+        let details = OutcomeDetails { quotas, borrowed: self.borrowed(), reported: Some(reported) };
+        Self {
+            decision: self.decision,
+            is_shadow: self.is_shadow,
+            reservation: Reservation::default(),
+            names: self.names.clone(),
+            details: Some(Box::new(details)),
+        }
+    }
+
+    /// Returns what the response reports, if this outcome is for the function of a custom response.
+    #[inline]
+    pub(super) fn reported(&self) -> Option<&Reported> {
+        self.details.as_ref()?.reported.as_ref()
     }
 
     /// Puts the outcome into its place, which is empty.

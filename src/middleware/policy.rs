@@ -37,12 +37,10 @@ pub struct Policy<K, A: Algorithm, C = UnitCost, L = RateLimiter<A>> {
 
 impl<K, A: Algorithm, L: Limiter<Algorithm = A>> Policy<K, A, UnitCost, L> {
     pub(super) fn new(key: K, limiter: L) -> Policies<Self> {
-        let mut info = PolicyInfo::new(limiter.info());
-        if let Some(name) = limiter.name() {
-            // A name that no header field can carry is not used, as if the limiter had none.
-            let _ = info.names_mut().rename(name);
-        }
-        Policies::single(info, Self { key, limiter, options: UnitCost, algorithm: PhantomData })
+        Policies::single(
+            PolicyInfo::of(&limiter),
+            Self { key, limiter, options: UnitCost, algorithm: PhantomData },
+        )
     }
 }
 

@@ -3,6 +3,8 @@
 
 #[cfg(feature = "axum")]
 mod axum_extractor;
+#[cfg(feature = "axum")]
+mod by_hand;
 mod format_vectors;
 mod generators;
 mod header_parser;

@@ -1,19 +1,26 @@
 //! Calls over the limit get `RESOURCE_EXHAUSTED`, in the header block of the response.
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{HeaderMap, Method, Request};
 use http_body_util::Full;
 use tokio::task::JoinSet;
-use tonic::Code;
+use tonic::server::Grpc;
 use tonic::transport::server::TcpIncoming;
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::ManualClock;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::key::Global;
+use tower_throttle::middleware::GrpcMode;
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Answer, Client1, Client2, Server, listen, request};
-use crate::{Caller, Echo, builder, per_ip, serve};
+use crate::{Caller, Echo, Words, builder, per_ip, serve};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_passes_and_the_rest_is_resource_exhausted() {
@@ -60,6 +67,43 @@ async fn the_layer_works_as_its_users_write_it() {
     // This is another connection from the same address.
     let mut caller = Caller::connect(&server).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+/// A handler of tonic has no head of the request, and returns a `Status`. The layer's answer is one.
+#[tokio::test]
+async fn a_handler_returns_the_status_that_a_layer_would_send() {
+    let used_up = || {
+        let bucket = TokenBucket::new(Quota::per_minute(1));
+        let limiter = RateLimiter::builder(bucket).clock(ManualClock::new()).name("mail").build();
+        assert!(limiter.check(&()).is_allowed());
+        RateLimitLayer::with_limiter(Global, limiter)
+    };
+    let layered = used_up().layer(Echo::default());
+    let mail = used_up().responder(HttpResponder::new().grpc(GrpcMode::Always));
+    let by_hand = service_fn(move |request: Request<tonic::body::Body>| {
+        let mail = mail.clone();
+        let handler = service_fn(move |_: tonic::Request<Words>| {
+            let admitted = mail.limiter().check(&()).into_result().map_err(|denied| {
+                let answer = mail.reject(&Request::new(()), denied);
+                Status::from_header_map(answer.headers()).expect("it is a gRPC response")
+            });
+            std::future::ready(admitted.map(|_| tonic::Response::new(Words::default())))
+        });
+        let codec = ProstCodec::<Words, Words>::default();
+        async move { Ok::<_, Infallible>(Grpc::new(codec).unary(handler, request).await) }
+    });
+    let request = || say("application/grpc").map(tonic::body::Body::new);
+    // Of the message, tonic encodes the spaces as well.
+    let read = |headers: &HeaderMap| {
+        let status = Status::from_header_map(headers).unwrap();
+        let metadata = status.metadata().clone().into_headers();
+        ((status.code(), status.message().to_owned(), status.details().to_owned()), metadata)
+    };
+    let layered = read(layered.oneshot(request()).await.unwrap().headers());
+    let by_hand = read(by_hand.oneshot(request()).await.unwrap().headers());
+    assert_eq!(layered.0.0, Code::ResourceExhausted);
+    assert_eq!(layered, by_hand);
+    assert!(layered.1.contains_key("retry-after"), "{layered:?}");
 }
 
 /// Returns an empty message, framed.

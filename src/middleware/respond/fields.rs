@@ -11,6 +11,7 @@ use super::PolicyReport;
 use crate::clock::since_epoch;
 use crate::middleware::field_values::{self, RATELIMIT, RATELIMIT_POLICY};
 use crate::middleware::names::PolicyName;
+use crate::middleware::reported::Reported;
 
 /// A format of the header fields that report limits to callers.
 ///
@@ -162,15 +163,15 @@ impl FieldFormats {
     /// Adds the configured fields. Hidden policies are left out. Fields that the inner service or an inner layer has
     /// set are kept. If one of them reports a limit of the same name, a number is appended to the name of this one.
     ///
-    /// If the response is a rejection, `rejected` contains the waits to report. Otherwise, `rejected` is `None`.
+    /// If the response is a rejection, `rejected` contains what it reports. Otherwise, `rejected` is `None`.
     #[inline]
     pub(super) fn add_fields(
         &self,
         headers: &mut HeaderMap,
         reports: &[PolicyReport<'_>],
-        rejected: Option<Waits>,
+        rejected: Option<Reported>,
     ) {
-        let wait = rejected.map(|rejected| rejected.wait);
+        let wait = rejected.map(|rejected| rejected.wait());
         match self.draft {
             Some(Draft::V11) => add_draft(headers, reports, rejected),
             Some(Draft::V07) => add_draft_07(headers, reports, wait),
@@ -186,33 +187,7 @@ impl FieldFormats {
     }
 }
 
-/// The waits that a rejection reports.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waits {
-    /// The time until the caller can retry, as in `Retry-After`. `None` if this time is unknown, or if waiting does not
-    /// help.
-    wait: Option<Duration>,
-    /// The jitter. It is added to the wait of each policy that denied the request.
-    extra: Duration,
-    /// The maximum wait that is reported.
-    max: Duration,
-}
-
-impl Waits {
-    /// Creates the waits from the exact time until the caller can retry.
-    pub(super) fn new(wait: Option<Duration>, extra: Duration, max: Duration) -> Self {
-        Self { wait: wait.map(|wait| wait.saturating_add(extra).min(max)), extra, max }
-    }
-
-    /// Returns the time until the caller can retry, as in `Retry-After`. `None` if this time is unknown, or if waiting
-    /// does not help.
-    #[inline]
-    pub(super) fn wait(&self) -> Option<Duration> {
-        self.wait
-    }
-}
-
-fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Option<Waits>) {
+fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Option<Reported>) {
     // Most layers have one policy with one limit, and most responses have neither of the two fields.
     if let [report] = reports
         && let Some(label) = report.sole_label()
@@ -240,7 +215,7 @@ fn add_beside(
     headers: &mut HeaderMap,
     others: &[HeaderValue],
     reports: &[PolicyReport<'_>],
-    rejected: Option<Waits>,
+    rejected: Option<Reported>,
 ) {
     let mut taken: Vec<String> = Vec::new();
     for report in reports.iter().filter(|report| !report.is_hidden()) {
@@ -290,11 +265,12 @@ fn add_new_fields(headers: &mut HeaderMap, label: &PolicyName, item: impl FnOnce
 
 /// Returns the item of `RateLimit` for the reported limit of a policy.
 #[inline]
-fn item(report: &PolicyReport<'_>, rejected: Option<Waits>) -> HeaderValue {
+fn item(report: &PolicyReport<'_>, rejected: Option<Reported>) -> HeaderValue {
     let window = match rejected.filter(|_| !report.decision().is_allowed()) {
-        None => report.window(),
-        Some(Waits { extra, max, .. }) => {
-            report.window().map(|wait| wait.saturating_add(extra).min(max).min(field_values::MAX_RETRY_AFTER))
+        None => report.exact_window(),
+        Some(rejected) => {
+            let wait = report.exact_window();
+            wait.map(|wait| rejected.with_jitter(wait).min(field_values::MAX_RETRY_AFTER))
         }
     };
     report.label().limit_item(report.decision().remaining(), window)
@@ -449,6 +425,7 @@ mod tests {
     use crate::middleware::outcome::Outcome;
     use crate::middleware::respond::Rejection;
     use crate::quota::Quota;
+    use http::StatusCode;
     use http::header::{AGE, RETRY_AFTER};
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
@@ -459,7 +436,8 @@ mod tests {
         if let Some(wait) = Rejection::Limited(&[report]).retry_after() {
             headers.insert(RETRY_AFTER, field_values::retry_after(wait));
         }
-        let rejected = Waits { wait: None, extra: Duration::ZERO, max: Duration::MAX };
+        let rejected =
+            Reported::new(StatusCode::TOO_MANY_REQUESTS, None, None, Duration::ZERO, Duration::MAX);
         let rejected = Some(rejected).filter(|_| !decision.is_allowed());
         FieldFormats::new().add_fields(&mut headers, &[report], rejected);
         [RATELIMIT_POLICY, RATELIMIT, RETRY_AFTER]

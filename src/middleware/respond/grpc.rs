@@ -103,15 +103,18 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Returns the response to a rejected call. If the code is `RESOURCE_EXHAUSTED`, the response reports `wait`.
+/// Returns the response to a rejected call. If a policy denied the call, the response reports `wait`. `is_forbidden` is
+/// `true` if a lockout is reported by the code `PERMISSION_DENIED`.
 pub(super) fn rejection(
     content_type: HeaderValue,
     rejection: &Rejection<'_>,
     wait: Option<Duration>,
+    is_forbidden: bool,
 ) -> Response<()> {
     let (code, message) = match rejection {
         Rejection::Limited(_) if rejection.is_closed() => (Code::Unavailable, Cow::Borrowed("shutting down")),
         Rejection::Limited(_) if rejection.is_unavailable() => (Code::Unavailable, "too many callers".into()),
+        Rejection::Limited(_) if is_forbidden => (Code::PermissionDenied, "locked out".into()),
         Rejection::Limited(_) => (Code::ResourceExhausted, "rate limit exceeded".into()),
         Rejection::Key(error) => (key_code(error), error.public_text().into()),
         Rejection::Store(_) => (Code::Unavailable, "rate limiter unavailable".into()),
@@ -123,7 +126,7 @@ pub(super) fn rejection(
     if let Ok(message) = HeaderValue::from_str(&percent_encoded(&message)) {
         headers.insert(MESSAGE, message);
     }
-    if code == Code::ResourceExhausted {
+    if code == Code::ResourceExhausted || is_forbidden {
         let denials = || rejection.policies().iter().filter(|report| !report.decision().is_allowed());
         let names: Vec<_> = denials().filter(|denial| !denial.is_hidden()).map(PolicyReport::name).collect();
         if let Ok(details) = HeaderValue::try_from(details(code as u16, &message, wait, &names)) {

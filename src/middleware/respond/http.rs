@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
 use super::accept::prefers_html;
-use super::fields::{FieldFormats, HeaderFormat, Waits};
+use super::fields::{FieldFormats, HeaderFormat};
 use super::grpc::{self, GrpcMode};
 use super::rejection_body::{
-    BodyFormat, DefaultRejection, RejectionFn, RejectionResponse, RequestHead, Shape,
+    BodyFormat, DefaultRejection, RejectHead, RejectionFn, RejectionResponse, RequestHead, Shape,
 };
 use super::{Decisions, PolicyReport, Rejected, Rejection, Responder};
 use crate::decision::Decision;
@@ -22,6 +22,7 @@ use crate::middleware::body::{OuterBody, ResponseBody, WrapBody};
 use crate::middleware::drain::{self, Drain, DrainBody, LeaveUnread, UnreadBody};
 use crate::middleware::field_values::{NO_STORE, retry_after, retry_after_millis};
 use crate::middleware::names::PolicyName;
+use crate::middleware::reported::Reported;
 use crate::middleware::shadow::ShadowDenied;
 use crate::sys::random::random_u64;
 
@@ -30,6 +31,7 @@ use crate::sys::random::random_u64;
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
 /// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
+/// | denied, because its key is [locked out](crate::algorithm::Lockout) | as above, or the [status](Self::lockout_status) that you choose | 8 `RESOURCE_EXHAUSTED`, or 7 `PERMISSION_DENIED` if the status is 403 |
 /// | without a valid key, because of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
 /// | without a key, because of a configuration mistake | 500, problem+json that does not name the mistake; the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
 /// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
@@ -209,6 +211,24 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the function, as they are to a default response. Fields that the function sets are kept. gRPC callers still get
     /// the standard gRPC responses.
     ///
+    /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
+    /// policies](PolicyReport::window) that the function reads are those of the default response with the same options.
+    /// So a body that contains the wait agrees with `Retry-After`:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::Response;
+    /// use tower_throttle::HttpResponder;
+    ///
+    /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
+    ///     // rounded up to seconds, as in `Retry-After`
+    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(1);
+    ///     let mut response = Response::new(format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}"));
+    ///     *response.status_mut() = rejection.status();
+    ///     response
+    /// });
+    /// ```
+    ///
     /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
     /// `axum::body::Body`, if this is the body type of the service, or with `axum_body`.
     #[must_use]
@@ -246,11 +266,37 @@ impl<F, D, B> HttpResponder<F, D, B> {
 
     /// Sets the status of the rejection of a request that costs more than a limit can ever admit, so that waiting does
     /// not help. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
-    /// responses and [custom responses](Self::rejection_response). The function that makes a custom response can call
-    /// [`Rejection::unsatisfiable_cost`].
+    /// responses. A [custom response](Self::rejection_response) has the status that its function sets, which can be
+    /// [`Rejection::status`].
     #[must_use]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
         self.options.never_fits_status = status;
+        self
+    }
+
+    /// Sets the status of the rejection of a request whose key is [locked out](crate::Decision::is_locked_out). The
+    /// default is 429. With 403, gRPC calls get the code `PERMISSION_DENIED`, and with any other status
+    /// `RESOURCE_EXHAUSTED`.
+    ///
+    /// Such a rejection reports its wait as any other denial does: `Retry-After` is the rest of the lockout. If one of
+    /// several policies locks the key out, the whole rejection has this status, unless the limiter of another one is
+    /// closed or its key table is full.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::StatusCode;
+    /// use tower_throttle::algorithm::{Algorithm, FixedWindow};
+    /// use tower_throttle::key::PeerIp;
+    /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
+    ///
+    /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
+    /// let layer = RateLimitLayer::new(PeerIp::new(), logins)
+    ///     .responder(HttpResponder::new().lockout_status(StatusCode::FORBIDDEN));
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub const fn lockout_status(mut self, status: StatusCode) -> Self {
+        self.options.lockout_status = Some(status);
         self
     }
 
@@ -431,52 +477,14 @@ where
     }
 
     fn reject(&self, request: &Request<ReqBody>, rejection: Rejection<'_>) -> Result<Self::Response, Err> {
-        let options = &self.options;
-        let grpc_type = grpc::response_content_type(request.headers(), options.grpc);
-        let is_grpc = grpc_type.is_some();
+        let grpc_type = grpc::response_content_type(request.headers(), self.options.grpc);
         if F::IS_DEFAULT
-            && !is_grpc
+            && grpc_type.is_none()
             && let Some(usual) = self.usual(request, &rejection)
         {
             return Ok(usual.response::<ResBody, B>());
         }
-        let waits = options.waits(&rejection);
-        let mut answer = match grpc_type {
-            Some(content_type) => {
-                grpc::rejection(content_type, &rejection, waits.wait()).map(|()| ResponseBody::empty())
-            }
-            None => {
-                let shape = options.shape(&rejection, request.headers());
-                self.answer.answer(&rejection, &RequestHead::new(request), shape)
-            }
-        };
-        let is_followed = is_followed(answer.status());
-        let headers = answer.headers_mut();
-        // A cache that stored the rejection could return the rejection to other callers, or to the same caller after
-        // the wait.
-        headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
-        // If the wait is unknown, only HTTP clients get a hint. gRPC clients use the backoff of their own retry policy.
-        if let Some(wait) = waits.wait().or_else(|| options.hint(&rejection).filter(|_| !is_grpc)) {
-            if options.retry_after {
-                headers.entry(RETRY_AFTER).or_insert_with(|| retry_after(wait));
-            }
-            if options.formats.has_retry_after_ms() {
-                headers.entry(RETRY_AFTER_MS).or_insert_with(|| retry_after_millis(wait));
-            }
-        }
-        if let Rejection::Limited(reports) = rejection
-            && !rejection.is_unavailable()
-            && matches!(options.send_headers, SendHeaders::Always | SendHeaders::OnRejection)
-            && !is_followed
-        {
-            options.formats.add_fields(headers, reports, Some(waits));
-        }
-        if let Rejection::Limited(reports) = rejection
-            && options.insert_details
-            && let Some(rejected) = Rejected::new(reports)
-        {
-            answer.extensions_mut().insert(rejected);
-        }
+        let mut answer = self.rejection(&request.into(), grpc_type, rejection);
         if drain::announces_body(request) {
             drain::close(&mut answer, D::IS_READ);
         }
@@ -493,7 +501,77 @@ where
     }
 }
 
+impl<T, F: RejectionResponse<T>, D, B> RejectHead<T> for HttpResponder<F, D, B> {
+    fn reject_head(&self, head: &RequestHead<'_>, rejection: Rejection<'_>) -> Response<ResponseBody<T>> {
+        let grpc_type = grpc::response_content_type(head.headers(), self.options.grpc);
+        self.rejection(head, grpc_type, rejection)
+    }
+}
+
 impl<F, D, B> HttpResponder<F, D, B> {
+    /// Returns the response to a rejected request with this head. `grpc_type` is the content type of the response if it
+    /// is a gRPC response.
+    fn rejection<T>(
+        &self,
+        head: &RequestHead<'_>,
+        grpc_type: Option<HeaderValue>,
+        rejection: Rejection<'_>,
+    ) -> Response<ResponseBody<T>>
+    where
+        F: RejectionResponse<T>,
+    {
+        let (options, is_grpc) = (&self.options, grpc_type.is_some());
+        let reported = options.reported(&rejection);
+        let (own_outcomes, own_reports);
+        let rejection = match F::IS_DEFAULT {
+            true => rejection,
+            false => {
+                own_outcomes = rejection.outcomes_reporting(reported);
+                own_reports = rejection.reports_of(&own_outcomes);
+                rejection.reporting(reported, &own_reports)
+            }
+        };
+        let mut answer = match grpc_type {
+            Some(content_type) => {
+                let is_forbidden = options.status_of_lockout(&rejection) == Some(StatusCode::FORBIDDEN);
+                let answer = grpc::rejection(content_type, &rejection, reported.wait(), is_forbidden);
+                answer.map(|()| ResponseBody::empty())
+            }
+            None => {
+                let shape = Shape::new(reported.status(), options.format(&rejection), head.headers());
+                self.answer.answer(&rejection, head, shape)
+            }
+        };
+        let is_followed = is_followed(answer.status());
+        let headers = answer.headers_mut();
+        // A cache that stored the rejection could return the rejection to other callers, or to the same caller after
+        // the wait.
+        headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
+        // If the wait is unknown, only HTTP clients get a hint. gRPC clients use the backoff of their own retry policy.
+        if let Some(wait) = if is_grpc { reported.wait() } else { reported.retry_after() } {
+            if options.retry_after {
+                headers.entry(RETRY_AFTER).or_insert_with(|| retry_after(wait));
+            }
+            if options.formats.has_retry_after_ms() {
+                headers.entry(RETRY_AFTER_MS).or_insert_with(|| retry_after_millis(wait));
+            }
+        }
+        if let Rejection::Limited(reports) = rejection
+            && !rejection.is_unavailable()
+            && matches!(options.send_headers, SendHeaders::Always | SendHeaders::OnRejection)
+            && !is_followed
+        {
+            options.formats.add_fields(headers, reports, Some(reported));
+        }
+        if let Rejection::Limited(reports) = rejection
+            && options.insert_details
+            && let Some(rejected) = Rejected::new(reports)
+        {
+            answer.extensions_mut().insert(rejected);
+        }
+        answer
+    }
+
     /// Returns the rejection of a request that is not a gRPC request, if the rejection is a usual one.
     #[inline]
     fn usual<'a, ReqBody>(&self, request: &Request<ReqBody>, rejection: &Rejection<'a>) -> Option<Usual<'a>> {
@@ -503,7 +581,10 @@ impl<F, D, B> HttpResponder<F, D, B> {
         let wait = report.decision().retry_after()?.min(self.options.max_reported_wait);
         let label = report.sole_label()?;
         let is_html = self.options.body == BodyFormat::ByAccept && prefers_html(request.headers());
-        let is_usual = self.options.are_usual() && !is_html && *request.method() != Method::HEAD;
+        let is_usual = self.options.are_usual()
+            && (self.options.lockout_status.is_none() || !report.decision().is_locked_out())
+            && !is_html
+            && *request.method() != Method::HEAD;
         (is_usual && !wait.is_zero() && !drain::announces_body(request)).then_some(Usual {
             report,
             label,
@@ -547,6 +628,8 @@ struct Options {
     /// rejection.
     never_fits_status: StatusCode,
     never_fits_body: Option<BodyFormat>,
+    /// The status of a denial of a key that is locked out. `None` for the status of any other denial.
+    lockout_status: Option<StatusCode>,
     jitter: Duration,
     body: BodyFormat,
     grpc: GrpcMode,
@@ -564,6 +647,7 @@ impl Options {
             max_reported_wait: Duration::MAX,
             never_fits_status: StatusCode::TOO_MANY_REQUESTS,
             never_fits_body: None,
+            lockout_status: None,
             jitter: Duration::ZERO,
             body: BodyFormat::ByAccept,
             grpc: GrpcMode::ByContentType,
@@ -572,31 +656,39 @@ impl Options {
         }
     }
 
-    /// Returns the waits that a rejection reports.
-    fn waits(&self, rejection: &Rejection<'_>) -> Waits {
+    /// Returns what a rejection reports.
+    fn reported(&self, rejection: &Rejection<'_>) -> Reported {
+        let status = match self.status_of_lockout(rejection) {
+            Some(status) => status,
+            None if rejection.unsatisfiable_cost() => self.never_fits_status,
+            None => rejection.status(),
+        };
         let wait = rejection.retry_after();
-        let extra = wait.map_or(Duration::ZERO, |_| jitter(self.jitter));
-        Waits::new(wait, extra, self.max_reported_wait)
+        let hint = if wait.is_none() { self.hint(rejection) } else { None };
+        Reported::new(status, wait, hint, jitter(self.jitter), self.max_reported_wait)
     }
 
-    /// Returns the `Retry-After` of a rejection whose wait is unknown: the configured hint or, if it is longer, the
-    /// longest wait that is known. The jitter is included, and the result is at most the maximum reported wait. Returns
-    /// `None` if no hint is configured, if waiting does not help, if the call has no valid key, or if the caller is
-    /// forbidden.
+    /// Returns the `Retry-After` of a rejection whose wait is unknown, without jitter: the configured hint or, if it is
+    /// longer, the longest wait that is known. Returns `None` if no hint is configured, if waiting does not help, if
+    /// the call has no valid key, or if the caller is forbidden.
     fn hint(&self, rejection: &Rejection<'_>) -> Option<Duration> {
         if matches!(rejection, Rejection::Key(_)) || rejection.unsatisfiable_cost() {
             return None;
         }
-        let hint = self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default());
-        Some(hint.saturating_add(jitter(self.jitter)).min(self.max_reported_wait))
+        Some(self.retry_after_unknown?.max(rejection.known_wait().unwrap_or_default()))
     }
 
-    fn shape(&self, rejection: &Rejection<'_>, headers: &HeaderMap) -> Shape {
-        let (status, format) = match rejection.unsatisfiable_cost() {
-            true => (self.never_fits_status, self.never_fits_body.unwrap_or(self.body)),
-            false => (rejection.status(), self.body),
-        };
-        Shape::new(status, format, headers)
+    /// Returns the status of a rejection if it is for a lockout, and if a status is configured for lockouts.
+    fn status_of_lockout(&self, rejection: &Rejection<'_>) -> Option<StatusCode> {
+        self.lockout_status.filter(|_| rejection.is_locked_out() && !rejection.is_unavailable())
+    }
+
+    /// Returns the format of the body of a rejection.
+    fn format(&self, rejection: &Rejection<'_>) -> BodyFormat {
+        match self.never_fits_body {
+            Some(format) if rejection.unsatisfiable_cost() => format,
+            _ => self.body,
+        }
     }
 
     /// Returns whether a usual rejection has the fields, the body and the extensions that these options ask for, and no

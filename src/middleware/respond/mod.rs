@@ -8,6 +8,8 @@ mod fields;
 mod grpc;
 mod http;
 mod on_reject;
+#[cfg(feature = "axum")]
+mod rejecter;
 mod rejection_body;
 
 use std::ops::Deref;
@@ -21,6 +23,7 @@ use super::drain::Drain;
 use super::info::PolicyInfo;
 use super::names::PolicyName;
 use super::outcome::{Outcome, limited};
+use super::reported::Reported;
 use crate::algorithm::QuotaPolicy;
 use crate::decision::Decision;
 use crate::error::BoxError;
@@ -33,8 +36,10 @@ pub use grpc::GrpcMode;
 pub use http::IntoAxumBody;
 pub use http::{HttpResponder, SendHeaders};
 pub use on_reject::OnReject;
+#[cfg(feature = "axum")]
+pub use rejecter::{HandlerResponder, Rejecter};
 pub use rejection_body::{
-    BodyFormat, DefaultRejection, IntoRejectionBody, RejectionFn, RejectionResponse, RequestHead,
+    BodyFormat, DefaultRejection, IntoRejectionBody, RejectHead, RejectionFn, RejectionResponse, RequestHead,
 };
 
 /// Makes the responses, both to admitted and to rejected calls.
@@ -139,8 +144,14 @@ impl<'a> Rejection<'a> {
     /// - 500 if there is no key because of a configuration mistake,
     /// - 503 if the store failed, if a limiter was closed, or if its key table is full,
     /// - 429 if a policy denied the call for any other reason.
+    ///
+    /// To the function of a [custom response](crate::middleware::HttpResponder::rejection_response), returns the status
+    /// that a default response would have with the same options of the responder.
     #[must_use]
     pub fn status(&self) -> StatusCode {
+        if let Some(reported) = self.reported() {
+            return reported.status();
+        }
         match self {
             Self::Limited(_) if self.is_unavailable() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
@@ -154,8 +165,17 @@ impl<'a> Rejection<'a> {
     /// Returns the time until all policies that denied the call would allow the same call. This time is exact. Returns
     /// `None` if no policy denied the call, if waiting does not help, or if the wait of one of these policies is
     /// unknown.
+    ///
+    /// To the function of a [custom response](crate::middleware::HttpResponder::rejection_response), returns the time
+    /// that `Retry-After` reports, before it is rounded up to seconds. This time includes the
+    /// [jitter](crate::middleware::HttpResponder::jitter), is at most the [maximum reported
+    /// wait](crate::middleware::HttpResponder::max_reported_wait), and is the
+    /// [hint](crate::middleware::HttpResponder::retry_after_unknown) if the wait is unknown.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
+        if let Some(reported) = self.reported() {
+            return reported.retry_after();
+        }
         let mut max = None;
         for denial in
             self.policies().iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed())
@@ -181,6 +201,50 @@ impl<'a> Rejection<'a> {
         self.policies().iter().any(|report| report.decision().never_fits())
     }
 
+    /// Returns whether the call was denied because a key is locked out, or because this denial begins a lockout. See
+    /// [`Decision::is_locked_out`].
+    #[must_use]
+    pub fn is_locked_out(&self) -> bool {
+        self.policies().iter().any(|report| report.decision().is_locked_out())
+    }
+
+    /// Returns what the response reports, if this rejection is for the function of a custom response.
+    fn reported(&self) -> Option<&Reported> {
+        match self {
+            Self::Limited(reports) => reports.first()?.outcome.reported(),
+            Self::Key(_) => None,
+            Self::Store(error) => error.reported.as_ref(),
+        }
+    }
+
+    /// Returns the outcomes of the policies for the function of a custom response, which reads what the response
+    /// reports.
+    fn outcomes_reporting(&self, reported: Reported) -> Vec<Outcome> {
+        self.policies().iter().map(|report| report.outcome.reporting(reported)).collect()
+    }
+
+    /// Returns the reports of the policies with other outcomes.
+    fn reports_of<'b>(&self, outcomes: &'b [Outcome]) -> Vec<PolicyReport<'b>>
+    where
+        'a: 'b,
+    {
+        let infos = self.policies().iter().map(|report| report.info);
+        infos.zip(outcomes).map(|(info, outcome)| PolicyReport::new(info, outcome)).collect()
+    }
+
+    /// Returns this rejection for the function of a custom response. `reports` are the [reports](Self::reports_of) with
+    /// the outcomes that it reads.
+    fn reporting<'b>(self, reported: Reported, reports: &'b [PolicyReport<'b>]) -> Rejection<'b>
+    where
+        'a: 'b,
+    {
+        match self {
+            Self::Limited(_) => Rejection::Limited(reports),
+            Self::Key(error) => Rejection::Key(error),
+            Self::Store(error) => Rejection::Store(StoreError { reported: Some(reported), ..error }),
+        }
+    }
+
     /// Returns the longest known wait of the policies that denied the call. If another of these policies has an unknown
     /// wait, the call may have to wait longer.
     fn known_wait(&self) -> Option<Duration> {
@@ -202,11 +266,13 @@ impl<'a> Rejection<'a> {
 pub struct StoreError<'a> {
     info: &'a PolicyInfo,
     error: BoxError,
+    /// What the response reports, if the error is for the function of a custom response.
+    reported: Option<Reported>,
 }
 
 impl<'a> StoreError<'a> {
     pub(super) fn new(info: &'a PolicyInfo, error: BoxError) -> Self {
-        Self { info, error }
+        Self { info, error, reported: None }
     }
 
     /// Returns the policy's name. If the layer is joined, this is the name of its first policy that
@@ -304,8 +370,21 @@ impl<'a> PolicyReport<'a> {
     /// For an admission, returns the time over which the client should spread the remaining units. For a denial,
     /// returns the wait. Returns `None` if waiting does not help, if the time is not known, or if the limit [bounds
     /// requests in progress](Self::is_concurrent).
+    ///
+    /// To the function of a [custom response](crate::middleware::HttpResponder::rejection_response), returns the wait
+    /// that the header fields report, before it is rounded up to seconds.
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
+        let window = self.exact_window();
+        match self.outcome.reported() {
+            Some(reported) if !self.decision().is_allowed() => window.map(|wait| reported.with_jitter(wait)),
+            _ => window,
+        }
+    }
+
+    /// Returns the [`window`](Self::window) without jitter and maximum.
+    #[inline]
+    fn exact_window(&self) -> Option<Duration> {
         let (policy, decision) = (self.quota(), self.decision());
         if policy.is_concurrent() {
             return None;

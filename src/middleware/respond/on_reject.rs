@@ -4,11 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Response;
+
 #[cfg(feature = "axum")]
 use super::IntoAxumBody;
-use super::{PolicyReport, Rejection, Responder};
+use super::{PolicyReport, RejectHead, Rejection, RequestHead, Responder};
 use crate::decision::Decision;
 use crate::limiter::Permit;
+use crate::middleware::body::ResponseBody;
 use crate::middleware::drain::Drain;
 
 /// A responder that calls a function before it makes the response to a rejected call. Created by
@@ -72,6 +75,13 @@ where
 
     fn drained(&self, answer: &mut Self::Response) {
         self.responder.drained(answer);
+    }
+}
+
+/// The function is not called, because its argument is a whole request.
+impl<T, R: RejectHead<T>, F> RejectHead<T> for OnReject<R, F> {
+    fn reject_head(&self, head: &RequestHead<'_>, rejection: Rejection<'_>) -> Response<ResponseBody<T>> {
+        self.responder.reject_head(head, rejection)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
 use super::accept::prefers_html;
@@ -29,7 +30,7 @@ pub enum BodyFormat {
     Empty,
 }
 
-/// A rejected request without its body, which has not been read.
+/// A rejected request without its body. Is made from a reference to a [`Request`] or to its [`Parts`].
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHead<'a> {
     method: &'a Method,
@@ -39,8 +40,9 @@ pub struct RequestHead<'a> {
     extensions: &'a Extensions,
 }
 
-impl<'a> RequestHead<'a> {
-    pub(super) fn new<B>(request: &'a Request<B>) -> Self {
+impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
+    #[inline]
+    fn from(request: &'a Request<B>) -> Self {
         Self {
             method: request.method(),
             uri: request.uri(),
@@ -49,7 +51,16 @@ impl<'a> RequestHead<'a> {
             extensions: request.extensions(),
         }
     }
+}
 
+impl<'a> From<&'a Parts> for RequestHead<'a> {
+    fn from(parts: &'a Parts) -> Self {
+        let Parts { method, uri, version, headers, extensions, .. } = parts;
+        Self { method, uri, version: *version, headers, extensions }
+    }
+}
+
+impl<'a> RequestHead<'a> {
     /// Returns the request's method.
     #[must_use]
     pub fn method(&self) -> &'a Method {
@@ -79,6 +90,17 @@ impl<'a> RequestHead<'a> {
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
     }
+}
+
+/// A responder that can answer a request of which only the head is left, with a body that may be a `T`. Only this crate
+/// implements the trait, for [`HttpResponder`](crate::middleware::HttpResponder).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot answer a request by its head",
+    note = "only `HttpResponder` can, and in `RateLimitLayer::reject` its own function must return text, bytes or `()`"
+)]
+pub trait RejectHead<T> {
+    #[doc(hidden)]
+    fn reject_head(&self, head: &RequestHead<'_>, rejection: Rejection<'_>) -> Response<ResponseBody<T>>;
 }
 
 /// Makes the response to a rejected request, for services with the body type `B`. Only this crate implements the trait.

@@ -29,6 +29,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{Tiered, TokenBucket};
+use tower_throttle::limiter::Denied;
 use tower_throttle::key::{self, Header, PeerIp, from_fn};
 use tower_throttle::middleware::Shadow;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
@@ -45,7 +46,17 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 35] = [
+pub(super) const MISTAKES: [Mistake; 36] = [
+    Mistake {
+        name: "question_mark_of_a_decision",
+        body: r#"let _ = || -> Result<(), Denied> {
+        limiter.check("user:42")?;
+        Ok(())
+    };"#,
+        says: &["the `?` operator cannot be applied to type `Decision`"],
+        in_guide: true,
+        change: [r#"limiter.check("user:42")?"#, r#"let _ = limiter.check("user:42").into_result()?"#],
+    },
     Mistake {
         name: "error_responder_in_axum",
         body: r"let limit = RateLimitLayer::per_ip(quota).responder(ErrorResponder);

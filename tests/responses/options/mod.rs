@@ -1,6 +1,8 @@
 //! The options of the responder, over HTTP/1.1 and HTTP/2.
 
+mod custom_waits;
 mod fields;
+mod lockouts;
 mod rejections;
 
 use std::time::Duration;
