@@ -344,6 +344,23 @@ fn a_waiter_that_debt_delays_beyond_its_maximum_is_denied_and_not_charged() {
     assert!(!limiter.check("key").is_allowed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_waiter_behind_one_that_has_reached_its_maximum_is_woken_at_its_new_time() {
+    let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(2)));
+    assert!(limiter.check_n("key", 2).is_allowed());
+    // The first call keeps its place, although its task is busy with something else.
+    let _busy = waiting(&limiter);
+    let large = tokio::spawn(limiter.call("key").cost(2).max_wait(2 * SECOND).acquire());
+    tokio::task::yield_now().await;
+    limiter.charge("key", 1);
+    limiter.replace(FixedWindow::new(Quota::per(2, 10 * SECOND).unwrap()));
+    let behind = tokio::spawn(limiter.acquire("key"));
+    assert!(!large.await.unwrap().is_allowed());
+    // It was due behind the large call, in the third window, and is now due in the next one, together with the first.
+    let admitted = behind.await.unwrap();
+    assert_eq!((admitted.is_allowed(), admitted.delay().as_secs()), (true, 10));
+}
+
 #[test]
 fn without_debt_a_charge_takes_nothing_from_waiters() {
     let clock = ManualClock::new();

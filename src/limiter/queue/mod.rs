@@ -12,8 +12,8 @@
 //! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
 //! waiter is set to the time of release that was computed when the waiter arrived. If such a timer fires too early, for
 //! example because the algorithm was replaced, the waiter sets its timer again. A waiter that becomes the first is
-//! woken to set its timer again if the timer would fire too late. The waiter directly behind a cancelled waiter is
-//! always woken, so that it sets its timer again.
+//! woken to set its timer again if the timer would fire too late. The waiter directly behind a waiter that was cancelled,
+//! or denied at its maximum wait, is always woken, so that it sets its timer again.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
 //! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Several events
@@ -982,7 +982,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         let deadline = queue.deadline(base, at);
         if deadline <= now && deadline < Nanos::MAX {
-            let waiter = queue.remove(base, now, at)?;
+            let waiter = self.leave(now, at)?;
             return Some((PollTurn::Ready(self.time_out(&waiter, now), now, None), waiter.waker));
         }
         // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
@@ -1025,15 +1025,9 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(&mut self, now: Nanos, ticket: u64) -> Option<Waker> {
-        let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return None };
+        let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return None };
         if let Ok(at) = queue.find(ticket) {
-            let waiter = queue.remove(base, now, at)?;
-            if let Some(behind) = queue.waiting.get_mut(at) {
-                // The time is recomputed at the next poll.
-                behind.wake_at = Nanos::ZERO;
-                wake.extend(behind.waker.clone());
-            }
-            return waiter.waker;
+            return self.leave(now, at)?.waker;
         }
         let released = queue.take_released(ticket)?;
         let algorithm = released.tier.as_deref().unwrap_or(base);
@@ -1050,6 +1044,18 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             queue.checked_at = None;
         }
         None
+    }
+
+    /// Removes the waiter at the index `at`, and wakes the waiter behind it, which may now be released earlier.
+    fn leave(&mut self, now: Nanos, at: usize) -> Option<Waiter<A>> {
+        let Self { base, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return None };
+        let waiter = queue.remove(base, now, at)?;
+        if let Some(behind) = queue.waiting.get_mut(at) {
+            // The time is recomputed at the next poll.
+            behind.wake_at = Nanos::ZERO;
+            wake.extend(behind.waker.clone());
+        }
+        Some(waiter)
     }
 
     /// Denies all waiters. Calls that were released before stay admitted.
