@@ -826,10 +826,11 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     /// Returns whether a new call that finds the queue full can be queued in the place of the oldest waiter.
     fn may_displace(&self, arrival: Arrival) -> bool {
         let oldest = self.queue.as_ref().and_then(|own| own.queue.waiting.front());
-        let freed = oldest.map_or(0, |oldest| oldest.cost);
         let mut fits = true;
         self.algorithm.for_each_total(&mut |total| {
-            fits &= total.available().saturating_add(freed) >= arrival.cost;
+            // A waiter of another tier may count in other totals.
+            let freed = oldest.map_or(0, |oldest| oldest.permit.units_in(total));
+            fits &= total.len().saturating_sub(freed).saturating_add(arrival.cost) <= total.limit();
         });
         fits && (!self.config.is_timed() || self.without_oldest(arrival).is_some())
     }

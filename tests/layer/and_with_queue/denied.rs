@@ -5,7 +5,7 @@ use std::future::{Ready, ready};
 use std::time::Duration;
 
 use tower::{Layer, Service, service_fn};
-use tower_throttle::algorithm::{Concurrency, FixedWindow, QueueOverflow};
+use tower_throttle::algorithm::{Concurrency, FixedWindow, QueueOverflow, Tiered};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::limiter::OnClose;
@@ -80,4 +80,30 @@ fn a_denied_call_displaces_no_waiter() {
     assert_eq!(full.stats().calls.queue_full, 1);
     clock.advance(MINUTE);
     assert!(waiter.run() && waiter.output.unwrap().is_allowed());
+}
+
+/// The units of a waiter count in the total of its own tier, so a call of another tier gains nothing in its place.
+#[test]
+fn a_call_that_is_denied_for_the_total_of_its_tier_displaces_no_waiter() {
+    for is_first in [true, false] {
+        let clock = ManualClock::new();
+        let short = limiter(window(1).queue(1).overflow(QueueOverflow::DropOldest), &clock);
+        let calls = || Concurrency::per_key(1).queue(1).overflow(QueueOverflow::DropOldest);
+        let (full, paid) = (limiter(Tiered::new(calls().total(10)), &clock), calls().total(1));
+        assert!(short.check(&()).is_allowed());
+        let mut waiter = waits(short.acquire(&()));
+        let _in_progress = full.call(&()).tier(&paid).permit().unwrap();
+        let _other = waits(full.acquire(&()));
+        let short = RateLimitLayer::with_limiter(Global, short.clone());
+        let tier = paid.clone();
+        let full =
+            RateLimitLayer::with_limiter(Global, full.clone()).tier(move |(): &(), (): &()| tier.clone());
+        let is_denied = match is_first {
+            true => !passes(full.and(short).responder(ErrorResponder).layer(answers()).call(())),
+            false => !passes(short.and(full).responder(ErrorResponder).layer(answers()).call(())),
+        };
+        assert!(is_denied, "one call of this tier is in progress");
+        clock.advance(MINUTE);
+        assert!(waiter.run() && waiter.output.unwrap().is_allowed(), "it was displaced");
+    }
 }
