@@ -428,9 +428,15 @@ impl<A: Algorithm> RateLimiter<A> {
     /// calls are decided by the new algorithm. Charged units stay charged, up to the most that calls can take by the
     /// new algorithm. The [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst,
     /// is added to them. So a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and
-    /// a key that has used 1,005 units has used 15. With state in memory, queued calls keep their order, and are
-    /// admitted at the new rate. Only queued calls that chose a [tier](crate::algorithm::Tiered) are still admitted at
-    /// the rate of that tier.
+    /// a key that has used 1,005 units has used 15.
+    ///
+    /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits it,
+    /// even if the new algorithm queues fewer calls or none. Only queued calls that chose a
+    /// [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier. The `max_wait` of a queued call was
+    /// compared with its wait when it arrived, so with a lower rate the call may wait longer. There are two exceptions.
+    /// A call whose wait is not known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has
+    /// waited for its `max_wait`. And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has
+    /// charged units while the call waited.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
