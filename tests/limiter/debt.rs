@@ -202,6 +202,8 @@ fn a_full_table_evicts_other_keys_before_keys_in_debt() {
     holds(FixedWindow::new(Quota::per_minute(1)));
     holds(SlidingCounter::new(Quota::per_minute(1)));
     holds(LeakyBucket::new(Quota::per_minute(1)));
+    holds(Smooth::bursty(Quota::per_minute(1)));
+    holds(Smooth::warming_up(Quota::per_minute(1), SECOND));
     holds((TokenBucket::new(Quota::per_minute(1)), FixedWindow::new(Quota::per_minute(1))));
 }
 
