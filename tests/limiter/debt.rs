@@ -261,6 +261,23 @@ fn a_log_keeps_at_most_as_many_records_as_its_limit() {
 }
 
 #[test]
+fn a_full_log_gives_back_older_units_for_a_call_whose_units_expire_with_a_later_charge() {
+    let clock = ManualClock::new();
+    let limiter = limiter(SlidingLog::new(Quota::per_second(2)), &clock);
+    assert!(limiter.check("key").is_allowed());
+    clock.advance(100 * MS);
+    let calls = [(); 2].map(|()| limiter.call("key").reserve());
+    let [Ok(first), Err(_)] = calls else { panic!("{calls:?}") };
+    clock.advance(100 * MS);
+    limiter.charge("key", 1);
+    // The records are one unit at 0 ms, and two at 200 ms. The unit of the older record is given back.
+    let _ = first.settle(0);
+    assert_eq!(limiter.peek("key").retry_after(), Some(SECOND));
+    clock.advance(SECOND);
+    assert_eq!(limiter.peek("key").remaining(), 2);
+}
+
+#[test]
 fn each_member_of_a_tuple_is_charged() {
     let clock = ManualClock::new();
     let limits = (TokenBucket::new(Quota::per_second(10)), FixedWindow::new(Quota::per_minute(100)));
