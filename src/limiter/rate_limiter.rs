@@ -950,10 +950,12 @@ impl<A: Algorithm> Builder<A> {
     /// in progress will cost more than their estimates. This requires that the debt stays below the bound, that the key
     /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
-    /// In a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth), a charge of `n`
-    /// units moves the next scheduled time by `n` intervals, but to at most as many intervals from now as calls of cost
-    /// 1 can pass at once and `max_debt` more. A call of a higher cost is not bounded. In a tuple, each member has the
-    /// bound.
+    /// A [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth) count no units. They
+    /// have a time at which the next call can pass, which each unit that is charged moves by one interval. There, the
+    /// bound is the number of calls of cost 1 that can pass at once, plus `max_debt`: a charge after the fact moves the
+    /// next time to at most that many intervals from now. In a leaky bucket, one call passes at once, so with a
+    /// `max_debt` of 5 these are six intervals. The cost with which a call is admitted is not bounded. In a tuple, each
+    /// member has the bound.
     ///
     /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and
     /// are counted in [`UnitStats::uncharged`](crate::stats::UnitStats::uncharged).

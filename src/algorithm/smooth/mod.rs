@@ -54,6 +54,12 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// # }
 /// ```
 ///
+/// Each unit that is charged after the fact takes a stored permit, or delays the next call by one interval. The bound of
+/// the [debt](crate::limiter::Builder::max_debt) is the number of calls of cost 1 that can pass at once when all permits
+/// are stored, plus `max_debt`: a charge takes at most that many units, and moves the next scheduled time to at most
+/// that many intervals from now. Only the units that a cold limiter charges at once when its next call is due delay that
+/// call by longer intervals, as the units of any call do.
+///
 /// These pictures show [`bursty`](Smooth::bursty) and [`warming_up`](Smooth::warming_up) with the [same calls as every
 /// picture](crate::algorithm#pictures):
 ///
