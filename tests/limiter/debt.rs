@@ -485,6 +485,9 @@ fn keeps_its_promise(seed: u64, max_debt: u64) -> bool {
             let _ = reservation.settle(actual);
         }
     }
+    let stats = limiter.stats();
+    assert_eq!(stats.store.evicted, 0, "the key stays in the table");
+    assert!(max_debt == 0 || stats.units.uncharged == 0, "every settlement was charged in full");
     true
 }
 
