@@ -328,6 +328,11 @@ impl SharedPermit {
         permit
     }
 
+    /// Returns the units of the call in `total`.
+    pub(crate) fn units_in(&self, total: &Semaphore) -> u64 {
+        self.shares.iter().fold(0, |units, share| units.saturating_add(share.units_in(total)))
+    }
+
     /// Drops the permit without subtracting its units from the totals. The caller must subtract them later.
     pub(crate) fn forget(self) {
         self.shares.into_iter().for_each(Share::forget);

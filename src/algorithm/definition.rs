@@ -319,24 +319,19 @@ impl Usage {
     /// is `limit`, less if `used` is less, and more if `used` is more. From twice the `limit` on, all usages are equal.
     #[must_use]
     pub const fn of(used: u64, limit: u64) -> Self {
-        if used >= limit {
-            let debt = used - limit;
-            let highest = Self::LOCKED_OUT.fraction - 1;
-            return match debt < limit {
-                true => {
-                    let fraction = Self::FULL.fraction + Self::of(debt, limit).fraction;
-                    Self::new(if fraction < highest { fraction } else { highest })
-                }
-                false if debt == 0 => Self::FULL,
-                false => Self::new(highest),
-            };
+        match used.checked_sub(limit) {
+            None => Self::new(fraction(used, limit)),
+            Some(0) => Self::FULL,
+            Some(debt) => Self::in_debt(debt, limit),
         }
-        // The result is less than 2^32, since `used` is less than `limit`. If possible, the division is in 64 bits,
-        // because it then takes less time.
-        match used >> 32 {
-            0 => Self::new((used << 32) / limit),
-            _ => Self::new((((used as u128) << 32) / limit as u128) as u64),
-        }
+    }
+
+    /// Returns the usage of a key that has used `debt` units more than `limit`.
+    const fn in_debt(debt: u64, limit: u64) -> Self {
+        let highest = Self::LOCKED_OUT.fraction - 1;
+        let above = if debt < limit { fraction(debt, limit) } else { highest };
+        let fraction = Self::FULL.fraction + above;
+        Self::new(if fraction < highest { fraction } else { highest })
     }
 
     /// Returns the usage of a key that has used `used` units of `quota`, the quota of [`policy`](Algorithm::policy), if
@@ -375,6 +370,15 @@ impl Usage {
     #[must_use]
     pub const fn is_full(self) -> bool {
         self.fraction >= Self::FULL.fraction
+    }
+}
+
+/// Returns `part / whole` in units of 2^-32, rounded down. `part` is less than `whole`, so the result is less than 2^32.
+const fn fraction(part: u64, whole: u64) -> u64 {
+    // If possible, the division is in 64 bits, because it then takes less time.
+    match part >> 32 {
+        0 => (part << 32) / whole,
+        _ => (((part as u128) << 32) / whole as u128) as u64,
     }
 }
 

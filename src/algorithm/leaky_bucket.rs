@@ -49,6 +49,25 @@ const MAX_ADDED: u128 = 1 << 52;
 /// # }
 /// ```
 ///
+/// Each unit that is charged after the fact delays the next slot by one interval. The bound of the
+/// [debt](crate::limiter::Builder::max_debt) is the one call that can pass at once, plus `max_debt`: a charge moves the
+/// next slot to at most `1 + max_debt` intervals from now.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_throttle::algorithm::LeakyBucket;
+/// use tower_throttle::clock::ManualClock;
+/// use tower_throttle::{Quota, RateLimiter};
+///
+/// let bucket = LeakyBucket::new(Quota::per_second(10));
+/// let limiter = RateLimiter::builder(bucket).clock(ManualClock::new()).max_debt(5).build();
+/// limiter.charge("user:42", 100);
+/// // six intervals of 100 ms
+/// assert_eq!(limiter.peek("user:42").retry_after(), Some(Duration::from_millis(600)));
+/// let units = limiter.stats().units;
+/// assert_eq!((units.charged, units.uncharged), (6, 94));
+/// ```
+///
 /// This picture shows the [same calls as every picture](crate::algorithm#pictures):
 ///
 #[cfg_attr(doc, doc = include_str!("pictures/leaky_bucket.svg"))]

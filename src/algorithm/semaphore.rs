@@ -79,6 +79,11 @@ impl PartialEq for Semaphore {
 }
 
 impl Share {
+    /// Returns the units of the share in the count of `semaphore`, which are 0 if they are in another count.
+    pub(super) fn units_in(&self, semaphore: &Semaphore) -> u64 {
+        if Arc::ptr_eq(&self.count, &semaphore.count) { self.cost } else { 0 }
+    }
+
     /// Drops the share without subtracting its units from the count. The caller must subtract them later.
     pub(super) fn forget(mut self) {
         self.cost = 0;

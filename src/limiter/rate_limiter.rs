@@ -426,9 +426,15 @@ impl<A: Algorithm> RateLimiter<A> {
     /// calls are decided by the new algorithm. Charged units stay charged, up to the most that calls can take by the
     /// new algorithm. The [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst,
     /// is added to them. So a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and
-    /// a key that has used 1,005 units has used 15. With state in memory, queued calls keep their order, and are
-    /// admitted at the new rate. Only queued calls that chose a [tier](crate::algorithm::Tiered) are still admitted at
-    /// the rate of that tier.
+    /// a key that has used 1,005 units has used 15.
+    ///
+    /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits it,
+    /// even if the new algorithm queues fewer calls or none. Only queued calls that chose a
+    /// [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier. The `max_wait` of a queued call was
+    /// compared with its wait when it arrived, so with a lower rate the call may wait longer. There are two exceptions.
+    /// A call whose wait is not known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has
+    /// waited for its `max_wait`. And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has
+    /// charged units while the call waited.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
@@ -958,10 +964,12 @@ impl<A: Algorithm> Builder<A> {
     /// in progress will cost more than their estimates. This requires that the debt stays below the bound, that the key
     /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
-    /// In a [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth), a charge of `n`
-    /// units moves the next scheduled time by `n` intervals, but to at most as many intervals from now as calls of cost
-    /// 1 can pass at once and `max_debt` more. A call of a higher cost is not bounded. In a tuple, each member has the
-    /// bound.
+    /// A [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth) count no units. They
+    /// have a time at which the next call can pass, which each unit that is charged moves by one interval. There, the
+    /// bound is the number of calls of cost 1 that can pass at once, plus `max_debt`: a charge after the fact moves the
+    /// next time to at most that many intervals from now. In a leaky bucket, one call passes at once, so with a
+    /// `max_debt` of 5 these are six intervals. The cost with which a call is admitted is not bounded. In a tuple, each
+    /// member has the bound.
     ///
     /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and
     /// are counted in [`UnitStats::uncharged`](crate::stats::UnitStats::uncharged).

@@ -92,10 +92,12 @@ fn faults_are_caught<A: Algorithm, O: Oracle>(
 }
 
 /// The faults that any algorithm may have.
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 11] = [
     Fault::LookingTakes,
     Fault::RefundGivesMore,
     Fault::RefundIsIgnored,
+    Fault::SettlementIsIgnored,
+    Fault::SettlementGivesAnyUnits,
     Fault::DebtIsForgiven,
     Fault::RemainingIsOneMore,
     Fault::RetryIsShort,

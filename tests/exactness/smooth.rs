@@ -7,7 +7,7 @@ use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::{Quota, RateLimiter};
 
 use crate::oracle::cases::smooth;
-use crate::oracle::config::Rule;
+use crate::oracle::config::{Rule, SECOND};
 use crate::oracle::model::{Oracle, Smooth as Exact};
 use crate::support::{Random, scaled};
 
@@ -26,6 +26,71 @@ impl Bursty {
     fn admit(&mut self, now: i128, cost: i128) {
         let oldest = (now - 1_000_000_000) * self.limit;
         self.next = self.next.max(oldest) + cost * self.period;
+    }
+}
+
+/// A bursty limiter whose interval is a whole number of nanoseconds, so that nothing is rounded: the time until the next
+/// call, and the stored time. One of them is 0, or both are.
+#[derive(Clone, Debug)]
+struct Whole {
+    interval: u64,
+    wait: u64,
+    stored: u64,
+}
+
+impl Whole {
+    fn elapse(&mut self, nanos: u64) {
+        self.stored = SECOND.min(self.stored + nanos.saturating_sub(self.wait));
+        self.wait = self.wait.saturating_sub(nanos);
+    }
+
+    fn pay(&mut self, units: u64) {
+        let (time, stored) = (units * self.interval, self.stored);
+        self.stored = stored.saturating_sub(time);
+        self.wait += time.saturating_sub(stored);
+    }
+
+    /// Charges units as the docs of `max_debt` say. Returns how many.
+    fn charge(&mut self, units: u64, max_debt: u64) -> u64 {
+        let most = match max_debt {
+            0 => units,
+            _ => 1 + SECOND / self.interval + max_debt,
+        };
+        if self.wait == 0 {
+            self.pay(units.min(most));
+            return units.min(most);
+        }
+        let before = self.wait;
+        self.wait = (before + units * self.interval).min(before.max(most * self.interval));
+        (self.wait - before).div_ceil(self.interval)
+    }
+}
+
+#[test]
+fn the_debt_of_a_bursty_limiter_is_bounded_by_the_calls_that_pass_at_once_and_the_maximum() {
+    for seed in 0..scaled(5_000) {
+        let mut random = Random::new(seed);
+        let interval = random.one_of(&[1_000_000, 200_000_000, 333_333_333, SECOND, 7 * SECOND]);
+        let smooth = Smooth::bursty(Quota::per(1, Duration::from_nanos(interval)).unwrap());
+        let (mut now, mut exact) = (5 * SECOND, Whole { interval, wait: 0, stored: 0 });
+        let mut state = smooth.new_state(Nanos(now), Nanos(now));
+        for step in 0..40 {
+            let any = random.within(0..=20 * interval);
+            let pause = random.one_of(&[0, 1, exact.wait, interval, any]);
+            now += pause;
+            exact.elapse(pause);
+            let (units, max_debt) = (random.within(0..=30), random.one_of(&[0, 1, 5, 2_000]));
+            let what = format!("step {step} of {seed}: {units} of at most {max_debt} units, {exact:?}");
+            if random.one_in(2) {
+                let charged = smooth.charge(&mut state, Nanos(now), units, max_debt);
+                assert_eq!(charged, exact.charge(units, max_debt), "{what}");
+            } else if smooth.check(&mut state, Nanos(now), units).is_allowed() && units > 0 {
+                assert_eq!(exact.wait, 0, "{what}");
+                exact.pay(units);
+            }
+            let wait = smooth.peek(&mut state, Nanos(now), 1).retry_after().unwrap_or_default();
+            assert_eq!(wait, Duration::from_nanos(exact.wait), "{what}, {exact:?}");
+        }
     }
 }
 

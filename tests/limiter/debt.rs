@@ -202,6 +202,8 @@ fn a_full_table_evicts_other_keys_before_keys_in_debt() {
     holds(FixedWindow::new(Quota::per_minute(1)));
     holds(SlidingCounter::new(Quota::per_minute(1)));
     holds(LeakyBucket::new(Quota::per_minute(1)));
+    holds(Smooth::bursty(Quota::per_minute(1)));
+    holds(Smooth::warming_up(Quota::per_minute(1), SECOND));
     holds((TokenBucket::new(Quota::per_minute(1)), FixedWindow::new(Quota::per_minute(1))));
 }
 
@@ -255,6 +257,23 @@ fn a_log_keeps_at_most_as_many_records_as_its_limit() {
     clock.advance(500 * MS);
     assert_eq!(limiter.peek("key").retry_after(), Some(400 * MS));
     clock.advance(400 * MS);
+    assert_eq!(limiter.peek("key").remaining(), 2);
+}
+
+#[test]
+fn a_full_log_gives_back_older_units_for_a_call_whose_units_expire_with_a_later_charge() {
+    let clock = ManualClock::new();
+    let limiter = limiter(SlidingLog::new(Quota::per_second(2)), &clock);
+    assert!(limiter.check("key").is_allowed());
+    clock.advance(100 * MS);
+    let calls = [(); 2].map(|()| limiter.call("key").reserve());
+    let [Ok(first), Err(_)] = calls else { panic!("{calls:?}") };
+    clock.advance(100 * MS);
+    limiter.charge("key", 1);
+    // The records are one unit at 0 ms, and two at 200 ms. The unit of the older record is given back.
+    let _ = first.settle(0);
+    assert_eq!(limiter.peek("key").retry_after(), Some(SECOND));
+    clock.advance(SECOND);
     assert_eq!(limiter.peek("key").remaining(), 2);
 }
 
@@ -342,6 +361,23 @@ fn a_waiter_that_debt_delays_beyond_its_maximum_is_denied_and_not_charged() {
     clock.advance(SECOND);
     assert!(limiter.check("key").is_allowed(), "the denied call was not charged");
     assert!(!limiter.check("key").is_allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_behind_one_that_has_reached_its_maximum_is_woken_at_its_new_time() {
+    let limiter = RateLimiter::new(FixedWindow::new(Quota::per_second(2)));
+    assert!(limiter.check_n("key", 2).is_allowed());
+    // The first call keeps its place, although its task is busy with something else.
+    let _busy = waiting(&limiter);
+    let large = tokio::spawn(limiter.call("key").cost(2).max_wait(2 * SECOND).acquire());
+    tokio::task::yield_now().await;
+    limiter.charge("key", 1);
+    limiter.replace(FixedWindow::new(Quota::per(2, 10 * SECOND).unwrap()));
+    let behind = tokio::spawn(limiter.acquire("key"));
+    assert!(!large.await.unwrap().is_allowed());
+    // It was due behind the large call, in the third window, and is now due in the next one, together with the first.
+    let admitted = behind.await.unwrap();
+    assert_eq!((admitted.is_allowed(), admitted.delay().as_secs()), (true, 10));
 }
 
 #[test]
@@ -449,6 +485,9 @@ fn keeps_its_promise(seed: u64, max_debt: u64) -> bool {
             let _ = reservation.settle(actual);
         }
     }
+    let stats = limiter.stats();
+    assert_eq!(stats.store.evicted, 0, "the key stays in the table");
+    assert!(max_debt == 0 || stats.units.uncharged == 0, "every settlement was charged in full");
     true
 }
 

@@ -11,7 +11,7 @@ use crate::algorithm::clock_step::{earliest_slot, step};
 use crate::algorithm::rate::{Rate, div_rem};
 use crate::algorithm::stored::numbers_of;
 use crate::algorithm::{
-    Algorithm, QueueConfig, QueueOverflow, QuotaPolicy, StateReader, StateWriter, StoredAlgorithm,
+    Algorithm, QueueConfig, QueueOverflow, QuotaPolicy, StateReader, StateWriter, StoredAlgorithm, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -53,6 +53,12 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// }
 /// # }
 /// ```
+///
+/// Each unit that is charged after the fact takes a stored permit, or delays the next call by one interval. The bound of
+/// the [debt](crate::limiter::Builder::max_debt) is the number of calls of cost 1 that can pass at once when all permits
+/// are stored, plus `max_debt`: a charge takes at most that many units, and moves the next scheduled time to at most
+/// that many intervals from now. Only the units that a cold limiter charges at once when its next call is due delay that
+/// call by longer intervals, as the units of any call do.
 ///
 /// These pictures show [`bursty`](Smooth::bursty) and [`warming_up`](Smooth::warming_up) with the [same calls as every
 /// picture](crate::algorithm#pictures):
@@ -450,6 +456,22 @@ impl Algorithm for Smooth {
         let observed = self.observe(&mut state, now);
         self.catch_up(&mut state, observed);
         observed == now && self.is_due(&state) && state.stored == self.max_stored
+    }
+
+    /// Returns how many of the calls that can pass at once cannot pass now. If the next scheduled time is further away
+    /// than one call can move it, each further interval of a cold limiter counts as one more call.
+    fn usage(&self, state: &SmoothState, now: Nanos) -> Usage {
+        let mut state = state.clone();
+        let observed = self.observe(&mut state, now);
+        let used = match self.passing(&state, observed) {
+            0 => {
+                let longest = self.withdraw(&mut self.max_stored.clone(), 1).max(self.nanos_of(1));
+                let until = state.next.saturating_sub(fine(observed)).saturating_sub(1);
+                self.at_once.saturating_add(u64::try_from(until / longest).unwrap_or(u64::MAX))
+            }
+            passing => self.at_once.saturating_sub(passing),
+        };
+        Usage::of(used, self.at_once)
     }
 
     fn policy(&self) -> QuotaPolicy {

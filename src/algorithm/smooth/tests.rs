@@ -140,3 +140,24 @@ fn a_debt_of_centuries_is_neither_forgotten_nor_given_back() {
     let rest = second.peek(&mut state, Nanos(5), 1).retry_after();
     assert_eq!(rest, Some(Duration::from_secs(999_999)), "one second was stored");
 }
+
+#[test]
+fn a_key_is_full_after_the_calls_that_pass_at_once_and_used_more_in_debt() {
+    let quota = Quota::per_second(4);
+    for (smooth, at_once) in [
+        (Smooth::bursty(quota), 5),
+        (Smooth::warming_up(quota, Duration::from_secs(4)), 1),
+        (Smooth::warming_up(quota, Duration::from_secs(4)).cold_factor(1_000.0), 1),
+    ] {
+        let now = Nanos(1_000_000_000);
+        let mut state = smooth.new_state(Nanos::ZERO, now);
+        for used in 0..=at_once {
+            assert_eq!(smooth.usage(&state, now), Usage::of(used, at_once), "{smooth:?}");
+            assert_eq!(smooth.check(&mut state, now, 1).is_allowed(), used < at_once);
+        }
+        assert!(smooth.charge(&mut state, now, 10_000, u64::MAX) > 0);
+        let in_debt = smooth.usage(&state, now);
+        assert!(in_debt > Usage::FULL && in_debt < Usage::LOCKED_OUT, "{smooth:?}");
+        assert_eq!(smooth.usage(&state, Nanos(u64::MAX)), Usage::NONE);
+    }
+}

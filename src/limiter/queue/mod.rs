@@ -12,8 +12,8 @@
 //! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
 //! waiter is set to the time of release that was computed when the waiter arrived. If such a timer fires too early, for
 //! example because the algorithm was replaced, the waiter sets its timer again. A waiter that becomes the first is
-//! woken to set its timer again if the timer would fire too late. The waiter directly behind a cancelled waiter is
-//! always woken, so that it sets its timer again.
+//! woken to set its timer again if the timer would fire too late. The waiter directly behind a waiter that was cancelled,
+//! or denied at its maximum wait, is always woken, so that it sets its timer again.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
 //! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Several events
@@ -178,6 +178,8 @@ pub(crate) struct Queue<A: Algorithm> {
     /// `true` once a charge after the fact has delayed waiters whose waits are known. From then on, such a waiter is
     /// denied at its deadline. Before, the deadline is not reached, since it was compared with the wait at the arrival.
     is_delayed: bool,
+    /// `true` if it was unknown, when the first of the waiters arrived, when calls would be released.
+    is_untimed: bool,
     /// The time at which the first waiter is released, as computed at the last access, or [`Nanos::MAX`] if that time
     /// is unknown. `None` if it was not computed, or if the first waiter was removed since.
     ///
@@ -338,11 +340,16 @@ impl Arrival {
         self.max_wait.min(queue.max_wait())
     }
 
-    /// Returns whether the call would be released within its maximum wait, or `true` if the wait is unknown. All calls
-    /// ahead have been charged to `state`. `at` is the clock reading to pass to the algorithm as `now` together with
-    /// `state`.
-    fn is_in_time<A: Algorithm>(&self, algorithm: &A, state: &mut A::State, at: Nanos) -> bool {
-        let config = queue_config(algorithm);
+    /// Returns whether the call would be released within its maximum wait, or `true` if the wait is unknown. `config` is
+    /// the queue configuration of `algorithm`. All calls ahead have been charged to `state`. `at` is the clock reading
+    /// to pass to the algorithm as `now` together with `state`.
+    fn is_in_time<A: Algorithm>(
+        &self,
+        algorithm: &A,
+        config: QueueConfig,
+        state: &mut A::State,
+        at: Nanos,
+    ) -> bool {
         let max_wait = self.max_wait(config);
         if max_wait == u64::MAX || !config.is_timed() {
             return true;
@@ -382,6 +389,7 @@ impl<A: Algorithm> Default for Queue<A> {
             next_ticket: 0,
             since: Nanos::ZERO,
             is_delayed: false,
+            is_untimed: false,
             ready_at: None,
             checked_at: None,
             seen: Nanos::ZERO,
@@ -402,10 +410,19 @@ impl<A: Algorithm> Queue<A> {
         self.invalidate();
     }
 
+    /// Returns the queue configuration of `algorithm`. An algorithm without one queues no call, but it may have replaced
+    /// an algorithm that has queued calls: for example, a tuple one of whose windows has priority now. Whether the waits
+    /// are known is then the same as before the replacement.
+    fn config(&self, algorithm: &A) -> QueueConfig {
+        const NO_QUEUE: QueueConfig = QueueConfig::enabled(0);
+        let no_queue = || if self.is_untimed { NO_QUEUE.untimed() } else { NO_QUEUE };
+        algorithm.queue_config().unwrap_or_else(no_queue)
+    }
+
     /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`].
     fn deadline(&self, base: &A, at: usize) -> Nanos {
         let waiter = &self.waiting[at];
-        match self.is_delayed || !queue_config(waiter.algorithm(base)).is_timed() {
+        match self.is_delayed || !self.config(waiter.algorithm(base)).is_timed() {
             true => waiter.deadline,
             false => Nanos::MAX,
         }
@@ -460,7 +477,7 @@ impl<A: Algorithm> Queue<A> {
             self.is_stale = true;
             // The schedule of a bucket has moved, which is rare. The decisions of the released calls must be computed
             // from the new schedule.
-            if A::ADDS_UP || queue_config(base).is_counted() {
+            if A::ADDS_UP || self.config(base).is_counted() {
                 self.projection = None;
             }
         }
@@ -548,8 +565,9 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
         wake: &'a mut Vec<Waker>,
     ) -> Self {
         let algorithm = tier.unwrap_or(base);
+        let config = queue.config(algorithm);
         let queue = Some(QueueRef { queue, tier, later: (0, 0), wake });
-        Self { base, algorithm, config: queue_config(algorithm), state, queue, total }
+        Self { base, algorithm, config, state, queue, total }
     }
 
     fn reborrow(&mut self) -> KeyQueue<'_, A> {
@@ -563,7 +581,8 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
     /// Returns the same key, for a decision on a waiter of the tier `tier`.
     fn decided_by<'b>(&'b mut self, tier: Option<&'b A>) -> KeyQueue<'b, A> {
         let algorithm = tier.unwrap_or(self.base);
-        KeyQueue { algorithm, config: queue_config(algorithm), ..self.reborrow() }
+        let config = self.queue.as_ref().map_or(self.config, |own| own.queue.config(algorithm));
+        KeyQueue { algorithm, config, ..self.reborrow() }
     }
 
     /// Changes the state other than by a release, and makes the latest release final.
@@ -611,10 +630,11 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
     /// approximate. A newly computed projection leaves out the first `gone` waiters.
     fn ensure_approximate_projection(&mut self, now: Nanos, gone: usize) {
         let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return };
+        let is_timed = queue.config(base).is_timed();
         match &mut queue.projection {
             _ if queue.waiting.is_empty() => (queue.projection, queue.is_stale) = (None, false),
             Some(projection) => projection.at = projection.at.max(now),
-            None if !queue_config(*base).is_timed() => queue.is_stale = false,
+            None if !is_timed => queue.is_stale = false,
             None => {
                 queue.projection = Some(queue.after(base, state, now, gone..queue.waiting.len()));
                 queue.is_stale = false;
@@ -768,7 +788,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             None => algorithm.ready_at(state, now, cost),
         };
         if queue.waiting.is_empty() {
-            queue.is_delayed = false;
+            (queue.is_delayed, queue.is_untimed) = (false, !config.is_timed());
             queue.set_ready_at(ready_at, now);
             queue.seen = algorithm.last_update(state);
         }
@@ -820,16 +840,19 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             Some(projection) => projection,
             None => queue.after(base, state, arrival.now, 1..queue.waiting.len()),
         };
-        arrival.is_in_time(*algorithm, &mut projection.state, projection.at).then_some(projection)
+        arrival
+            .is_in_time(*algorithm, self.config, &mut projection.state, projection.at)
+            .then_some(projection)
     }
 
     /// Returns whether a new call that finds the queue full can be queued in the place of the oldest waiter.
     fn may_displace(&self, arrival: Arrival) -> bool {
         let oldest = self.queue.as_ref().and_then(|own| own.queue.waiting.front());
-        let freed = oldest.map_or(0, |oldest| oldest.cost);
         let mut fits = true;
         self.algorithm.for_each_total(&mut |total| {
-            fits &= total.available().saturating_add(freed) >= arrival.cost;
+            // A waiter of another tier may count in other totals.
+            let freed = oldest.map_or(0, |oldest| oldest.permit.units_in(total));
+            fits &= total.len().saturating_sub(freed).saturating_add(arrival.cost) <= total.limit();
         });
         fits && (!self.config.is_timed() || self.without_oldest(arrival).is_some())
     }
@@ -982,7 +1005,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         let deadline = queue.deadline(base, at);
         if deadline <= now && deadline < Nanos::MAX {
-            let waiter = queue.remove(base, now, at)?;
+            let waiter = self.leave(now, at)?;
             return Some((PollTurn::Ready(self.time_out(&waiter, now), now, None), waiter.waker));
         }
         // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
@@ -990,7 +1013,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         if at == 0 || queue.waiting[at].wake_at <= queue.seen.max(now) {
             let ready_at = match at {
                 0 => queue.ready_at,
-                _ if !queue_config(*base).is_timed() => None,
+                _ if !queue.config(base).is_timed() => None,
                 _ => {
                     let mut ahead = queue.after(base, state, now, 0..at);
                     let waiter = &queue.waiting[at];
@@ -1025,15 +1048,9 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(crate) fn cancel(&mut self, now: Nanos, ticket: u64) -> Option<Waker> {
-        let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return None };
+        let Self { base, state, queue: Some(QueueRef { queue, .. }), .. } = self else { return None };
         if let Ok(at) = queue.find(ticket) {
-            let waiter = queue.remove(base, now, at)?;
-            if let Some(behind) = queue.waiting.get_mut(at) {
-                // The time is recomputed at the next poll.
-                behind.wake_at = Nanos::ZERO;
-                wake.extend(behind.waker.clone());
-            }
-            return waiter.waker;
+            return self.leave(now, at)?.waker;
         }
         let released = queue.take_released(ticket)?;
         let algorithm = released.tier.as_deref().unwrap_or(base);
@@ -1050,6 +1067,18 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             queue.checked_at = None;
         }
         None
+    }
+
+    /// Removes the waiter at the index `at`, and wakes the waiter behind it, which may now be released earlier.
+    fn leave(&mut self, now: Nanos, at: usize) -> Option<Waiter<A>> {
+        let Self { base, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return None };
+        let waiter = queue.remove(base, now, at)?;
+        if let Some(behind) = queue.waiting.get_mut(at) {
+            // The time is recomputed at the next poll.
+            behind.wake_at = Nanos::ZERO;
+            wake.extend(behind.waker.clone());
+        }
+        Some(waiter)
     }
 
     /// Denies all waiters. Calls that were released before stay admitted.
@@ -1167,7 +1196,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         }
         let algorithm = self.algorithm;
         let (tail, at) = self.tail(arrival.now);
-        if !arrival.is_in_time(algorithm, tail, at) {
+        if !arrival.is_in_time(algorithm, config, tail, at) {
             return Course::Denied;
         }
         let course = match config.priority_units() {
@@ -1485,13 +1514,6 @@ impl<S> Projection<S> {
         }
         is_possible
     }
-}
-
-/// Returns the queue configuration of `algorithm`. An algorithm without one queues no call, but it may have replaced an
-/// algorithm that has queued calls: for example, a tuple one of whose windows has priority now.
-fn queue_config<A: Algorithm>(algorithm: &A) -> QueueConfig {
-    const NO_QUEUE: QueueConfig = QueueConfig::enabled(0).untimed();
-    algorithm.queue_config().unwrap_or(NO_QUEUE)
 }
 
 /// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead

@@ -32,6 +32,8 @@ pub(super) struct Sequence<'a, A: Algorithm, O> {
     /// A copy of the state that gets only the calls that change a key. It gets no denials, no peeks and no calls of
     /// cost 0.
     quiet: A::State,
+    /// The calls that were admitted and not settled yet: the cost, and the key's latest reading.
+    admitted: Vec<(u64, u64)>,
     now: u64,
     pub(super) reported: Reported,
     pub(super) random: Random,
@@ -63,8 +65,21 @@ pub(crate) fn run<A: Algorithm, O: Oracle>(
     let state = algorithm.new_state(Nanos(setup.created_at), Nanos(setup.start));
     let quiet = state.clone();
     let (now, reported, trail) = (setup.start, Reported::default(), Vec::with_capacity(STEPS));
-    let mut run =
-        Sequence { setup, build, rule, algorithm, oracle, state, quiet, now, reported, random, trail };
+    let admitted = Vec::new();
+    let mut run = Sequence {
+        setup,
+        build,
+        rule,
+        algorithm,
+        oracle,
+        state,
+        quiet,
+        admitted,
+        now,
+        reported,
+        random,
+        trail,
+    };
     for step in 0..STEPS {
         let most = run.oracle.capacity().unwrap_or(run.rule.limit);
         let at = match step {
@@ -98,12 +113,16 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
                 self.algorithm.refund(&mut self.quiet, Nanos(at), *units, None);
                 self.oracle.refund(*units);
             }
-            Act::Charge(cost, max_debt) => {
-                let max_debt = if O::BOUNDS_DEBT { max_debt } else { &u64::MAX };
-                let charged = self.algorithm.charge(&mut self.state, Nanos(at), *cost, *max_debt);
-                let _ = self.algorithm.charge(&mut self.quiet, Nanos(at), *cost, *max_debt);
-                let expected = self.oracle.charge(*cost, *max_debt);
-                ensure!(charged == expected, "{charged} units were charged instead of {expected}");
+            Act::Charge(cost, max_debt) => self.charge(at, *cost, *max_debt)?,
+            Act::Settle { call, actual, max_debt } => {
+                if self.admitted.is_empty() {
+                    return self.call(at, *actual);
+                }
+                let (cost, charged_at) = self.admitted.swap_remove(*call as usize % self.admitted.len());
+                match cost.checked_sub(*actual) {
+                    Some(over) => self.undo(at, over, charged_at),
+                    None => self.charge(at, actual - cost, *max_debt)?,
+                }
             }
             Act::Replace(rule) => {
                 let algorithm = (self.build)(rule);
@@ -122,6 +141,24 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         self.look(at, cost)
     }
 
+    fn charge(&mut self, at: u64, cost: u64, max_debt: u64) -> Result<(), String> {
+        let max_debt = if O::BOUNDS_DEBT { max_debt } else { u64::MAX };
+        let charged = self.algorithm.charge(&mut self.state, Nanos(at), cost, max_debt);
+        let _ = self.algorithm.charge(&mut self.quiet, Nanos(at), cost, max_debt);
+        let expected = self.oracle.charge(cost, max_debt);
+        ensure!(charged == expected, "{charged} units were charged instead of {expected}");
+        Ok(())
+    }
+
+    fn undo(&mut self, at: u64, cost: u64, charged_at: u64) {
+        self.algorithm.refund(&mut self.state, Nanos(at), cost, Some(Nanos(charged_at)));
+        self.algorithm.refund(&mut self.quiet, Nanos(at), cost, Some(Nanos(charged_at)));
+        // The clock may have been set back to before the charge. Nothing is then given back.
+        if let Some(ago) = self.oracle.clock().latest.checked_sub(charged_at) {
+            self.oracle.undo(cost, ago);
+        }
+    }
+
     fn call(&mut self, at: u64, cost: u64) -> Result<(), String> {
         let before = self.state.clone();
         let decision = self.algorithm.check(&mut self.state, Nanos(at), cost);
@@ -129,6 +166,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         self.verdict_is_right(&decision, cost)?;
         if decision.is_allowed() {
             self.oracle.admit(cost);
+            self.admitted.push((cost, self.oracle.clock().latest));
         }
         self.denials_spent_nothing(&decision, at, cost)?;
         self.its_reports_are_true(&decision, at, cost)?;

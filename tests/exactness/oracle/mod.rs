@@ -1,5 +1,5 @@
-//! Each algorithm against a naive and exact model, over random sequences of calls, peeks, refunds and replacements. The
-//! clock advances and steps back.
+//! Each algorithm against a naive and exact model, over random sequences of calls, peeks, refunds, charges after the
+//! fact, settlements and replacements. The clock advances and steps back.
 //!
 //! Every sequence is made from a seed. A failure prints the seed and the whole sequence.
 

@@ -19,6 +19,10 @@ pub(crate) enum Fault {
     LookingTakes,
     RefundGivesMore,
     RefundIsIgnored,
+    /// A settlement below the charge gives back nothing.
+    SettlementIsIgnored,
+    /// A settlement below the charge gives back units of any age.
+    SettlementGivesAnyUnits,
     /// A charge makes no debt.
     DebtIsForgiven,
     RemainingIsOneMore,
@@ -158,6 +162,8 @@ impl<A: Algorithm> Algorithm for Mutant<A> {
                 self.inner.refund(&mut state.inner, now, cost.saturating_add(1), charged_at);
             }
             Fault::RefundIsIgnored => {}
+            Fault::SettlementIsIgnored if charged_at.is_some() => {}
+            Fault::SettlementGivesAnyUnits => self.inner.refund(&mut state.inner, now, cost, None),
             _ => self.inner.refund(&mut state.inner, now, cost, charged_at),
         }
     }

@@ -133,7 +133,7 @@ impl Setup {
 
     pub(crate) fn next_act(&self, random: &mut Random, rule: &Rule, most: u64, reported: Reported) -> Act {
         let cost = next_cost(random, most, reported);
-        match random.below(14) {
+        match random.below(16) {
             0 | 1 => Act::Look(cost),
             2 | 3 if self.refunds => Act::Refund(cost),
             4 if self.replaces => {
@@ -142,6 +142,10 @@ impl Setup {
                 Act::Replace(Box::new(rule))
             }
             5 | 6 => self.max_debt.map_or(Act::Call(cost), |max_debt| Act::Charge(cost, max_debt)),
+            7 | 8 if self.max_debt.is_some() => {
+                let (call, max_debt) = (random.any_size(), self.max_debt.unwrap_or(0));
+                Act::Settle { call, actual: cost, max_debt }
+            }
             _ => Act::Call(cost),
         }
     }

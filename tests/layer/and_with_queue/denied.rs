@@ -5,14 +5,15 @@ use std::future::{Ready, ready};
 use std::time::Duration;
 
 use tower::{Layer, Service, service_fn};
-use tower_throttle::algorithm::{Concurrency, FixedWindow, QueueOverflow};
+use tower_throttle::algorithm::{Concurrency, FixedWindow, QueueOverflow, Tiered};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::limiter::OnClose;
+use tower_throttle::stats::UnitStats;
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::{answers, joined, limiter, passes, queue, waits};
-use crate::support::PolledByHand;
+use crate::support::{Now, PolledByHand};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -80,4 +81,53 @@ fn a_denied_call_displaces_no_waiter() {
     assert_eq!(full.stats().calls.queue_full, 1);
     clock.advance(MINUTE);
     assert!(waiter.run() && waiter.output.unwrap().is_allowed());
+}
+
+/// The units of a waiter count in the total of its own tier, so a call of another tier gains nothing in its place.
+#[test]
+fn a_call_that_is_denied_for_the_total_of_its_tier_displaces_no_waiter() {
+    for is_first in [true, false] {
+        let clock = ManualClock::new();
+        let short = limiter(window(1).queue(1).overflow(QueueOverflow::DropOldest), &clock);
+        let calls = || Concurrency::per_key(1).queue(1).overflow(QueueOverflow::DropOldest);
+        let (full, paid) = (limiter(Tiered::new(calls().total(10)), &clock), calls().total(1));
+        assert!(short.check(&()).is_allowed());
+        let mut waiter = waits(short.acquire(&()));
+        let _in_progress = full.call(&()).tier(&paid).permit().unwrap();
+        let _other = waits(full.acquire(&()));
+        let short = RateLimitLayer::with_limiter(Global, short.clone());
+        let tier = paid.clone();
+        let full =
+            RateLimitLayer::with_limiter(Global, full.clone()).tier(move |(): &(), (): &()| tier.clone());
+        let is_denied = match is_first {
+            true => !passes(full.and(short).responder(ErrorResponder).layer(answers()).call(())),
+            false => !passes(short.and(full).responder(ErrorResponder).layer(answers()).call(())),
+        };
+        assert!(is_denied, "one call of this tier is in progress");
+        clock.advance(MINUTE);
+        assert!(waiter.run() && waiter.output.unwrap().is_allowed(), "it was displaced");
+    }
+}
+
+/// A closed limiter charges nothing, so there is nothing to settle, above or below the cost of the call.
+#[test]
+fn a_call_that_a_closed_limiter_admits_settles_nothing() {
+    for (on_close, cost, actual) in [(OnClose::Allow, 3, 1), (OnClose::Allow, 3, 4), (OnClose::Reject, 0, 4)]
+    {
+        let clock = ManualClock::new();
+        let open = limiter(window(5), &clock);
+        let closed = RateLimiter::builder(window(5)).clock(clock.clone()).on_close(on_close).build();
+        assert!(closed.check_n(&(), 3).is_allowed());
+        closed.close();
+        let inner = service_fn(move |(): ()| -> Ready<Result<u64, Infallible>> { ready(Ok(actual)) });
+        let settled = |limiter: &RateLimiter<FixedWindow>| {
+            let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).cost(move |(): &()| cost);
+            layer.settle(|actual: &u64| Some(*actual))
+        };
+        let mut service = settled(&open).and(settled(&closed)).responder(ErrorResponder).layer(inner);
+        assert_eq!(service.call(()).now().unwrap(), actual);
+        assert_eq!(open.peek(&()).remaining(), 5 - actual);
+        assert_eq!(closed.stats().units, UnitStats::default(), "of {cost}, at {actual}");
+        assert_eq!(closed.peek_n(&(), 0).remaining(), 2, "of {cost}, at {actual}");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth, Tiered};
+use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, Smooth, Tiered};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
@@ -216,6 +216,51 @@ fn waiters_stay_queued_though_the_new_algorithm_queues_no_call() {
     drop(calls);
     clock.advance(SECOND);
     assert!(limiter.check("key").is_allowed());
+}
+
+/// As with any other replacement, the wait was compared with its maximum when the call arrived.
+#[test]
+fn an_algorithm_that_queues_no_call_admits_waiters_at_its_own_rate() {
+    let (clock, quota) = (ManualClock::new(), Quota::per_second(1));
+    let other = FixedWindow::new(Quota::per_minute(100)).queue(3);
+    let limiter = limiter((FixedWindow::new(quota).queue(3).max_wait(3 * SECOND), other.clone()), &clock);
+    assert!(limiter.check("key").is_allowed());
+    let mut calls = [(); 3].map(|()| PolledByHand::new(limiter.acquire("key")));
+    assert!(calls.iter_mut().all(|call| !call.run()));
+    let slow = FixedWindow::new(Quota::per(1, 10 * SECOND).unwrap());
+    limiter.replace((slow, other.priority(10)));
+    assert_eq!(limiter.peek("key").retry_after(), Some(40 * SECOND), "behind three waiters");
+    clock.advance(9 * SECOND);
+    assert!(calls.iter_mut().all(|call| !call.run()));
+    clock.advance(SECOND);
+    let [_, second, third] = &mut calls;
+    // The first call keeps its place until it is due, although its task is busy with something else.
+    assert!(!second.run() && !third.run());
+    clock.advance(10 * SECOND);
+    assert!(second.run() && !third.run());
+    clock.advance(10 * SECOND);
+    assert!(third.run());
+    for call in calls {
+        assert!(call.output.is_none_or(|decision| decision.is_allowed()));
+    }
+}
+
+/// It is not known when a call in progress ends, so no call waits longer than its maximum for that.
+#[test]
+fn an_algorithm_that_queues_no_call_denies_waiters_whose_wait_is_unknown_at_their_maximum() {
+    let clock = ManualClock::new();
+    let window = FixedWindow::new(Quota::per_minute(100)).queue(3);
+    let calls = Concurrency::per_key(1).max_wait(3 * SECOND);
+    let limiter = limiter((calls.clone(), window.clone()), &clock);
+    let _in_progress = limiter.try_acquire_permit("key").unwrap();
+    let mut waiter = PolledByHand::new(limiter.acquire_permit("key"));
+    assert!(!waiter.run());
+    limiter.replace((calls, window.priority(10)));
+    assert_eq!(limiter.peek("key").retry_after(), None);
+    clock.advance(3 * SECOND - Duration::from_nanos(1));
+    assert!(!waiter.run());
+    clock.advance(Duration::from_nanos(1));
+    assert!(waiter.run() && waiter.output.unwrap().is_err());
 }
 
 #[test]

@@ -54,6 +54,12 @@ impl Oracle for Bucket {
         self.missing = self.missing.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
+    fn undo(&mut self, cost: u64, ago: u64) {
+        let refilled = u128::from(ago) * self.rate.speed;
+        let left = (u128::from(cost) * self.rate.unit).saturating_sub(refilled);
+        self.missing = self.missing.saturating_sub(left);
+    }
+
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
         let most = u128::from(self.burst.saturating_add(max_debt)) * self.rate.unit;
         let before = self.missing;

@@ -78,6 +78,12 @@ impl Oracle for Counter {
         self.previous = self.previous.saturating_sub(cost - newest);
     }
 
+    fn undo(&mut self, cost: u64, ago: u64) {
+        if u128::from(ago) <= self.gone {
+            self.current = self.current.saturating_sub(cost);
+        }
+    }
+
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
         let charged = cost.min(self.limit.saturating_add(max_debt).saturating_sub(self.count()));
         if charged > 0 {

@@ -72,6 +72,12 @@ impl Oracle for Fixed {
         self.count = self.count.saturating_sub(cost);
     }
 
+    fn undo(&mut self, cost: u64, ago: u64) {
+        if i128::from(ago) <= self.now() - self.began {
+            self.refund(cost);
+        }
+    }
+
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
         let charged = cost.min(self.limit.saturating_add(max_debt).saturating_sub(self.count));
         if charged > 0 {

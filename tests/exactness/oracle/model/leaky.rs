@@ -41,6 +41,12 @@ impl Oracle for Leaky {
         self.rest = self.rest.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
+    fn undo(&mut self, cost: u64, ago: u64) {
+        let passed = u128::from(ago) * self.rate.speed;
+        let left = (u128::from(cost) * self.rate.unit).saturating_sub(passed);
+        self.rest = self.rest.saturating_sub(left);
+    }
+
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
         let most = if max_debt == 0 { cost.into() } else { 1 + u128::from(max_debt) };
         let bound = most.saturating_mul(self.rate.unit);
@@ -52,7 +58,8 @@ impl Oracle for Leaky {
     /// Keeps the number of intervals until the next slot.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
-        self.rest = rate.convert(self.rest, self.rate);
+        // A slot that far away is beyond the end of any clock.
+        self.rest = rate.convert(self.rest, self.rate).min(1 << 126);
         (self.rate, self.clock.period) = (rate, rule.period);
     }
 

@@ -48,6 +48,9 @@ pub(crate) trait Oracle: Clone + Debug {
     fn verdict(&self, cost: u64) -> Verdict;
     fn admit(&mut self, cost: u64);
     fn refund(&mut self, cost: u64);
+    /// Gives back `cost` units of the charge that was made `ago` nanoseconds before the latest reading, as far as they
+    /// still count.
+    fn undo(&mut self, cost: u64, ago: u64);
     /// Charges up to `cost` units after the fact, so that the key is in debt by at most `max_debt` units. Returns the
     /// number of units that were charged.
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64;
@@ -127,7 +130,7 @@ impl Rate {
     /// Converts `grains` of the rate `other` to grains of this rate, for the same number of units, rounded up.
     pub(crate) fn convert(self, grains: u128, other: Self) -> u128 {
         let (whole, part) = (grains / other.unit, grains % other.unit);
-        whole * self.unit + (part * self.unit).div_ceil(other.unit)
+        whole.saturating_mul(self.unit).saturating_add((part * self.unit).div_ceil(other.unit))
     }
 
     /// Returns the time in nanoseconds that it takes for `grains` to become available, rounded up.

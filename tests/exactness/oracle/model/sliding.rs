@@ -108,6 +108,20 @@ impl Oracle for Sliding {
         self.drop_oldest(cost);
     }
 
+    /// Takes the units of the charge's slice, and then those of older slices.
+    fn undo(&mut self, mut cost: u64, ago: u64) {
+        if ago >= self.clock.period {
+            return;
+        }
+        let (now, slice) = (self.clock.time, u128::from(self.slice));
+        for units in self.units.iter_mut().rev().filter(|units| units.until + u128::from(ago) < now + slice) {
+            let given = cost.min(units.number);
+            units.number -= given;
+            cost -= given;
+        }
+        self.units.retain(|units| units.number > 0);
+    }
+
     /// An exact window has as many instants as its limit at most. If it has as many, the units of the latest of them
     /// are treated as if they had been charged now.
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {

@@ -171,6 +171,14 @@ impl Oracle for Smooth {
         }
     }
 
+    fn undo(&mut self, cost: u64, ago: u64) {
+        if !self.no_call_waits() {
+            let left = positive(self.time_of(cost) - nanos(ago));
+            self.wait.exact = positive(&self.wait.exact - left);
+            self.wait.more += grain() * 2;
+        }
+    }
+
     fn charge(&mut self, cost: u64, _max_debt: u64) -> u64 {
         let before = self.wait.clone();
         let is_over = cost == 0 || self.no_call_waits();
@@ -199,7 +207,8 @@ impl Oracle for Smooth {
         } else {
             self.stored.scale(&store.most, &old.most);
         }
-        self.stored.more += store.grain();
+        // The maximum may be rounded up, and so may the store.
+        self.stored.more += store.grain() * 2;
         (self.limit, self.period, self.store, self.clock.period) = (limit, period, store, rule.period);
     }
 
