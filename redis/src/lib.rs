@@ -133,7 +133,6 @@ mod tests;
 mod trips;
 mod wait;
 
-#[doc(hidden)]
 pub use call::Callee;
 pub use call::{RedisCall, RedisReply};
 pub use error::{RedisError, RedisErrorKind};

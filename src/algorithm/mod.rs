@@ -227,9 +227,10 @@ pub use token_bucket::{TokenBucket, TokenBucketState};
 
 // These items occur in the signatures of algorithms.
 #[doc(hidden)]
-pub use self::stored::ScriptSteps;
+pub use self::semaphore::Semaphore;
 #[doc(hidden)]
-pub use self::{definition::LockoutBuilder, semaphore::Semaphore};
+pub use self::stored::ScriptSteps;
+pub use definition::LockoutBuilder;
 
 #[cfg(test)]
 mod tests {

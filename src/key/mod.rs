@@ -95,7 +95,6 @@ pub use route::{Route, RouteKey};
 pub use secret::{Bearer, Cookie, SecretHash};
 pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 // These items occur in the types of extractors and in the bounds of methods.
-#[doc(hidden)]
 pub use self::{exempt::RequestPredicate, secret::ProcessSeed};
 
 /// Finds the key of a request.

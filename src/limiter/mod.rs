@@ -134,5 +134,4 @@ pub use reservation::{Permit, Reservation};
 pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of limiters.
-#[doc(hidden)]
 pub use self::{fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquire};

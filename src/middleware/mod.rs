@@ -75,17 +75,39 @@ pub use service::{RateLimit, ResponseFuture};
 pub use shadow::{Shadow, ShadowDenied};
 pub use shutdown::Shutdown;
 
-#[cfg(feature = "axum")]
-#[doc(hidden)]
-pub use self::{body::AxumBody, respond::IntoAxumBody};
-// These items occur in the types of layers and responders. They are public so that users can write such a type.
-#[doc(hidden)]
-pub use self::{
-    body::{OuterBody, WrapBody},
-    drain::{DrainBody, LeaveUnread, UnreadBody},
-    joint::And,
-    layer::IntoPolicySet,
-    options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost},
-    policy::Policy,
-    respond::{DefaultRejection, IntoRejectionBody, OnReject, RejectHead, RejectionFn, RejectionResponse},
-};
+/// The types that occur in the type of a layer or of a responder, and traits in their bounds.
+///
+/// Methods such as `cost` and `on_reject` change the type of a layer. Import these types to write such a type in a struct
+/// or in a signature. A function can also return `impl Layer<..>`, and an app can box its layers: see
+/// [recipes](crate::guide::recipes).
+///
+/// ```
+/// use http::Request;
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::key::PeerIp;
+/// use tower_throttle::middleware::types::CostFn;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// type Cost = CostFn<fn(&Request<String>) -> u64>;
+///
+/// struct Limits {
+///     uploads: RateLimitLayer<PeerIp, TokenBucket, Cost>,
+/// }
+///
+/// let by_length: fn(&Request<String>) -> u64 = |request| request.body().len() as u64;
+/// let limits = Limits { uploads: RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).cost(by_length) };
+/// ```
+pub mod types {
+    pub use super::body::{OuterBody, WrapBody};
+    pub use super::drain::{DrainBody, LeaveUnread, UnreadBody};
+    pub use super::joint::And;
+    pub use super::layer::IntoPolicySet;
+    pub use super::options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost};
+    pub use super::policy::Policy;
+    pub use super::respond::{
+        DefaultRejection, IntoRejectionBody, OnReject, RejectHead, RejectionFn, RejectionResponse,
+    };
+
+    #[cfg(feature = "axum")]
+    pub use super::{body::AxumBody, respond::IntoAxumBody};
+}

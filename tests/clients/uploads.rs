@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::{DefaultRejection, UnreadBody};
+use tower_throttle::middleware::types::{DefaultRejection, UnreadBody};
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::run::script;

@@ -17,9 +17,10 @@ use tower::ServiceExt;
 use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, SlidingLog, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
+use tower_throttle::middleware::types::{IntoRejectionBody, RejectHead};
 use tower_throttle::middleware::{
-    BodyFormat, FieldNames, GrpcMode, HandlerResponder, HeaderFormat, IntoRejectionBody, RejectHead,
-    Rejection, RequestHead, ResetFormat, Responder, ResponseBody, SendHeaders,
+    BodyFormat, FieldNames, GrpcMode, HandlerResponder, HeaderFormat, Rejection, RequestHead, ResetFormat,
+    Responder, ResponseBody, SendHeaders,
 };
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
 

@@ -23,7 +23,7 @@ pub(crate) type Service = Boxed<Infallible>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost(pub(crate) u64);
 
-pub(crate) type CostOf = middleware::CostFn<fn(&Request<Body>) -> u64>;
+pub(crate) type CostOf = middleware::types::CostFn<fn(&Request<Body>) -> u64>;
 
 pub(crate) fn cost_of(request: &Request<Body>) -> u64 {
     request.extensions().get().map_or(1, |Cost(cost)| *cost)

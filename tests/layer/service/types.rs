@@ -10,7 +10,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::key::{Global, Header, PeerIp};
-use tower_throttle::middleware::{Policy, RateLimit, ResponseBody, ResponseFuture, UnitCost};
+use tower_throttle::middleware::types::{Policy, UnitCost};
+use tower_throttle::middleware::{RateLimit, ResponseBody, ResponseFuture};
 use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::shout;

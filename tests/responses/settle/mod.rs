@@ -16,7 +16,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service as _, service_fn};
 use tower_throttle::algorithm::Algorithm;
 use tower_throttle::key::Global;
-use tower_throttle::middleware::SettleFn;
+use tower_throttle::middleware::types::SettleFn;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::reference_service::{Cost, CostOf, cost_of};
