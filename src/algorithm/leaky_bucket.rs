@@ -63,7 +63,9 @@ const MAX_ADDED: u128 = 1 << 52;
 /// let limiter = RateLimiter::builder(bucket).clock(ManualClock::new()).max_debt(5).build();
 /// limiter.charge("user:42", 100);
 /// // six intervals of 100 ms
-/// assert_eq!(limiter.peek("user:42").retry_after(), Some(Duration::from_millis(600)));
+/// let denied = limiter.peek("user:42");
+/// assert!(!denied.is_allowed());
+/// assert_eq!(denied.retry_after(), Some(Duration::from_millis(600)));
 /// let units = limiter.stats().units;
 /// assert_eq!((units.charged, units.uncharged), (6, 94));
 /// ```
