@@ -26,6 +26,10 @@ pub struct Keys;
 pub struct Limits;
 
 #[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../src/guide/migration.md")]
+pub struct Migration;
+
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../src/guide/ordering.md")]
 pub struct Ordering;
 

@@ -16,6 +16,8 @@
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
 //! - [Recipes](recipes): a key from a body or from a database, blocked addresses, tests through the router, costs of
 //!   GraphQL and of SQL, layers in your own types, and more.
+//! - [Migration](migration): from tower_governor, axum-governor, governor, tower's own limits, nginx and
+//!   express-rate-limit.
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //!
@@ -43,6 +45,9 @@ pub mod keys {}
 
 #[cfg_attr(not(doctest), doc = include_str!("limits.md"))]
 pub mod limits {}
+
+#[cfg_attr(not(doctest), doc = include_str!("migration.md"))]
+pub mod migration {}
 
 #[cfg_attr(not(doctest), doc = include_str!("ordering.md"))]
 pub mod ordering {}
