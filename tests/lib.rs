@@ -60,3 +60,7 @@ pub struct Responses;
 #[cfg(doctest)]
 #[doc = include_str!("../src/guide/rollout.md")]
 pub struct Rollout;
+
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../src/guide/troubleshooting.md")]
+pub struct Troubleshooting;
