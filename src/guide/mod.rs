@@ -21,6 +21,7 @@
 //!   express-rate-limit.
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
+//! - [Threats](threats): what an attacker can and cannot do, and which test says so.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.
 //!
@@ -73,6 +74,9 @@ pub mod responses {}
 
 #[cfg_attr(not(doctest), doc = include_str!("rollout.md"))]
 pub mod rollout {}
+
+#[cfg_attr(not(doctest), doc = include_str!("threats.md"))]
+pub mod threats {}
 
 #[cfg_attr(not(doctest), doc = include_str!("troubleshooting.md"))]
 pub mod troubleshooting {}
