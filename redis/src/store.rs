@@ -61,6 +61,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// units of the key are available again, and up to 2 ms more. A value that is not a state of this crate is never
 /// overwritten.
 ///
+/// # Memory
+///
+/// On the server, a token bucket or a fixed window takes 136 bytes for a key of 24 bytes, and a sliding window with all
+/// ten slices in use 184 bytes (`MEMORY USAGE` of redis-server 7.0). A key that is hashed takes 32 bytes more. Including
+/// the hash tables of Redis itself, count 200 bytes per key.
+///
 /// # Errors
 ///
 /// Calls fail with a [`RedisError`], unless their limiter has a [fallback](RedisLimiterBuilder::fallback).
