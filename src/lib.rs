@@ -79,7 +79,10 @@
 //! # Where to read on
 //!
 //! - [`guide`]: how to set up limits, chapter by chapter.
-//! - [Promises](guide::promises): what is exact, what is bounded, and what is never done.
+//! - [Promises](guide::promises): what is exact, what is bounded, and what is never done. [Threats](guide::threats):
+//!   what an attacker can and cannot do.
+//! - [Recipes](guide::recipes), [troubleshooting](guide::troubleshooting), and [migration](guide::migration) from other
+//!   limiters.
 //! - [`Quota`]: a limit per period, and a burst.
 //! - [`algorithm`]: the algorithms, and a table to choose one from.
 //! - [`key`]: the extractors that identify a caller.

@@ -26,6 +26,10 @@ pub struct Keys;
 pub struct Limits;
 
 #[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../src/guide/migration.md")]
+pub struct Migration;
+
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../src/guide/ordering.md")]
 pub struct Ordering;
 
@@ -56,3 +60,7 @@ pub struct Responses;
 #[cfg(doctest)]
 #[doc = include_str!("../src/guide/rollout.md")]
 pub struct Rollout;
+
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../src/guide/troubleshooting.md")]
+pub struct Troubleshooting;

@@ -34,7 +34,13 @@
 //! | `SlidingLog` up to a limit of 100, `Smooth`, `Tiered`, `Lockout`, algorithms of your own | as above |
 //!
 //! [Joined layers](tower_throttle::RateLimitLayer::and) are decided as a tuple of their algorithms is, in the same
-//! number of round trips.
+//! number of round trips. Each request makes its own trip. If the algorithm has no script, joined requests do not take
+//! turns. So if many of them change one key at the same time, some of them may reach their deadlines, which does not
+//! open the circuit breaker. If a limit denies a request because of a remembered denial, the other limits do not decide
+//! it, and the response has no header fields of these limits. A limit in shadow mode is decided in the same trip. If
+//! another layer enforces the same limiter on the same key, only that layer charges the key. A `LeakyBucket`, or a
+//! `TokenBucket` with a queue, queues requests as in memory: the other limits charge a request when it joins the queue,
+//! and these charges are refunded if the request is cancelled.
 //!
 //! A limiter makes one trip to the server at a time for each key. Calls that arrive during a trip are decided together
 //! in the next trip, up to 256 of them, in the order in which they arrived. If a key has no unit available, the process
@@ -81,23 +87,39 @@
 //!   calls, by default for up to one second.
 //! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. The
 //!   settlement is lost if the server does not execute it within the deadline, or if the process ends before. The
-//!   charge of the call then stays as it is. [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts
-//!   such settlements, and [`flush`](RedisStore::flush) waits for those under way when a service stops.
+//!   charge of the call then stays as it is. While processes use different quotas for a key, a settlement makes debt
+//!   only in the state of its process's quota. [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors)
+//!   counts such settlements, and [`flush`](RedisStore::flush) waits for those under way when a service stops.
 //! - A [refund](RedisLimiter::refund) of more units than calls of a `TokenBucket` or a `LeakyBucket` were charged, and
-//!   which still count, also gives back units of calls that wait.
+//!   which still count, also gives back units of calls that wait. In memory, these calls keep their units.
+//! - A `TokenBucket` or a `LeakyBucket` charges a call when the call begins to wait. So a settlement neither delays nor
+//!   hastens calls that wait already, and a call is denied, because the queue is full, until the debt is less than the
+//!   queue has places. In memory, the calls that wait are delayed or admitted earlier, and a new call waits as well.
 //! - If the server's clock is set back, the time of a key is the latest time at which its state was written. A peek, a
 //!   denial or a call of cost 0 usually writes nothing, and a key that is fresh is deleted. In memory, the time of a
 //!   key is the latest reading of the clock by any of its calls.
+//! - If the server's clock is set forward, windows end and buckets fill early. A failover to a server whose clock is
+//!   ahead has the same effect.
+//! - Two algorithms that differ only in their queues, in `start_empty` or in `extend_on_retry` are one tier in Redis,
+//!   and two in memory. The first call of a tier writes the key even if the call is denied, so such a denial takes two
+//!   round trips.
 //! - If calls of several processes wait for a window or choose tiers, the processes are served in no particular order.
 //!   Other calls that wait for a `TokenBucket` or a `LeakyBucket` are charged when they begin to wait, and are admitted
 //!   in the order in which they were charged. If such a call is cancelled while it waits, its charge is given back only
 //!   if no later call was charged.
-//! - Calls that wait for a window or choose tiers are queued in their own process, once they were denied. The
-//!   `retry_after` of a call that is denied because calls are queued before it is `None`.
+//! - Calls that wait for a window or choose tiers are queued in their own process, once they were denied, and so are
+//!   calls that wait for leased units. So a queue has its places in each process, and a call that finds calls queued
+//!   before it is denied if it cannot be queued as well, even if units are available by then. The `retry_after` of a
+//!   call that is denied because calls are queued before it is `None`.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
 //!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
-//!   would. At most four states of a key are kept, so this does not hold for more than four quotas. While a key has
-//!   several states, an admitted call takes at least two round trips.
+//!   would. A machine with the larger quota may admit a call that a machine with the smaller quota would deny. Of two
+//!   quotas such as 100 per hour and 10 per minute, neither is larger, and all machines together may admit more than
+//!   either quota allows. A state for another quota is made from an existing state of the key, as
+//!   [`replace`](tower_throttle::RateLimiter::replace) does, so used units stay used. It is dropped when no machine has
+//!   used that quota for as long as it takes until all units of the quota are available again. At most four states of a
+//!   key are kept, so all of this does not hold for more than four quotas. While a key has several states, an admitted
+//!   call takes at least two round trips. Another kind of algorithm needs another name.
 //! - Two limiters with the same name in one process make separate trips.
 //! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but
 //!   at most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX`

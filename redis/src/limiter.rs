@@ -161,7 +161,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
 
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
     ///
-    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota.
+    /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A call is
+    /// settled where it was charged: in Redis, or in `limiter`.
     ///
     /// No method fails: what Redis cannot do is done in `limiter`, and is then `Ok`. This is true of `check`,
     /// `acquire`, `peek`, `charge`, `refund` and `reset`. A reset is always made in `limiter` as well. A reset during

@@ -7,19 +7,32 @@
 //!
 //! # Which one do I want?
 //!
-//! | you want | use | maximum in any one period | how calls pass | `Retry-After` is the time | state per key |
-//! |---|---|---|---|---|---|
-//! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit | a burst, then one by one | until the next token | 24 bytes |
-//! | never more than the limit in **any** period | [`SlidingWindow`] | limit | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes. With more than ten slices, or once a count of the key has needed more than 32 bits: 88 bytes + 8 per slice, and at least 168 bytes |
-//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per record that the log has room for |
-//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the ends of windows | a burst, then evenly | until the estimate is low enough | 32 bytes |
-//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned | in bursts | until the window ends | 24 bytes |
-//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, if each call is counted at its scheduled time | evenly | until there is a place in the queue | 24 bytes |
-//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit; if bursty, also the permits stored in one second | evenly, slower when cold | until there is a place in the queue | 48 bytes |
-//! | a number of calls **at a time**, however long each takes | [`Concurrency`] | no bound | as calls end | of a configurable hint, because it is unknown when a call ends | 16 bytes |
+//! | you want | use | maximum in any one period |
+//! |---|---|---|
+//! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit |
+//! | never more than the limit in **any** period | [`SlidingWindow`] | limit |
+//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit |
+//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the ends of windows |
+//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned |
+//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, if each call is counted at its scheduled time |
+//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit; if bursty, also the permits stored in one second |
+//! | a number of calls **at a time**, however long each takes | [`Concurrency`] | no bound |
 //!
 //! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
+//!
+//! This is how the calls of a key pass, what a denied call reports, and what a key takes:
+//!
+//! | algorithm | how calls pass | `Retry-After` is the time | state per key |
+//! |---|---|---|---|
+//! | [`TokenBucket`] | a burst, then one by one | until the next token | 24 bytes |
+//! | [`SlidingWindow`] | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes. With more than ten slices, or once a count of the key has needed more than 32 bits: 88 bytes + 8 per slice, and at least 168 bytes |
+//! | [`SlidingLog`] | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per record that the log has room for |
+//! | [`SlidingCounter`] | a burst, then evenly | until the estimate is low enough | 32 bytes |
+//! | [`FixedWindow`] | in bursts | until the window ends | 24 bytes |
+//! | [`LeakyBucket`] | evenly | until there is a place in the queue | 24 bytes |
+//! | [`Smooth`] | evenly, slower when cold | until there is a place in the queue | 48 bytes |
+//! | [`Concurrency`] | as calls end | of a configurable hint, because it is unknown when a call ends | 16 bytes |
 //!
 //! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial
 //! reports a `retry_after`. If no other call for the key is made before this time has passed, the same call is then

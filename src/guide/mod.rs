@@ -14,10 +14,14 @@
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
-//! - [Recipes](recipes): a key from a body or from a database, blocked addresses, tests through the router, costs of
-//!   GraphQL and of SQL, layers in your own types, and more.
+//! - [Recipes](recipes): log-ins, plans, uploads, clients that limit themselves, jobs, web hooks, tests, costs of GraphQL
+//!   and of SQL, layers in your own types, and more.
+//! - [Troubleshooting](troubleshooting): why 500, why everybody gets 429, why nobody does.
+//! - [Migration](migration): from tower_governor, axum-governor, governor, tower's own limits, nginx and
+//!   express-rate-limit.
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
+//! - [Threats](threats): what an attacker can and cannot do, and which test says so.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.
 //!
@@ -44,6 +48,9 @@ pub mod keys {}
 #[cfg_attr(not(doctest), doc = include_str!("limits.md"))]
 pub mod limits {}
 
+#[cfg_attr(not(doctest), doc = include_str!("migration.md"))]
+pub mod migration {}
+
 #[cfg_attr(not(doctest), doc = include_str!("ordering.md"))]
 pub mod ordering {}
 
@@ -67,3 +74,9 @@ pub mod responses {}
 
 #[cfg_attr(not(doctest), doc = include_str!("rollout.md"))]
 pub mod rollout {}
+
+#[cfg_attr(not(doctest), doc = include_str!("threats.md"))]
+pub mod threats {}
+
+#[cfg_attr(not(doctest), doc = include_str!("troubleshooting.md"))]
+pub mod troubleshooting {}

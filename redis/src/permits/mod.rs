@@ -92,6 +92,11 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// of this waiter, and otherwise at least every five seconds. A call whose future is not polled still gets its permit,
 /// and holds it until the future is dropped.
 ///
+/// # Memory
+///
+/// On the server, a permit takes about 130 bytes, and a waiter about 180 bytes (`MEMORY USAGE` of Redis 7.0). A key
+/// expires ten seconds after its last change or renewal.
+///
 /// # What is not promised
 ///
 /// - More permits than the limit may be held after the server's clock was set forward, after the server has lost its
