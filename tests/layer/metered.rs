@@ -491,3 +491,28 @@ async fn with_a_responder_that_holds_no_permit_units_are_charged_when_the_client
         assert_eq!(used(&limiter), 2 * kept + 40);
     }
 }
+
+/// Returns a request with a clone of the meter.
+fn with_meter(meter: &Meter) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(meter.clone());
+    request
+}
+
+/// A client that counts all its calls with one meter keeps it as long as it runs.
+#[tokio::test]
+async fn a_meter_of_many_calls_keeps_only_those_of_which_it_can_still_charge_units() {
+    let limiter =
+        RateLimiter::builder(TokenBucket::new(Quota::per_hour(1 << 40))).clock(ManualClock::new()).build();
+    let service = metered!(limiter, 1)
+        .layer(service_fn(async |_: Request<()>| Ok::<_, io::Error>(Response::new(pieces(0)))));
+    let meter = Meter::new();
+    for call in 0..20_000 {
+        let response = service.clone().oneshot(with_meter(&meter)).await.unwrap();
+        meter.add(2);
+        drop(response);
+        assert_eq!(limiter.stats().units.charged, call + 1);
+    }
+    meter.add(7);
+    assert_eq!(limiter.stats().units.charged, 20_007);
+}
