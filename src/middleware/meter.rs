@@ -226,10 +226,13 @@ impl MeteredCall {
                 return true;
             }
             own.get_or_insert_with(|| Arc::clone(&charge.own));
-            let Some(charged) = charge.end() else { return true };
-            base = base.max(charged);
-            ended.push(Arc::clone(charge));
-            false
+            let charged = charge.end();
+            // An outer policy of this name has begun its charge already, and so it has ended those of this policy.
+            base = base.max(charged.unwrap_or(charge.base));
+            if charged.is_some() {
+                ended.push(Arc::clone(charge));
+            }
+            charged.is_none()
         });
         let (own, charged, charger) = (own.unwrap_or_default(), AtomicU64::new(OPEN), OnceLock::new());
         let charge = Arc::new(PolicyCharge { policy: name.into(), own, base, charged, charger });

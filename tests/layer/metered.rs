@@ -499,6 +499,22 @@ fn with_meter(meter: &Meter) -> Request<()> {
     request
 }
 
+/// Policies of one name may be nested: the outer one begins a call before the inner one does.
+#[tokio::test]
+async fn nested_policies_of_one_name_charge_each_unit_of_calls_one_after_another_once() {
+    let [outer, inner] = [(); 2].map(|()| limiter());
+    let service = tower::ServiceBuilder::new().layer(metered!(outer, 1)).layer(metered!(inner, 2)).service(
+        service_fn(|request: Request<()>| async move { streams(&Meter::of(request.extensions()), 10) }),
+    );
+    let meter = Meter::new();
+    for call in 1..=3 {
+        drop(service.clone().oneshot(with_meter(&meter)).await.unwrap());
+        assert_eq!([&outer, &inner].map(used), [10 * call; 2], "call {call}");
+    }
+    meter.add(5);
+    assert_eq!([&outer, &inner].map(used), [35; 2]);
+}
+
 /// A client that counts all its calls with one meter keeps it as long as it runs.
 #[tokio::test]
 async fn a_meter_of_many_calls_keeps_only_those_of_which_it_can_still_charge_units() {
