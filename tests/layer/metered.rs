@@ -16,8 +16,8 @@ use http_body_util::BodyExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, Tiered, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::Global;
-use tower_throttle::limiter::{Permit, Reservation};
+use tower_throttle::key::{Global, from_fn};
+use tower_throttle::limiter::{OnFull, Permit, Reservation};
 use tower_throttle::middleware::{PolicyReport, Rejection, Responder, Shadow, Unmetered};
 use tower_throttle::{HttpResponder, Meter, Quota, RateLimitLayer, RateLimiter};
 
@@ -497,6 +497,32 @@ fn with_meter(meter: &Meter) -> Request<()> {
     let mut request = Request::new(());
     request.extensions_mut().insert(meter.clone());
     request
+}
+
+#[tokio::test]
+async fn a_key_in_a_shared_bucket_is_charged_what_its_meter_says() {
+    for is_joined in [false, true] {
+        let limits = [(); 2].map(|()| {
+            let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(1_000)));
+            let limiter = builder.max_keys(1).on_full(OnFull::ShareBuckets).clock(ManualClock::new()).build();
+            for key in 0..100_u64 {
+                assert!(limiter.check(&key).is_allowed());
+            }
+            limiter
+        });
+        let [one, two] = limits.clone().map(|limiter| {
+            RateLimitLayer::with_limiter(from_fn(|_: &Request<()>| Some(100_u64)), limiter)
+                .cost(|_: &Request<()>| 10)
+                .metered()
+        });
+        let handle = |meter: Meter| streams(&meter, 300);
+        match is_joined {
+            true => drop(call(&one.and(two), handle).await.unwrap()),
+            false => drop(call(&one, handle).await.unwrap()),
+        }
+        let [units, _] = limits.map(|limiter| limiter.stats().units);
+        assert_eq!((units.charged, units.uncharged), (290, 0), "joined: {is_joined}");
+    }
 }
 
 /// Policies of one name may be nested: the outer one begins a call before the inner one does.
