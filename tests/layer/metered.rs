@@ -14,7 +14,10 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_throttle::algorithm::{FixedWindow, Tiered, TokenBucket};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered,
+    TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, from_fn};
 use tower_throttle::limiter::{OnFull, Permit, Reservation};
@@ -497,6 +500,44 @@ fn with_meter(meter: &Meter) -> Request<()> {
     let mut request = Request::new(());
     request.extensions_mut().insert(meter.clone());
     request
+}
+
+/// Neither a count nor an algorithm overflows.
+#[tokio::test]
+async fn a_meter_may_count_as_many_units_as_there_are() {
+    async fn counts<A: Algorithm>(algorithm: A) {
+        let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).build();
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).cost(|_: &Request<()>| 1).metered();
+        let service =
+            layer.layer(service_fn(async |_: Request<()>| Ok::<_, io::Error>(Response::new(pieces(0)))));
+        let meter = Meter::new();
+        let first = service.clone().oneshot(with_meter(&meter)).await.unwrap();
+        meter.add(1 << 40);
+        drop(first);
+        let charged = limiter.stats().units.charged;
+        meter.set(u64::MAX);
+        meter.add(u64::MAX);
+        assert_eq!(meter.units(), u64::MAX - 1);
+        let units = limiter.stats().units;
+        assert_eq!(u128::from(units.charged) + u128::from(units.uncharged), u128::from(u64::MAX - 2));
+        assert!(charged > 0 && units.charged >= charged, "{units:?}");
+        let mut next = PolledByHand::new(Box::pin(service.clone().oneshot(with_meter(&meter))));
+        next.poll();
+        if let Some(response) = &next.output {
+            assert_eq!(response.as_ref().unwrap().status(), 429);
+        }
+    }
+    let quota = Quota::per_second(5);
+    counts(TokenBucket::new(quota)).await;
+    counts(FixedWindow::new(quota)).await;
+    counts(SlidingWindow::new(quota)).await;
+    counts(SlidingCounter::new(quota)).await;
+    counts(SlidingLog::new(quota)).await;
+    counts(LeakyBucket::new(quota)).await;
+    counts(Smooth::bursty(quota)).await;
+    counts(FixedWindow::new(quota).block_for(Duration::from_secs(60)).after(2)).await;
+    counts((TokenBucket::new(quota), FixedWindow::new(quota))).await;
+    counts(Tiered::new(TokenBucket::new(quota))).await;
 }
 
 #[tokio::test]
