@@ -285,8 +285,8 @@ impl<A> Pending<A> {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Counts a settlement, and sends the result to the caller. If the caller has dropped the call, and the call was charged, returns the
-    /// operation that undoes the charge.
+    /// Counts a settlement, and sends the result to the caller. If the caller has dropped the call, and the call was
+    /// charged, returns the operation that undoes the charge.
     fn answer(mut self, result: Reply<A>) -> Option<Operation<A>> {
         if let Some(unsettled) = self.unsettled.take() {
             unsettled.end(result.as_ref().map(|(outcome, _)| outcome.charged()));

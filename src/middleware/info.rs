@@ -1,8 +1,8 @@
 //! The part of a policy that has the same type for all policies: the name, the settings and the counters.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::names::PolicyNames;
 use super::shadow::Shadow;
@@ -41,6 +41,10 @@ pub struct PolicyInfo {
 
 impl PolicyInfo {
     pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
+        Self::counting(algorithm, Arc::default())
+    }
+
+    fn counting(algorithm: Arc<AlgorithmInfo>, calls: Arc<CallCounts>) -> Self {
         Self {
             generation: algorithm.generation(),
             replaced: ReplacedNames::new(),
@@ -50,7 +54,7 @@ impl PolicyInfo {
             on_store_error: OnStoreError::default(),
             shadow: None,
             is_tiered: false,
-            calls: Arc::default(),
+            calls,
             keys: Arc::default(),
             store_errors: Arc::default(),
             timeline: None,
@@ -62,11 +66,22 @@ impl PolicyInfo {
     /// Creates the info of a policy whose limiter is `limiter`, with the name of the limiter. A name that no header field
     /// can carry is not used, as if the limiter had none.
     pub(super) fn of(limiter: &impl Limiter) -> Self {
-        let mut info = Self::new(limiter.info());
+        Self::new(limiter.info()).named_as(limiter)
+    }
+
+    /// Creates the info for one rejection, which only the limiter counts. A policy's own counters take 16 KiB, so all
+    /// these infos have the same ones.
+    #[cfg(feature = "axum")]
+    pub(super) fn uncounted(limiter: &impl Limiter) -> Self {
+        static UNUSED: OnceLock<Arc<CallCounts>> = OnceLock::new();
+        Self::counting(limiter.info(), Arc::clone(UNUSED.get_or_init(Arc::default))).named_as(limiter)
+    }
+
+    fn named_as(mut self, limiter: &impl Limiter) -> Self {
         if let Some(name) = limiter.name() {
-            let _ = info.names.rename(name);
+            let _ = self.names.rename(name);
         }
-        info
+        self
     }
 
     pub(super) fn name(&self) -> &str {

@@ -1,12 +1,14 @@
 //! Meters, which count what calls use, and settle the calls when they have ended.
 
 use std::fmt;
-use std::iter;
 use std::sync::{Arc, OnceLock};
+
+use smallvec::SmallVec;
 
 use crate::limiter::Reservation;
 use crate::limiter::reservation::{Charge, Charger, Settlement};
-use crate::sys::lock::atomic::{AtomicU64, Ordering};
+use crate::sys::lock::SpinLock;
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counts the units that a call uses, for the limits of [metered](crate::RateLimitLayer::metered) layers.
 ///
@@ -42,7 +44,9 @@ use crate::sys::lock::atomic::{AtomicU64, Ordering};
 /// a clone.
 ///
 /// If a layer between two metered layers calls the inner one again, such as `tower::retry`, the outer layer charges all
-/// attempts together. The inner one charges each attempt what was counted since the attempt before.
+/// attempts together. The inner one charges each attempt what was counted since the attempt before. The same is true of
+/// calls that a client makes one after another with one meter. Calls that are made at the same time need a meter each:
+/// with one meter, each call is charged all units that are counted until its end.
 ///
 /// # What is not promised
 ///
@@ -67,12 +71,18 @@ pub enum Unmetered {
 }
 
 /// What the clones of a meter share.
-#[derive(Default)]
 struct MeteredCall {
     /// The units that count for all policies.
     all: Counter,
-    charges: List<Arc<PolicyCharge>>,
+    /// The charges that are not settled, and the settled ones to which units are still added. A meter may count for any
+    /// number of calls, one after another, so the charges of earlier attempts are removed.
+    charges: SpinLock<Charges>,
+    /// `true` if a charge was settled, so that units that are counted later may have to be charged. Before, counting
+    /// takes no lock.
+    is_settled: AtomicBool,
 }
+
+type Charges = SmallVec<[Arc<PolicyCharge>; 2]>;
 
 /// The number of units that were counted: zero if no units were counted, and otherwise the number plus one. A count of
 /// zero units is different from no count.
@@ -187,12 +197,7 @@ impl Meter {
         name: &str,
         unmetered: Unmetered,
     ) -> Reservation {
-        let call = Arc::clone(&self.call);
-        let own = call.counter_of(name).unwrap_or_default();
-        let base = call.end_attempts_of(name);
-        let (charged, charger) = (AtomicU64::new(OPEN), OnceLock::new());
-        let charge = Arc::new(PolicyCharge { policy: name.into(), own, base, charged, charger });
-        call.charges.push(Arc::clone(&charge));
+        let (call, charge) = (Arc::clone(&self.call), self.call.begin(name));
         Reservation::of(MeteredCharge { reservation, unmetered, call, charge })
     }
 }
@@ -206,21 +211,50 @@ impl fmt::Debug for Meter {
 impl MeteredCall {
     /// Returns the counter of the policies of this name.
     fn counter_of(&self, name: &str) -> Option<Arc<Counter>> {
-        self.charges.iter().find(|charge| &*charge.policy == name).map(|charge| Arc::clone(&charge.own))
+        let charges = self.charges.lock();
+        charges.iter().find(|charge| &*charge.policy == name).map(|charge| Arc::clone(&charge.own))
     }
 
-    /// Ends the charges of the policies of this name that have settled the call, because the call is made again. Returns
-    /// the largest number of units that they have charged.
-    fn end_attempts_of(&self, name: &str) -> u64 {
-        let same_name = self.charges.iter().filter(|charge| &*charge.policy == name);
-        same_name.filter_map(|charge| charge.end()).max().unwrap_or(0)
+    /// Begins the charge of a policy of this name. If policies of this name have settled the call, because the call is
+    /// made again, ends and removes their charges.
+    fn begin(&self, name: &str) -> Arc<PolicyCharge> {
+        // What a charge holds, such as a limiter, is not dropped under the lock.
+        let (mut ended, mut own, mut base) = (Charges::new(), None, 0);
+        let mut charges = self.charges.lock();
+        charges.retain(|charge| {
+            if &*charge.policy != name {
+                return true;
+            }
+            own.get_or_insert_with(|| Arc::clone(&charge.own));
+            let charged = charge.end();
+            // An outer policy of this name has begun its charge already, and so it has ended those of this policy.
+            base = base.max(charged.unwrap_or(charge.base));
+            if charged.is_some() {
+                ended.push(Arc::clone(charge));
+            }
+            charged.is_none()
+        });
+        let (own, charged, charger) = (own.unwrap_or_default(), AtomicU64::new(OPEN), OnceLock::new());
+        let charge = Arc::new(PolicyCharge { policy: name.into(), own, base, charged, charger });
+        charges.push(Arc::clone(&charge));
+        drop(charges);
+        charge
     }
 
     /// Charges the units that were counted after a policy has settled the call.
     fn charge_late(&self) {
-        for charge in self.charges.iter() {
-            charge.charge_late(&self.all);
+        if self.is_settled.load(Ordering::SeqCst) {
+            // A charge locks the key, or begins a trip, so it is not made under the lock.
+            let charges = self.charges.lock().clone();
+            charges.iter().for_each(|charge| charge.charge_late(&self.all));
         }
+    }
+}
+
+impl Default for MeteredCall {
+    fn default() -> Self {
+        let charges = SpinLock::new(Charges::new());
+        Self { all: Counter::default(), charges, is_settled: AtomicBool::new(false) }
     }
 }
 
@@ -248,14 +282,14 @@ impl PolicyCharge {
 
     /// If the call was settled, lets no later units be charged. Returns the number of units that were charged.
     fn end(&self) -> Option<u64> {
-        let settled = |charged| (charged < Counter::MAX).then_some(Counter::MAX);
+        let settled = |charged| (charged != OPEN).then_some(Counter::MAX);
         self.charged.fetch_update(Ordering::SeqCst, Ordering::SeqCst, settled).ok()
     }
 
     /// If the call was settled, charges the units that were counted since.
-    // A count changes a counter first, and then reads `charged`. A settlement sets `charged` first, and then calls this
-    // method, which reads the counters. So at least one of the two sees both, and `fetch_max` lets only one of them
-    // charge.
+    // A count changes a counter first, and then reads `is_settled` and `charged`. A settlement sets `charged` and
+    // `is_settled` first, and then calls this method, which reads the counters. So at least one of the two sees both, and
+    // `fetch_max` lets only one of them charge.
     fn charge_late(&self, all: &Counter) {
         if self.charged.load(Ordering::SeqCst) == OPEN {
             return;
@@ -291,6 +325,7 @@ impl MeteredCharge {
     fn end(mut self, actual: Option<u64>) -> Option<Settlement> {
         let reservation = std::mem::take(&mut self.reservation);
         let metered = self.charge.take_units(&self.call.all, reservation.charger());
+        self.call.is_settled.store(true, Ordering::SeqCst);
         let settlement = match (actual.or(metered), self.unmetered) {
             (Some(units), _) => reservation.settle_with_info(units),
             (None, Unmetered::Refund) => reservation.settle_with_info(0),
@@ -317,35 +352,5 @@ impl Charge for MeteredCharge {
 
     fn is_charge(&self) -> bool {
         true
-    }
-}
-
-/// A list that only grows. It has no locks.
-struct List<T>(OnceLock<Box<Node<T>>>);
-
-struct Node<T> {
-    value: T,
-    next: List<T>,
-}
-
-impl<T> List<T> {
-    /// Appends the value.
-    fn push(&self, value: T) {
-        let mut node = Box::new(Node { value, next: List::default() });
-        let mut place = &self.0;
-        while let Err(back) = place.set(node) {
-            node = back;
-            place = &place.get().expect("it is set").next.0;
-        }
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &T> {
-        iter::successors(self.0.get(), |node| node.next.0.get()).map(|node| &node.value)
-    }
-}
-
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self(OnceLock::new())
     }
 }

@@ -14,6 +14,8 @@ use http_body::{Body, Frame};
 use tower::layer::Layer;
 use tower::util::ServiceFn;
 use tower::{Service, service_fn};
+#[cfg(feature = "axum")]
+use tower_throttle::Rejecter;
 use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, SlidingCounter, SlidingWindow, TokenBucket,
 };
@@ -179,6 +181,20 @@ fn a_denied_call_reads_no_body_and_allocates_little() {
         assert_eq!(allocations(soon().responder(responder), 429), most);
         assert_eq!(allocations(few().responder(responder), 429), most + 1);
     }
+}
+
+#[cfg(feature = "axum")]
+#[test]
+fn the_rejection_of_a_handler_takes_little_memory() {
+    let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
+    let rejecter = Rejecter::new(Request::new(()).into_parts().0);
+    let mut bytes = 0;
+    for _ in 0..10 {
+        if let Err(denied) = limiter.check(&()).into_result() {
+            bytes = measure(|| drop(rejecter.reject(&limiter, denied))).bytes_total;
+        }
+    }
+    assert!((1..8_192).contains(&bytes), "{bytes} bytes");
 }
 
 /// The first request after a replacement makes the values of the fields again. Later requests cost what they cost before.

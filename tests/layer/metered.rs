@@ -14,10 +14,13 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_throttle::algorithm::{FixedWindow, Tiered, TokenBucket};
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Smooth, Tiered,
+    TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::Global;
-use tower_throttle::limiter::{Permit, Reservation};
+use tower_throttle::key::{Global, from_fn};
+use tower_throttle::limiter::{OnFull, Permit, Reservation};
 use tower_throttle::middleware::{PolicyReport, Rejection, Responder, Shadow, Unmetered};
 use tower_throttle::{HttpResponder, Meter, Quota, RateLimitLayer, RateLimiter};
 
@@ -490,4 +493,109 @@ async fn with_a_responder_that_holds_no_permit_units_are_charged_when_the_client
         meter.add(10);
         assert_eq!(used(&limiter), 2 * kept + 40);
     }
+}
+
+/// Returns a request with a clone of the meter.
+fn with_meter(meter: &Meter) -> Request<()> {
+    let mut request = Request::new(());
+    request.extensions_mut().insert(meter.clone());
+    request
+}
+
+/// Neither a count nor an algorithm overflows.
+#[tokio::test]
+async fn a_meter_may_count_as_many_units_as_there_are() {
+    async fn counts<A: Algorithm>(algorithm: A) {
+        let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).build();
+        let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).cost(|_: &Request<()>| 1).metered();
+        let service =
+            layer.layer(service_fn(async |_: Request<()>| Ok::<_, io::Error>(Response::new(pieces(0)))));
+        let meter = Meter::new();
+        let first = service.clone().oneshot(with_meter(&meter)).await.unwrap();
+        meter.add(1 << 40);
+        drop(first);
+        let charged = limiter.stats().units.charged;
+        meter.set(u64::MAX);
+        meter.add(u64::MAX);
+        assert_eq!(meter.units(), u64::MAX - 1);
+        let units = limiter.stats().units;
+        assert_eq!(u128::from(units.charged) + u128::from(units.uncharged), u128::from(u64::MAX - 2));
+        assert!(charged > 0 && units.charged >= charged, "{units:?}");
+        let mut next = PolledByHand::new(Box::pin(service.clone().oneshot(with_meter(&meter))));
+        next.poll();
+        if let Some(response) = &next.output {
+            assert_eq!(response.as_ref().unwrap().status(), 429);
+        }
+    }
+    let quota = Quota::per_second(5);
+    counts(TokenBucket::new(quota)).await;
+    counts(FixedWindow::new(quota)).await;
+    counts(SlidingWindow::new(quota)).await;
+    counts(SlidingCounter::new(quota)).await;
+    counts(SlidingLog::new(quota)).await;
+    counts(LeakyBucket::new(quota)).await;
+    counts(Smooth::bursty(quota)).await;
+    counts(FixedWindow::new(quota).block_for(Duration::from_secs(60)).after(2)).await;
+    counts((TokenBucket::new(quota), FixedWindow::new(quota))).await;
+    counts(Tiered::new(TokenBucket::new(quota))).await;
+}
+
+#[tokio::test]
+async fn a_key_in_a_shared_bucket_is_charged_what_its_meter_says() {
+    for is_joined in [false, true] {
+        let limits = [(); 2].map(|()| {
+            let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(1_000)));
+            let limiter = builder.max_keys(1).on_full(OnFull::ShareBuckets).clock(ManualClock::new()).build();
+            for key in 0..100_u64 {
+                assert!(limiter.check(&key).is_allowed());
+            }
+            limiter
+        });
+        let [one, two] = limits.clone().map(|limiter| {
+            RateLimitLayer::with_limiter(from_fn(|_: &Request<()>| Some(100_u64)), limiter)
+                .cost(|_: &Request<()>| 10)
+                .metered()
+        });
+        let handle = |meter: Meter| streams(&meter, 300);
+        match is_joined {
+            true => drop(call(&one.and(two), handle).await.unwrap()),
+            false => drop(call(&one, handle).await.unwrap()),
+        }
+        let [units, _] = limits.map(|limiter| limiter.stats().units);
+        assert_eq!((units.charged, units.uncharged), (290, 0), "joined: {is_joined}");
+    }
+}
+
+/// Policies of one name may be nested: the outer one begins a call before the inner one does.
+#[tokio::test]
+async fn nested_policies_of_one_name_charge_each_unit_of_calls_one_after_another_once() {
+    let [outer, inner] = [(); 2].map(|()| limiter());
+    let service = tower::ServiceBuilder::new().layer(metered!(outer, 1)).layer(metered!(inner, 2)).service(
+        service_fn(|request: Request<()>| async move { streams(&Meter::of(request.extensions()), 10) }),
+    );
+    let meter = Meter::new();
+    for call in 1..=3 {
+        drop(service.clone().oneshot(with_meter(&meter)).await.unwrap());
+        assert_eq!([&outer, &inner].map(used), [10 * call; 2], "call {call}");
+    }
+    meter.add(5);
+    assert_eq!([&outer, &inner].map(used), [35; 2]);
+}
+
+/// A client that counts all its calls with one meter keeps it as long as it runs.
+#[tokio::test]
+async fn a_meter_of_many_calls_keeps_only_those_of_which_it_can_still_charge_units() {
+    let limiter =
+        RateLimiter::builder(TokenBucket::new(Quota::per_hour(1 << 40))).clock(ManualClock::new()).build();
+    let service = metered!(limiter, 1)
+        .layer(service_fn(async |_: Request<()>| Ok::<_, io::Error>(Response::new(pieces(0)))));
+    let meter = Meter::new();
+    for call in 0..20_000 {
+        let response = service.clone().oneshot(with_meter(&meter)).await.unwrap();
+        meter.add(2);
+        drop(response);
+        assert_eq!(limiter.stats().units.charged, call + 1);
+    }
+    meter.add(7);
+    assert_eq!(limiter.stats().units.charged, 20_007);
 }

@@ -68,7 +68,7 @@ impl Rejecter {
     /// Returns the response to a request whose call `limiter` has denied.
     #[must_use]
     pub fn reject<L: Limiter>(&self, limiter: &L, denied: Denied) -> Response {
-        let info = PolicyInfo::of(limiter);
+        let info = PolicyInfo::uncounted(limiter);
         let outcomes = [Some(Outcome::new(denied.into(), false, Reservation::default()))];
         let rejection = Rejection::Limited(&reports(slice::from_ref(&info), &outcomes));
         let head = RequestHead::from(&self.head);
