@@ -80,6 +80,8 @@ pub(super) enum Action {
     Reset,
     /// Undoes a charge that was made at this time of the server's clock.
     Undo(Nanos),
+    /// Settles a call that was charged at this time of the server's clock, and has cost this much less.
+    RefundSettled(Nanos, u64),
     /// Charges units after the fact, such as those by which the actual cost of a call exceeds its charge. The state is
     /// then in debt by at most this many units.
     ChargeMore(u64),
@@ -267,6 +269,9 @@ impl<A: StoredAlgorithm> States<A> {
                 Action::ChargeMore(_) => _ = algorithm.charge(state, now, cost, 0),
                 Action::Refund => algorithm.refund(state, now, cost, None),
                 Action::Undo(charged_at) => algorithm.refund(state, now, cost, Some(charged_at)),
+                Action::RefundSettled(charged_at, less) => {
+                    algorithm.refund_settled(state, now, cost, cost - less, charged_at);
+                }
                 Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost, None),
                 _ => {}
             }
@@ -313,7 +318,14 @@ impl<A> Operation<A> {
 
     /// Returns whether the operation may make units available.
     pub(super) fn gives_units(&self) -> bool {
-        matches!(self.action, Action::Refund | Action::Reset | Action::Undo(_) | Action::GiveBack(_))
+        matches!(
+            self.action,
+            Action::Refund
+                | Action::Reset
+                | Action::Undo(_)
+                | Action::RefundSettled(..)
+                | Action::GiveBack(_)
+        )
     }
 
     /// Returns the operation that undoes the charge of this operation. Returns `None` if there is no charge to undo.
@@ -359,7 +371,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         let (action, cost) = match actual.checked_sub(self.cost) {
             Some(0) => return None,
             Some(more) => (Action::ChargeMore(max_debt), more),
-            None => (Action::Undo(charged_at), self.cost - actual),
+            None => (Action::RefundSettled(charged_at, self.cost - actual), self.cost),
         };
         Some(Self { action, cost, tier: self.tier.clone() })
     }
@@ -406,6 +418,10 @@ impl<A: StoredAlgorithm> Operation<A> {
             }
             Action::Undo(charged_at) => {
                 algorithm.refund(state, now, cost, Some(charged_at));
+                (algorithm.peek(state, now, 0), true)
+            }
+            Action::RefundSettled(charged_at, less) => {
+                algorithm.refund_settled(state, now, cost, cost - less, charged_at);
                 (algorithm.peek(state, now, 0), true)
             }
             Action::ChargeMore(max_debt) => {

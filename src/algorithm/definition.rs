@@ -95,6 +95,22 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// to before `charged_at`.
     fn refund(&self, state: &mut Self::State, now: Nanos, cost: u64, charged_at: Option<Nanos>);
 
+    /// Settles a call that was charged `charged` units at `charged_at`, and whose actual cost is the lower number
+    /// `actual`.
+    ///
+    /// The default undoes as much of the difference as still counts. An algorithm overrides this method if it knows
+    /// better how many units of a call still count than for a charge of the difference alone.
+    fn refund_settled(
+        &self,
+        state: &mut Self::State,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        self.refund(state, now, charged.saturating_sub(actual), Some(charged_at));
+    }
+
     /// Converts `state` at `now` from the configuration `old` to this configuration.
     ///
     /// Charged units that still count stay charged, up to the maximum that calls can charge to a key with this

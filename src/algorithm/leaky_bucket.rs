@@ -318,6 +318,25 @@ impl Algorithm for LeakyBucket {
         }
     }
 
+    /// Moves the next slot by the difference, but at most by the intervals of the charge that have not passed since then.
+    // Right after the charge, the next slot was at least `charged` intervals away.
+    fn refund_settled(
+        &self,
+        state: &mut LeakyBucketState,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        self.observe(state, now);
+        if charged_at <= state.last && !state.next.is_due() {
+            let passed = self.rate.grains(state.last.saturating_since(charged_at));
+            let counts = self.rate.units(charged).saturating_sub(passed);
+            let grains = self.rate.units(charged.saturating_sub(actual)).min(counts);
+            state.next = state.next.sooner(grains).max(Slot::NOW);
+        }
+    }
+
     /// Moves the next slot by `cost` intervals, but to at most `1 + max_debt` intervals after the key's time or, with a
     /// `max_debt` of 0, to at most `cost` intervals. Does not move the slot back. A `cost` of 0 changes nothing. A part
     /// of an interval that is charged counts as one.

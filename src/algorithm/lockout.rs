@@ -308,6 +308,17 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.refund(&mut state.state, now, cost, charged_at);
     }
 
+    fn refund_settled(
+        &self,
+        state: &mut Self::State,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        self.algorithm.refund_settled(&mut state.state, now, charged, actual, charged_at);
+    }
+
     /// Keeps the rest of a lockout, at most the new duration. Keeps the counted denials if the new window has not
     /// ended, but always fewer than the number that begins a lockout.
     fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {

@@ -306,6 +306,22 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         }
     }
 
+    /// Settles the call in the tier of this algorithm.
+    fn refund_settled(
+        &self,
+        state: &mut TieredState<A>,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        if let Some((algorithm, state)) =
+            state.tiers_mut().find(|(algorithm, _)| **algorithm == self.algorithm)
+        {
+            algorithm.refund_settled(state, now, charged, actual, charged_at);
+        }
+    }
+
     /// Charges all units to each tier of the key if calls hold units until they end. Otherwise charges this tier, and
     /// then the units that were charged to each other tier, as far as that tier has them available. So only this tier is
     /// in debt.

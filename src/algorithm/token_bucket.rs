@@ -217,6 +217,13 @@ impl TokenBucket {
         self.rate.units(state.used) + u128::from(state.part)
     }
 
+    /// Adds grains to the bucket, up to a full bucket.
+    fn add_grains(&self, state: &mut TokenBucketState, grains: u128) {
+        let (used, part) = self.rate.whole_units(self.missing(state).saturating_sub(grains));
+        // The quotient is at most the number of tokens that were missing, so it fits.
+        (state.used, state.part) = (used as u64, part);
+    }
+
     /// Returns [`missing`](TokenBucket::missing) if this number fits into 64 bits, as it does for most quotas. 64-bit
     /// arithmetic takes a third of the time of 128-bit arithmetic.
     #[inline(always)]
@@ -371,11 +378,28 @@ impl Algorithm for TokenBucket {
                     .rate
                     .units(cost)
                     .saturating_sub(self.rate.grains(state.last.saturating_since(charged_at)));
-                let (used, part) = self.rate.whole_units(self.missing(state).saturating_sub(grains));
-                // The quotient is at most the number of tokens that were missing, so it fits.
-                (state.used, state.part) = (used as u64, part);
+                self.add_grains(state, grains);
             }
             Some(_) => {}
+        }
+    }
+
+    /// Gives back the difference, but at most the tokens of the charge that cannot have been refilled since then.
+    // Right after the charge, at least `charged` tokens were missing. So since then, at least `charged` less what was
+    // refilled were missing all the time: a call that had cost that much less would have left them in the bucket.
+    fn refund_settled(
+        &self,
+        state: &mut TokenBucketState,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        self.advance(state, now);
+        if charged_at <= state.last {
+            let refilled = self.rate.grains(state.last.saturating_since(charged_at));
+            let counts = self.rate.units(charged).saturating_sub(refilled);
+            self.add_grains(state, self.rate.units(charged.saturating_sub(actual)).min(counts));
         }
     }
 

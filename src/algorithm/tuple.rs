@@ -185,6 +185,17 @@ macro_rules! tuple {
                 $(self.$at.refund(&mut state.$at, now, cost, charged_at);)+
             }
 
+            fn refund_settled(
+                &self,
+                state: &mut Self::State,
+                now: Nanos,
+                charged: u64,
+                actual: u64,
+                charged_at: Nanos,
+            ) {
+                $(self.$at.refund_settled(&mut state.$at, now, charged, actual, charged_at);)+
+            }
+
             /// Charges each member as far as the member allows. Returns the fewest units that were charged to a member.
             fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
                 cost$(.min(self.$at.charge(&mut state.$at, now, cost, max_debt)))+

@@ -273,7 +273,8 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     ) -> (Decision, u64) {
         let mut charged = 0;
         if actual < cost {
-            self.undo(now, cost - actual, charged_at);
+            let algorithm = self.algorithm();
+            self.refund_with(now, |state| algorithm.refund_settled(state, now, cost, actual, charged_at));
         } else if actual > cost {
             charged = self.charge(now, actual - cost);
         }

@@ -503,8 +503,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     ///
     /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
     /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
-    /// refunds the difference less the units that have been refilled since the charge, and `Smooth::warming_up` refunds
-    /// the difference at the rate of a warm limiter. If the actual cost is higher, the difference is charged in full.
+    /// refunds at most what is left of the charge: the charge less the units that have been refilled since then. `Smooth`
+    /// refunds the difference less the units of that time, and `Smooth::warming_up` at the rate of a warm limiter. So no
+    /// call is admitted that would have been denied if all costs had been known from the beginning. If the actual cost is higher, the difference is charged in full.
     /// What is not available becomes debt: later requests of the key are denied, or wait, until enough units are
     /// available again. The [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt. If the
     /// inner service returns an error, or the client disconnects before there is a response, the charge stays as it is.

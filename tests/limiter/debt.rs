@@ -499,3 +499,23 @@ fn a_bucket_pays_back_what_calls_use_beyond_their_estimates() {
     let broken = (0..100).filter(|seed| !keeps_its_promise(*seed, 0)).count();
     assert!(broken > 50, "without debt, the promise is broken for only {broken} of 100 seeds");
 }
+
+/// One call after another costs 400 of the 500 units that are refilled meanwhile, and is charged 1,000 in advance.
+#[test]
+fn calls_that_are_estimated_too_high_get_what_the_rate_allows() {
+    fn admitted(algorithm: impl Algorithm) -> usize {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+        let is_admitted = |_: &u64| {
+            let call = limiter.call("key").cost(1_000).reserve();
+            clock.advance(5 * SECOND);
+            call.map(|call| call.settle(400)).is_ok()
+        };
+        (0..240).filter(is_admitted).count()
+    }
+    let quota = Quota::per_minute(6_000);
+    assert_eq!(admitted(TokenBucket::new(quota)), 240);
+    assert_eq!(admitted(TokenBucket::new(quota.burst(1_000))), 240);
+    assert_eq!(admitted(LeakyBucket::new(quota).queue(1)), 240);
+    assert_eq!(admitted(SlidingWindow::new(quota)), 240);
+}

@@ -59,6 +59,10 @@ impl<A: Algorithm> Algorithm for OwnAlgorithm<A> {
         self.ask("refund").refund(state, now, cost, charged_at);
     }
 
+    fn refund_settled(&self, state: &mut A::State, now: Nanos, charged: u64, actual: u64, charged_at: Nanos) {
+        self.ask("refund").refund_settled(state, now, charged, actual, charged_at);
+    }
+
     fn migrate(&self, state: &mut A::State, old: &Self, now: Nanos) {
         self.ask("migrate").migrate(state, &old.inner, now);
     }

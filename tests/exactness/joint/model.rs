@@ -688,7 +688,14 @@ impl<A: Kind> Limit for Single<A> {
     fn settle(&mut self, at: u64, question: &Question, charged_at: u64, actual: u64) {
         let Question { key, cost, tier, .. } = *question;
         if actual < cost {
-            self.undo(at, &Question { cost: cost - actual, ..*question }, Some(charged_at));
+            if self.keys.contains_key(&key) {
+                self.with(at, key, |this, key| {
+                    let algorithm = this.algorithm(tier).clone();
+                    this.commit(at, key, |state| {
+                        algorithm.refund_settled(state, Nanos(at), cost, actual, Nanos(charged_at));
+                    });
+                });
+            }
         } else if actual > cost && !self.is_closed {
             self.with(at, key, |this, key| {
                 let algorithm = this.algorithm(tier).clone();

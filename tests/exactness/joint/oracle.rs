@@ -728,9 +728,7 @@ impl World {
             0 => Ending::Error,
             1 => Ending::Dropped,
             _ => {
-                // If each reading advances the clock, the units that were refilled since the charge are not refunded.
-                let least = if self.manner.time == Time::AtEachReading { 7 } else { 0 };
-                let actual = |_| self.random.one_in(2).then(|| least + self.random.below(5));
+                let actual = |_| self.random.one_in(2).then(|| self.random.below(7));
                 Ending::Answer(LIMITER_OF.iter().map(actual).collect())
             }
         };

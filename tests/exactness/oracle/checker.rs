@@ -120,7 +120,9 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
                 }
                 let (cost, charged_at) = self.admitted.swap_remove(*call as usize % self.admitted.len());
                 match cost.checked_sub(*actual) {
-                    Some(over) => self.undo(at, over, charged_at),
+                    // A call that is dropped, or one that is settled.
+                    Some(over) if call % 2 == 0 => self.undo(at, over, charged_at),
+                    Some(_) => self.refund_settled(at, cost, *actual, charged_at),
                     None => self.charge(at, actual - cost, *max_debt)?,
                 }
             }
@@ -156,6 +158,15 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         // The clock may have been set back to before the charge. Nothing is then given back.
         if let Some(ago) = self.oracle.clock().latest.checked_sub(charged_at) {
             self.oracle.undo(cost, ago);
+        }
+    }
+
+    fn refund_settled(&mut self, at: u64, charged: u64, actual: u64, charged_at: u64) {
+        for state in [&mut self.state, &mut self.quiet] {
+            self.algorithm.refund_settled(state, Nanos(at), charged, actual, Nanos(charged_at));
+        }
+        if let Some(ago) = self.oracle.clock().latest.checked_sub(charged_at) {
+            self.oracle.refund_settled(charged, actual, ago);
         }
     }
 

@@ -168,6 +168,28 @@ impl<A: Algorithm> Algorithm for Mutant<A> {
         }
     }
 
+    fn refund_settled(
+        &self,
+        state: &mut Self::State,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        let now = self.time(state, now);
+        match self.fault {
+            Fault::RefundGivesMore => {
+                let actual = actual.saturating_sub(1);
+                self.inner.refund_settled(&mut state.inner, now, charged, actual, charged_at);
+            }
+            Fault::RefundIsIgnored | Fault::SettlementIsIgnored => {}
+            Fault::SettlementGivesAnyUnits => {
+                self.inner.refund(&mut state.inner, now, charged - actual, None);
+            }
+            _ => self.inner.refund_settled(&mut state.inner, now, charged, actual, charged_at),
+        }
+    }
+
     fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
         let now = self.time(state, now);
         let bound = if self.fault == Fault::DebtIsForgiven { 0 } else { max_debt };

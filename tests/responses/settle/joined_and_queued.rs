@@ -87,8 +87,8 @@ fn a_refund_releases_the_next_queued_call_sooner() {
         *b.door.0.lock().unwrap() = Some(Outcome::Costs(None));
         clock.advance(SECOND);
         assert!(!b.hand.poll(), "three more seconds");
-        a.costs(1);
-        assert!(!b.hand.run(), "one of three units has been refilled");
+        a.costs(2);
+        assert!(!b.hand.run(), "one more second, as if the call had cost two from the beginning");
         clock.advance(SECOND);
         assert!(b.hand.run(), "woken and released");
     }

@@ -95,11 +95,11 @@ impl Naive for Bucket {
         self.missing += units * PERIOD;
     }
 
-    /// Refunds the difference, less the units that have been refilled since the charge.
+    /// Gives back the difference, but at most the units of the charge that were not refilled since then.
     fn give(&mut self, now: u64, charged: u64, actual: u64, taken: u64) {
         self.left(now);
-        let counts = ((charged - actual) * PERIOD).saturating_sub((now - taken) * self.limit);
-        self.missing = self.missing.saturating_sub(counts);
+        let counts = (charged * PERIOD).saturating_sub((now - taken) * self.limit);
+        self.missing = self.missing.saturating_sub(counts.min((charged - actual) * PERIOD));
     }
 }
 

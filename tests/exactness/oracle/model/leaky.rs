@@ -41,6 +41,14 @@ impl Oracle for Leaky {
         self.rest = self.rest.saturating_sub(u128::from(cost) * self.rate.unit);
     }
 
+    /// Since the charge, at least the charged units less those that were refilled are missing.
+    fn refund_settled(&mut self, charged: u64, actual: u64, ago: u64) {
+        let refilled = u128::from(ago) * self.rate.speed;
+        let counts = (u128::from(charged) * self.rate.unit).saturating_sub(refilled);
+        let less = u128::from(charged - actual) * self.rate.unit;
+        self.rest = self.rest.saturating_sub(less.min(counts));
+    }
+
     fn undo(&mut self, cost: u64, ago: u64) {
         let passed = u128::from(ago) * self.rate.speed;
         let left = (u128::from(cost) * self.rate.unit).saturating_sub(passed);

@@ -51,6 +51,10 @@ pub(crate) trait Oracle: Clone + Debug {
     /// Gives back `cost` units of the charge that was made `ago` nanoseconds before the latest reading, as far as they
     /// still count.
     fn undo(&mut self, cost: u64, ago: u64);
+    /// Settles a call that was charged `charged` units `ago` nanoseconds before the latest reading, and has cost less.
+    fn refund_settled(&mut self, charged: u64, actual: u64, ago: u64) {
+        self.undo(charged - actual, ago);
+    }
     /// Charges up to `cost` units after the fact, so that the key is in debt by at most `max_debt` units. Returns the
     /// number of units that were charged.
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64;
