@@ -539,7 +539,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     ///
     /// [Redis]: https://docs.rs/tower-throttle-redis
     /// [deadline]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStoreBuilder.html#method.deadline
-    /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html#method.fallback
+    /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisLimiterBuilder.html#method.fallback
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, L>
     where
