@@ -4,18 +4,47 @@ use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::net::IpAddr;
 use std::sync::Mutex;
+use std::task::{Context, Waker};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use tower_throttle::algorithm::{Algorithm, TokenBucket};
-use tower_throttle::clock::{AnyClock, Nanos, TscClock};
+use tower_throttle::algorithm::{Algorithm, LeakyBucket, TokenBucket};
+use tower_throttle::clock::{AnyClock, ManualClock, Nanos, TscClock};
+use tower_throttle::{Quota, RateLimiter};
 
 use super::report::print;
 use super::{PEER, ours};
 use crate::check::{Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;
+
+/// Prints the time of a call that is cancelled in the middle of a long queue, for each call that waits.
+pub fn cancellations() {
+    const TRIES: usize = 51;
+    let mut rows = Vec::new();
+    for waiting in [100_usize, 1_000, 10_000] {
+        let mut times: Vec<_> = (0..TRIES)
+            .map(|_| {
+                let queue =
+                    LeakyBucket::new(Quota::per_second(1)).queue(2 * waiting as u64).max_wait(Duration::MAX);
+                let limiter = RateLimiter::builder(queue).clock(ManualClock::new()).build();
+                let mut calls: Vec<_> = (0..waiting).map(|_| Box::pin(limiter.acquire(&()))).collect();
+                for call in &mut calls {
+                    _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                }
+                let middle = calls.swap_remove(waiting / 2);
+                let started = Instant::now();
+                drop(middle);
+                started.elapsed().as_nanos() as f64 / waiting as f64
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        let at = |share: usize| format!("{:.0} ns", times[TRIES * share / 4]);
+        rows.push(vec![waiting.to_string(), at(2), format!("{} to {}", at(1), at(3))]);
+    }
+    table::print("a cancelled call, for each call that waits", &["waiting", "median", "quartiles"], &rows);
+}
 
 /// Prints the time of each part of a check.
 pub fn parts(rounds: usize) {
