@@ -713,7 +713,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         let names = infos[0].names_for(&policy.limiter().info());
         let outcome = Outcome::new(denied.into(), false, Reservation::default()).with_names(names);
         let outcomes = [Some(outcome)];
-        let rejection = Rejection::Limited(&reports(infos, &outcomes));
+        let reports = reports(infos, &outcomes);
+        let rejection = Rejection::Limited(&reports);
         self.responder.reject_head(&head.into(), rejection).map(Bytes::from)
     }
 
