@@ -32,10 +32,12 @@ tower-throttle beside governor and tower_governor, as ratios
     cargo bench [-- OPTIONS] [SECTION...]
 
 sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
-          of single calls of eight threads), redis (limits in Redis, to PING; needs redis-server), and alone (a part of
+          of single calls of eight threads, and of calls that are cancelled in a queue), redis (limits in Redis, to PING; needs redis-server), and alone (a part of
           redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
-    --markdown of store: also a table of all rows, and their picture in benches/store.svg
+    --markdown of store: also a table of all rows, their numbers in benches/store.tsv, and their picture in
+               benches/store.svg
+    --redraw   draws that picture from those numbers, and measures nothing
     --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build
     --help     this text";
 
@@ -49,6 +51,7 @@ fn main() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
             "--peers" => peers = true,
+            "--redraw" => return store::redraw(),
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "store" | "waits" | "redis" | "alone" => sections.push(argument),
             other => {
@@ -70,7 +73,10 @@ fn main() {
             }
             "server" => server::run(rounds / 2),
             "store" => store::run(rounds / 9, markdown),
-            "waits" => store::waits(),
+            "waits" => {
+                store::waits();
+                store::cancellations();
+            }
             _ => in_redis(&section, (rounds / 5).max(20), peers),
         }
     }

@@ -540,7 +540,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     ///
     /// [Redis]: https://docs.rs/tower-throttle-redis
     /// [deadline]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStoreBuilder.html#method.deadline
-    /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisStore.html#method.fallback
+    /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/struct.RedisLimiterBuilder.html#method.fallback
     #[must_use]
     pub fn settle<F, Res, Actual>(self, actual: F) -> RateLimitLayer<K, A, SettleFn<C, F>, R, L>
     where
@@ -714,7 +714,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         let names = infos[0].names_for(&policy.limiter().info());
         let outcome = Outcome::new(denied.into(), false, Reservation::default()).with_names(names);
         let outcomes = [Some(outcome)];
-        let rejection = Rejection::Limited(&reports(infos, &outcomes));
+        let reports = reports(infos, &outcomes);
+        let rejection = Rejection::Limited(&reports);
         self.responder.reject_head(&head.into(), rejection).map(Bytes::from)
     }
 

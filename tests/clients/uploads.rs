@@ -79,3 +79,17 @@ async fn drained_bodies_lose_no_response() {
     let responder = HttpResponder::new().drain(2 * 1024 * KIB as u64, Duration::from_millis(500));
     assert_no_response_is_lost(responder, &[&SMALL[..], &LARGE].concat()).await;
 }
+
+/// Prints what clients got for uploads that are rejected without being read: the figures of the guide. `cargo test -p
+/// tower-throttle-tests --test clients -- --ignored --nocapture figures_for_uploads`.
+#[tokio::test]
+#[ignore = "prints the figures of the guide, on demand: see its comment"]
+async fn figures_for_uploads() {
+    let sizes = [&SMALL[..], &LARGE].concat();
+    let server = refusing(HttpResponder::new()).await;
+    for client in CLIENTS {
+        for (size, seen) in sizes.iter().zip(upload(client, server.address, &sizes).await) {
+            println!("{client}, {size} bytes: {seen}");
+        }
+    }
+}

@@ -31,20 +31,39 @@ async fn upload(nginx: SocketAddr, sizes: &[usize]) -> BTreeMap<u16, usize> {
     seen
 }
 
-#[tokio::test]
-async fn nginx_reads_the_response_to_every_upload_that_is_drained() {
+/// A limiter whose limit is used up.
+fn used_up() -> RateLimiter<FixedWindow> {
     let limiter =
         RateLimiter::builder(FixedWindow::new(Quota::per_hour(1))).clock(ManualClock::new()).build();
     assert!(limiter.check(&()).is_allowed());
+    limiter
+}
+
+fn sizes() -> Vec<usize> {
+    [10, 16 * 1024, 60 * 1024, 100 * 1024, 1024 * 1024].repeat(40)
+}
+
+/// Prints the statuses of uploads that are rejected without being read: the figures of the guide. `cargo test -p
+/// tower-throttle-tests --test nginx -- --ignored --nocapture figures_for_uploads`.
+#[tokio::test]
+#[ignore = "prints the figures of the guide, on demand: see its comment"]
+async fn figures_for_uploads() {
+    let layer = RateLimitLayer::with_limiter(Global, used_up());
+    let app = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;
+    let nginx = Nginx::start(NGINX, &at(app.address), "").await;
+    println!("nginx: {:?}", upload(nginx.address, &sizes()).await);
+}
+
+#[tokio::test]
+async fn nginx_reads_the_response_to_every_upload_that_is_drained() {
     let responder = HttpResponder::new().drain(2 * 1024 * 1024, Duration::from_millis(500));
-    let layer = RateLimitLayer::with_limiter(Global, limiter).responder(responder);
+    let layer = RateLimitLayer::with_limiter(Global, used_up()).responder(responder);
     let app = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;
     // nginx buffers requests in one case, and does not in the other.
     for buffering in ["on", "off"] {
         let directives = format!("proxy_request_buffering {buffering};");
         let nginx = Nginx::start(NGINX, &at(app.address), &directives).await;
-        let sizes: Vec<_> = [10, 16 * 1024, 60 * 1024, 100 * 1024, 1024 * 1024].repeat(40);
-        let count = sizes.len();
-        assert_eq!(upload(nginx.address, &sizes).await, BTreeMap::from([(429, count)]), "{buffering}");
+        let count = sizes().len();
+        assert_eq!(upload(nginx.address, &sizes()).await, BTreeMap::from([(429, count)]), "{buffering}");
     }
 }

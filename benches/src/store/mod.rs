@@ -8,6 +8,7 @@ mod tables;
 
 use std::hint::black_box;
 use std::net::IpAddr;
+use std::process::exit;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::TscClock;
 
 use self::parts::parts;
-pub use self::parts::waits;
+pub use self::parts::{cancellations, waits};
 use self::peers::{Bare, Map, fast_governor};
 use self::report::Report;
 use self::tables::{bytes, first_seen, replace};
@@ -146,6 +147,14 @@ impl Row<'_> {
     }
 }
 
+/// Draws the picture of the latest summary again.
+pub fn redraw() {
+    if let Err(error) = Report::read().and_then(|report| report.draw()) {
+        eprintln!("cannot draw: {error}");
+        exit(1);
+    }
+}
+
 /// Prints all tables. If `summary`, also prints a table of all rows, and draws a picture of it.
 pub fn run(rounds: usize, summary: bool) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
@@ -180,13 +189,15 @@ pub fn run(rounds: usize, summary: bool) {
         for (count, admitted) in [(1, true), (1, false), (100_000, true)] {
             let row = Row { keys: &keys[..count], order: &uniform(count, 200_000), apart: false, admitted };
             let result = if admitted { "admitted" } else { "refused" };
-            let title = format!("two threads, {count} keys, {result} (time)");
+            let name = if count == 1 { "one key" } else { "100,000 keys" };
+            let title = format!("two threads, {name}, {result}");
             report.add(&title, &two_threads(&row, [first, second], rounds));
         }
     }
     replace(&keys);
     parts(rounds);
     waits();
+    cancellations();
     if summary {
         report.finish();
     }

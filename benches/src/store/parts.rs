@@ -3,19 +3,66 @@
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Mutex;
+use std::task::{Context, Waker};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use tower_throttle::algorithm::{Algorithm, TokenBucket};
-use tower_throttle::clock::{AnyClock, Nanos, TscClock};
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+use tower_throttle::clock::{AnyClock, ManualClock, Nanos, TscClock};
+use tower_throttle::limiter::Acquire;
+use tower_throttle::{Quota, RateLimiter};
 
 use super::report::print;
 use super::{PEER, ours};
 use crate::check::{Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;
+
+/// Prints the time in which a call in the middle of a long queue is cancelled and another call arrives, for each call
+/// that waits.
+pub fn cancellations() {
+    let quota = Quota::per_second(1);
+    let rows: Vec<_> = [100_u32, 1_000, 10_000]
+        .into_iter()
+        .map(|waiting| {
+            let places = u64::from(waiting) * 2;
+            let window = SlidingWindow::new(quota).queue(places).max_wait(Duration::MAX);
+            vec![
+                waiting.to_string(),
+                cancelled(&LeakyBucket::new(quota).queue(places).max_wait(Duration::MAX), waiting),
+                cancelled(&TokenBucket::new(quota).queue(places).max_wait(Duration::MAX), waiting),
+                cancelled(&FixedWindow::new(quota).queue(places).max_wait(Duration::MAX), waiting),
+                cancelled(&window, waiting),
+            ]
+        })
+        .collect();
+    let head = ["waiting", "LeakyBucket", "TokenBucket", "FixedWindow", "SlidingWindow"];
+    table::print("a cancelled call and a new one, for each call that waits", &head, &rows);
+}
+
+fn cancelled<A: Algorithm + Clone>(algorithm: &A, waiting: u32) -> String {
+    const TRIES: usize = 51;
+    let poll = |call: &mut Pin<Box<Acquire<A>>>| {
+        _ = Future::poll(call.as_mut(), &mut Context::from_waker(Waker::noop()));
+    };
+    let once = |_| {
+        let limiter = RateLimiter::builder(algorithm.clone()).clock(ManualClock::new()).build();
+        let mut calls: Vec<_> = (0..waiting).map(|_| Box::pin(limiter.acquire(&()))).collect();
+        calls.iter_mut().for_each(poll);
+        // The call that arrives next finds the queue without the cancelled call.
+        let (middle, mut next) = (calls.swap_remove(calls.len() / 2), Box::pin(limiter.acquire(&())));
+        let started = Instant::now();
+        drop(middle);
+        poll(&mut next);
+        started.elapsed().as_nanos() as f64 / f64::from(waiting)
+    };
+    let mut times: Vec<_> = (0..TRIES).map(once).collect();
+    times.sort_by(f64::total_cmp);
+    format!("{:.0} ns", times[TRIES / 2])
+}
 
 /// Prints the time of each part of a check.
 pub fn parts(rounds: usize) {

@@ -11,6 +11,7 @@ mod joined;
 mod layer;
 mod leases;
 mod limits;
+mod memory;
 mod metrics;
 mod network;
 mod outages;

@@ -70,7 +70,8 @@ impl Rejecter {
     pub fn reject<L: Limiter>(&self, limiter: &L, denied: Denied) -> Response {
         let info = PolicyInfo::uncounted(limiter);
         let outcomes = [Some(Outcome::new(denied.into(), false, Reservation::default()))];
-        let rejection = Rejection::Limited(&reports(slice::from_ref(&info), &outcomes));
+        let reports = reports(slice::from_ref(&info), &outcomes);
+        let rejection = Rejection::Limited(&reports);
         let head = RequestHead::from(&self.head);
         match self.head.extensions.get::<HandlerResponder>() {
             Some(HandlerResponder(responder)) => responder(&head, rejection),
