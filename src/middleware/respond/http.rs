@@ -211,6 +211,11 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the function, as they are to a default response. Fields that the function sets are kept. gRPC callers still get
     /// the standard gRPC responses.
     ///
+    /// Each rejection of the layer gets this response, and not only those with 429: a request whose key is invalid (400),
+    /// whose caller is forbidden (403), that lacks its key because of a mistake in the configuration (500), or that the
+    /// limiter could not decide (503). So the function must not write "too many requests" for all of them: it matches on
+    /// the [`Rejection`], or on its status.
+    ///
     /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
     /// policies](PolicyReport::window) that the function reads are those of the default response with the same options.
     /// So a body that contains the wait agrees with `Retry-After`:
@@ -219,11 +224,19 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// use std::time::Duration;
     /// use http::Response;
     /// use tower_throttle::HttpResponder;
+    /// use tower_throttle::middleware::Rejection;
     ///
     /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
-    ///     // rounded up to seconds, as in `Retry-After`
-    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(1);
-    ///     let mut response = Response::new(format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}"));
+    ///     let body = match rejection {
+    ///         Rejection::Limited(_) => {
+    ///             // rounded up to seconds, as in `Retry-After`
+    ///             let wait = rejection.retry_after().map_or(1, |wait| wait.as_nanos().div_ceil(1_000_000_000));
+    ///             format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}")
+    ///         }
+    ///         // 400, 403, 500 or 503
+    ///         _ => format!("{{\"error\":\"{}\"}}", rejection.status()),
+    ///     };
+    ///     let mut response = Response::new(body);
     ///     *response.status_mut() = rejection.status();
     ///     response
     /// });
