@@ -214,7 +214,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// Each rejection of the layer gets this response, and not only those with 429: a request whose key is invalid (400),
     /// whose caller is forbidden (403), that lacks its key because of a mistake in the configuration (500), or that the
     /// limiter could not decide (503). So the function must not write "too many requests" for all of them: it matches on
-    /// the [`Rejection`], or on its status.
+    /// the status, or on the [`Rejection`]. The variant `Limited` has the status 503 if a limiter was closed, or if its
+    /// key table is full.
     ///
     /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
     /// policies](PolicyReport::window) that the function reads are those of the default response with the same options.
@@ -222,19 +223,18 @@ impl<F, D, B> HttpResponder<F, D, B> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use http::Response;
+    /// use http::{Response, StatusCode};
     /// use tower_throttle::HttpResponder;
-    /// use tower_throttle::middleware::Rejection;
     ///
     /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
-    ///     let body = match rejection {
-    ///         Rejection::Limited(_) => {
-    ///             // rounded up to seconds, as in `Retry-After`
-    ///             let wait = rejection.retry_after().map_or(1, |wait| wait.as_nanos().div_ceil(1_000_000_000));
+    ///     // rounded up to seconds, as in `Retry-After`
+    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000));
+    ///     let body = match (rejection.status(), wait) {
+    ///         (StatusCode::TOO_MANY_REQUESTS, Some(wait)) => {
     ///             format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}")
     ///         }
-    ///         // 400, 403, 500 or 503
-    ///         _ => format!("{{\"error\":\"{}\"}}", rejection.status()),
+    ///         // 400, 403, 500, 503, or a 429 whose wait is unknown
+    ///         (status, _) => format!("{{\"error\":\"{status}\"}}"),
     ///     };
     ///     let mut response = Response::new(body);
     ///     *response.status_mut() = rejection.status();
