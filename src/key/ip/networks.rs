@@ -695,7 +695,9 @@ mod tests {
     fn the_default_set_is_empty_until_something_is_added_and_its_clones_share_what_is_added() {
         let addresses = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0]), IpAddr::from([0; 16])];
         let set = Networks::default();
-        assert!(!addresses.iter().any(|address| set.contains(*address)) && !set.contains_peer(Peer::NoAddress));
+        assert!(
+            !addresses.iter().any(|address| set.contains(*address)) && !set.contains_peer(Peer::NoAddress)
+        );
         assert_eq!(format!("{set:?}"), format!("{:?}", Networks::new([""; 0]).unwrap()));
         let clone = set.clone();
         set.insert("127.0.0.0/8").unwrap();
