@@ -67,7 +67,7 @@ use crate::sys::random::random_u64;
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::Response;
+/// use http::{Response, StatusCode};
 /// use tower_throttle::middleware::{HeaderFormat, HttpResponder, ResetFormat, SendHeaders};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
@@ -76,7 +76,11 @@ use crate::sys::random::random_u64;
 ///     .send_headers(SendHeaders::OnRejection)
 ///     .jitter(Duration::from_secs(2))
 ///     .rejection_response(|rejection, head| {
-///         let text = format!("too many requests for {}, retry later\n", head.uri().path());
+///         let text = match rejection.status() {
+///             StatusCode::TOO_MANY_REQUESTS => format!("{} is busy, retry later\n", head.uri().path()),
+///             // an invalid, forbidden or missing key, or a limiter that could not decide
+///             status => format!("{status}\n"),
+///         };
 ///         let mut response = Response::new(text);
 ///         *response.status_mut() = rejection.status();
 ///         response
