@@ -1,7 +1,7 @@
 //! The code of the guide, as doc tests. They are here and not in tower-throttle, because they need more dependencies
 //! than its examples.
 
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../src/guide/concurrency.md")]
 pub struct Concurrency;
 

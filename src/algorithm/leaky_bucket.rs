@@ -147,7 +147,9 @@ impl LeakyBucket {
         self.quota
     }
 
-    /// Sets how many calls may wait, per key. With 0, a call that cannot pass at once is denied.
+    /// Sets how many calls may wait, per key. The default is the quota's burst, so calls wait unless the number is set
+    /// to 0. This holds for calls of [`acquire`](crate::RateLimiter::acquire) and for the requests of a layer. With 0, a
+    /// call that cannot pass at once is denied.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);

@@ -1,5 +1,7 @@
 //! The guide: how to set up limits, chapter by chapter.
 //!
+//! - [Recipes](recipes): whole pieces of code for log-ins, plans, uploads, clients that limit themselves, jobs, web
+//!   hooks, gRPC, WebSockets, GraphQL and SQL, limits from a file, a limit from a log, tests, and more.
 //! - [Limits](limits): quotas, several limits at once, tiers, lockouts, priority.
 //! - [Keys](keys): keys with examples, exemptions, deny lists, missing keys.
 //! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
@@ -14,8 +16,6 @@
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
-//! - [Recipes](recipes): log-ins, plans, uploads, clients that limit themselves, jobs, web hooks, tests, costs of GraphQL
-//!   and of SQL, layers in your own types, and more.
 //! - [Troubleshooting](troubleshooting): why 500, why everybody gets 429, why nobody does.
 //! - [Migration](migration): from tower_governor, axum-governor, governor, tower's own limits, nginx and
 //!   express-rate-limit.

@@ -257,6 +257,10 @@ impl<A: Algorithm> RateLimiter<A> {
     /// were charged, and those that were not. Queued calls keep their order, and are admitted later. A queued call that
     /// has then waited for its maximum wait is denied.
     ///
+    /// A limiter in memory forgets all keys when the process ends. So another use of this method is to charge what an
+    /// app has written down before a restart: a [recipe](crate::guide::recipes#without-redis) does this for a quota per
+    /// day.
+    ///
     /// With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), such as
     /// [`Concurrency`](crate::algorithm::Concurrency), this method has no effect.
     ///

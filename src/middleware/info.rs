@@ -384,6 +384,10 @@ pub enum OnStoreError {
     /// Admits the request without a limit, and reports no limit to the caller. Use this setting only if the service can
     /// do without the limit for a while. A process that has to start while Redis fails must connect [lazily].
     ///
+    /// With Redis, a key that was just denied stays denied for at most a second: its process remembers the denial, and
+    /// does not ask Redis. Until the store's circuit breaker opens, a request waits for up to the deadline of its call
+    /// before it is admitted, also if the connection is refused.
+    ///
     /// [lazily]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#when-redis-is-slow-or-fails
     Allow,
 }

@@ -1,7 +1,7 @@
 //! The client is found in `X-Forwarded-For`, `Forwarded` and `X-Real-IP`, as nginx writes them.
 
 use http::StatusCode;
-use tower_throttle::key::{ClientIp, Networks};
+use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 
 use crate::server::{Nginx, at};
 use crate::{
@@ -80,6 +80,16 @@ async fn an_nginx_that_forwards_x_real_ip_is_believed_but_two_field_lines_are_no
         assert_eq!(answer.status, status, "{lines:?}");
         let detail = answer.json()["detail"].as_str().unwrap().to_owned();
         assert!(!detail.contains("x-real-ip") && !detail.contains(FORGED), "{detail}");
+    }
+}
+
+#[tokio::test]
+async fn a_forged_header_from_the_machine_of_nginx_is_believed() {
+    // The guide says so: the key has to be checked from another address.
+    for proxies in [trusted(), TrustedProxies::loopback()] {
+        let app = unlimited(ClientIp::x_forwarded_for(proxies)).await;
+        let nginx = nginx(app.address, X_FORWARDED_FOR).await;
+        assert_eq!(seen(NGINX, nginx.address, &[("x-forwarded-for", FORGED)]).await, FORGED);
     }
 }
 

@@ -55,6 +55,10 @@ const PRIVATE: [&str; 8] = [
 /// office.replace(Networks::new("198.51.100.0/24, 2001:db8:8::/48".split(','))?);
 /// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
+///
+/// The set compares whole addresses: an entry `2001:db8::1` is one address, although the limits by address count all
+/// callers of its /64 together. To deny an IPv6 caller service, add its /64: [`insert_for`](Networks::insert_for) shows
+/// how.
 #[derive(Clone)]
 pub struct Networks {
     set: Swappable<TimedSet>,
@@ -139,10 +143,27 @@ impl Networks {
     /// use std::time::Duration;
     /// use tower_throttle::key::{Networks, PeerIp};
     ///
-    /// let blocked = Networks::new(["203.0.113.0/24"])?;
+    /// let blocked = Networks::default();
     /// let by_peer = PeerIp::new().deny(blocked.clone());
     /// // later, when an address has sent something bad: its requests are answered with 403 for an hour
     /// blocked.insert_for(IpAddr::from([198, 51, 100, 7]), Duration::from_secs(3_600))?;
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
+    /// ```
+    ///
+    /// An IPv6 address is one address, and its caller can use any other of its /64. So for an IPv6 caller, add the
+    /// network, which is the caller's key:
+    ///
+    /// ```
+    /// # use std::net::IpAddr;
+    /// # use std::time::Duration;
+    /// # use tower_throttle::key::{Networks, PeerIp};
+    /// # let (blocked, address) = (Networks::default(), IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7]));
+    /// let entry = match PeerIp::new().key(address) {
+    ///     IpAddr::V4(address) => address.to_string(),
+    ///     IpAddr::V6(network) => format!("{network}/64"),
+    /// };
+    /// blocked.insert_for(entry, Duration::from_secs(3_600))?;
+    /// # assert!(blocked.contains(IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 8])));
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
     pub fn insert_for(&self, entry: impl fmt::Display, duration: Duration) -> Result<(), ConfigError> {
@@ -203,6 +224,21 @@ impl Networks {
 
     pub(super) fn contains_peer(&self, peer: Peer) -> bool {
         self.set.with(|set| set.lasting.contains_peer(peer) || set.temporary.contains_peer(peer))
+    }
+}
+
+/// The empty set, to which networks are added later.
+///
+/// ```
+/// use tower_throttle::key::Networks;
+///
+/// let blocked = Networks::default();
+/// blocked.insert("203.0.113.0/24")?;
+/// # Ok::<(), tower_throttle::error::ConfigError>(())
+/// ```
+impl Default for Networks {
+    fn default() -> Self {
+        Self::of(NetworkSet::default())
     }
 }
 
@@ -648,5 +684,36 @@ impl<T: Clone> Swappable<T> {
 impl<T: Clone + fmt::Debug> fmt::Debug for Swappable<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.with(|value| value.fmt(f))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_set_is_empty_until_something_is_added_and_its_clones_share_what_is_added() {
+        let addresses = [IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0]), IpAddr::from([0; 16])];
+        let set = Networks::default();
+        assert!(
+            !addresses.iter().any(|address| set.contains(*address)) && !set.contains_peer(Peer::NoAddress)
+        );
+        assert_eq!(format!("{set:?}"), format!("{:?}", Networks::new([""; 0]).unwrap()));
+        let clone = set.clone();
+        set.insert("127.0.0.0/8").unwrap();
+        assert!(clone.contains(addresses[0]) && !Networks::default().contains(addresses[0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_network_of_an_ipv6_address_is_added_for_a_time_and_removed_from_one_set_only() {
+        let (always, by_hand) = (Networks::new(["2001:db8::/32"]).unwrap(), Networks::default());
+        let [caller, neighbour] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse::<IpAddr>().unwrap());
+        by_hand.insert_for(caller, Duration::from_secs(60)).unwrap();
+        assert!(by_hand.contains(caller) && !by_hand.contains(neighbour), "an address is one address");
+        by_hand.insert_for("2001:db8::/64", Duration::from_secs(60)).unwrap();
+        assert!(by_hand.contains(neighbour));
+        by_hand.remove("2001:db8::/64").unwrap();
+        assert!(![caller, neighbour].iter().any(|address| by_hand.contains(*address)));
+        assert!(always.contains(caller));
     }
 }

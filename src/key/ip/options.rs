@@ -144,6 +144,7 @@ macro_rules! ip_extractor {
             /// Denies service to callers in these networks: HTTP 403, gRPC `PERMISSION_DENIED`. Neither this layer nor
             /// a layer [joined](crate::RateLimitLayer::and) with it charges such a request. If the method is called
             /// twice, callers in either list are denied. A deny list takes precedence over [`allow`](Self::allow).
+            /// An IPv6 address in the list is one address, and not its /64: see [`Networks::insert_for`].
             ///
             /// ```
             /// use tower_throttle::key::{Networks, PeerIp};

@@ -67,7 +67,7 @@ use crate::sys::random::random_u64;
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::Response;
+/// use http::{Response, StatusCode};
 /// use tower_throttle::middleware::{HeaderFormat, HttpResponder, ResetFormat, SendHeaders};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
@@ -76,7 +76,11 @@ use crate::sys::random::random_u64;
 ///     .send_headers(SendHeaders::OnRejection)
 ///     .jitter(Duration::from_secs(2))
 ///     .rejection_response(|rejection, head| {
-///         let text = format!("too many requests for {}, retry later\n", head.uri().path());
+///         let text = match rejection.status() {
+///             StatusCode::TOO_MANY_REQUESTS => format!("{} is busy, retry later\n", head.uri().path()),
+///             // an invalid, forbidden or missing key, or a limiter that could not decide
+///             status => format!("{status}\n"),
+///         };
 ///         let mut response = Response::new(text);
 ///         *response.status_mut() = rejection.status();
 ///         response
@@ -211,19 +215,32 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the function, as they are to a default response. Fields that the function sets are kept. gRPC callers still get
     /// the standard gRPC responses.
     ///
+    /// Each rejection of the layer gets this response, and not only those with 429: a request whose key is invalid (400),
+    /// whose caller is forbidden (403), that lacks its key because of a mistake in the configuration (500), or that the
+    /// limiter could not decide (503). So the function must not write "too many requests" for all of them: it matches on
+    /// the status, or on the [`Rejection`]. The variant `Limited` has the status 503 if a limiter was closed, or if its
+    /// key table is full.
+    ///
     /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
     /// policies](PolicyReport::window) that the function reads are those of the default response with the same options.
     /// So a body that contains the wait agrees with `Retry-After`:
     ///
     /// ```
     /// use std::time::Duration;
-    /// use http::Response;
+    /// use http::{Response, StatusCode};
     /// use tower_throttle::HttpResponder;
     ///
     /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
     ///     // rounded up to seconds, as in `Retry-After`
-    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(1);
-    ///     let mut response = Response::new(format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}"));
+    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000));
+    ///     let body = match (rejection.status(), wait) {
+    ///         (StatusCode::TOO_MANY_REQUESTS, Some(wait)) => {
+    ///             format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}")
+    ///         }
+    ///         // 400, 403, 500, 503, or a 429 whose wait is unknown
+    ///         (status, _) => format!("{{\"error\":\"{status}\"}}"),
+    ///     };
+    ///     let mut response = Response::new(body);
     ///     *response.status_mut() = rejection.status();
     ///     response
     /// });

@@ -32,7 +32,7 @@ use tower_throttle::algorithm::{Tiered, TokenBucket};
 use tower_throttle::limiter::Denied;
 use tower_throttle::key::{self, Header, PeerIp, from_fn};
 use tower_throttle::middleware::Shadow;
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
 
 /// Limits an app, and so asks for what axum wants of a layer.
 macro_rules! app {
@@ -46,7 +46,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 36] = [
+pub(super) const MISTAKES: [Mistake; 37] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -108,6 +108,15 @@ pub(super) const MISTAKES: [Mistake; 36] = [
         says: &["expected value, found struct `PeerIp`"],
         in_guide: true,
         change: ["PeerIp,", "PeerIp::new(),"],
+    },
+    Mistake {
+        name: "rejecter_without_limiter",
+        body: r#"let _ = |rejecter: Rejecter| {
+        limiter.check("user:42").into_result().map_err(|denied| rejecter.reject(denied)).map(drop)
+    };"#,
+        says: &["this method takes 2 arguments but 1 argument was supplied"],
+        in_guide: true,
+        change: ["reject(denied)", "reject(&limiter, denied)"],
     },
     Mistake {
         name: "limiter_as_layer",
@@ -252,8 +261,8 @@ pub(super) const MISTAKES: [Mistake; 36] = [
         body: r"let bucket = TokenBucket::new(quota);
     let limit = RateLimitLayer::new(PeerIp::new(), bucket.clone()).tier(move |_: &Request, _| bucket.clone());
     app!(limit);",
-        says: &["the method was found for", "RateLimitLayer<K, Tiered<A>, C, R, L>"],
-        in_guide: false,
+        says: &["no method named `tier` found for struct `RateLimitLayer<"],
+        in_guide: true,
         change: ["PeerIp::new(), bucket.clone()", "PeerIp::new(), Tiered::new(bucket.clone())"],
     },
     Mistake {
