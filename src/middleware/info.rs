@@ -1,8 +1,8 @@
 //! The part of a policy that has the same type for all policies: the name, the settings and the counters.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use super::names::PolicyNames;
 use super::shadow::Shadow;
@@ -73,7 +73,7 @@ impl PolicyInfo {
     /// these infos have the same ones.
     #[cfg(feature = "axum")]
     pub(super) fn uncounted(limiter: &impl Limiter) -> Self {
-        static UNUSED: OnceLock<Arc<CallCounts>> = OnceLock::new();
+        static UNUSED: std::sync::OnceLock<Arc<CallCounts>> = std::sync::OnceLock::new();
         Self::counting(limiter.info(), Arc::clone(UNUSED.get_or_init(Arc::default))).named_as(limiter)
     }
 
