@@ -80,7 +80,8 @@ pub(super) enum Action {
     Reset,
     /// Undoes a charge that was made at this time of the server's clock.
     Undo(Nanos),
-    /// Settles a call that was charged at this time of the server's clock, and has cost this much less.
+    /// Settles a call that was charged this number of units at this time of the server's clock. The cost of the operation is the
+    /// number of units by which the call has cost less.
     RefundSettled(Nanos, u64),
     /// Charges units after the fact, such as those by which the actual cost of a call exceeds its charge. The state is
     /// then in debt by at most this many units.
@@ -269,8 +270,8 @@ impl<A: StoredAlgorithm> States<A> {
                 Action::ChargeMore(_) => _ = algorithm.charge(state, now, cost, 0),
                 Action::Refund => algorithm.refund(state, now, cost, None),
                 Action::Undo(charged_at) => algorithm.refund(state, now, cost, Some(charged_at)),
-                Action::RefundSettled(charged_at, less) => {
-                    algorithm.refund_settled(state, now, cost, cost - less, charged_at);
+                Action::RefundSettled(charged_at, charged) => {
+                    algorithm.refund_settled(state, now, charged, charged - cost, charged_at);
                 }
                 Action::GiveBack(_) if has_changed => algorithm.refund(state, now, cost, None),
                 _ => {}
@@ -371,7 +372,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         let (action, cost) = match actual.checked_sub(self.cost) {
             Some(0) => return None,
             Some(more) => (Action::ChargeMore(max_debt), more),
-            None => (Action::RefundSettled(charged_at, self.cost - actual), self.cost),
+            None => (Action::RefundSettled(charged_at, self.cost), self.cost - actual),
         };
         Some(Self { action, cost, tier: self.tier.clone() })
     }
@@ -420,8 +421,8 @@ impl<A: StoredAlgorithm> Operation<A> {
                 algorithm.refund(state, now, cost, Some(charged_at));
                 (algorithm.peek(state, now, 0), true)
             }
-            Action::RefundSettled(charged_at, less) => {
-                algorithm.refund_settled(state, now, cost, cost - less, charged_at);
+            Action::RefundSettled(charged_at, charged) => {
+                algorithm.refund_settled(state, now, charged, charged - cost, charged_at);
                 (algorithm.peek(state, now, 0), true)
             }
             Action::ChargeMore(max_debt) => {
