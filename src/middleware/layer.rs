@@ -575,6 +575,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// [Join](RateLimitLayer::and) it with a metered limit.
     ///
     /// ```
+    /// # #[cfg(feature = "axum")] {
     /// use axum::{Router, body::Body, routing::get};
     /// use http::Request;
     /// use tower_throttle::{Meter, Quota, RateLimitLayer};
@@ -587,6 +588,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     ///
     /// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000)).cost(|_: &Request<Body>| 100).metered();
     /// let app: Router = Router::new().route("/", get(report)).layer(rows);
+    /// # }
     /// ```
     #[must_use]
     pub fn metered(self) -> RateLimitLayer<K, A, Metered<C>, R, L> {

@@ -22,6 +22,7 @@ use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 /// and without a limit.
 ///
 /// ```
+/// # #[cfg(feature = "axum")] {
 /// use axum::{Router, body::Body, routing::post};
 /// use http::Request;
 /// use tower_throttle::{Meter, Quota, RateLimitLayer};
@@ -34,6 +35,7 @@ use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 /// // Each call is charged 100 rows when it begins, and the number of rows that it has read when it has ended.
 /// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000)).cost(|_: &Request<Body>| 100).metered();
 /// let app: Router = Router::new().route("/", post(search)).layer(rows);
+/// # }
 /// ```
 ///
 /// # Several limits
@@ -168,6 +170,7 @@ impl Meter {
     /// call has no metered policy of this name until now, nothing is charged by the meter that is returned.
     ///
     /// ```
+    /// # #[cfg(feature = "axum")] {
     /// use axum::{Router, body::Body, routing::get};
     /// use tower_throttle::{Meter, Quota, RateLimitLayer};
     ///
@@ -179,6 +182,7 @@ impl Meter {
     /// let tokens = RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).name("tokens").metered();
     /// let seconds = RateLimitLayer::per_ip(Quota::per_hour(600)).name("seconds").metered();
     /// let app: Router = Router::new().route("/", get(work)).layer(tokens.and(seconds));
+    /// # }
     /// ```
     #[must_use]
     pub fn for_policy(&self, name: &str) -> Self {
