@@ -59,7 +59,7 @@ pub trait RequestPredicate<Req> {
     fn matches(&self, request: &Req) -> bool;
 }
 
-// So the compiler speaks of conditions, and not of closures only.
+// The attribute lets the compiler report what is no condition by the message of the trait, not as a missing closure.
 #[diagnostic::do_not_recommend]
 impl<Req, F: Fn(&Req) -> bool> RequestPredicate<Req> for F {
     fn matches(&self, request: &Req) -> bool {

@@ -76,9 +76,12 @@ async fn a_call_is_charged_what_its_handler_counted() {
     for (text, used) in [("twelve bytes", 12), ("ab", 14), (&"x".repeat(120), 134)] {
         assert!(caller.echo(text).await.is_ok());
         // The response ends when the server has dropped its body, which may be later than the client's end.
-        while 100_u64.saturating_sub(used) != limiter.peek(&key).remaining() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let is_charged = async {
+            while 100_u64.saturating_sub(used) != limiter.peek(&key).remaining() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), is_charged).await.expect("the call is charged");
     }
     let denied = caller.echo("ab").await.unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
