@@ -112,6 +112,7 @@
 //!   service still implements tonic's `NamedService`.
 //! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
+//! - `serde`: a [`Quota`] in a configuration file, such as `"100/min burst 20"`.
 //! - `test-util`: the module `test_util`, with tests that a limiter of your own must pass.
 //! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests once, as an
 //!   error. The layer also logs an error when its store fails. Some probable mistakes are logged as warnings, such as a

@@ -36,6 +36,8 @@ const MAX_PERIOD: u64 = i64::MAX as u64;
 /// # Ok::<(), tower_throttle::error::QuotaError>(())
 /// ```
 ///
+/// With the feature `serde`, a quota in a configuration file is such a text as well.
+///
 /// A limit of 0 does not compile in a `const`:
 ///
 /// ```compile_fail
@@ -225,6 +227,38 @@ impl fmt::Display for Quota {
     }
 }
 
+/// Writes the text that [`Display`](fmt::Display) writes, such as `100/min burst 20`. Requires the feature `serde`.
+#[cfg(feature = "serde")]
+impl serde_core::Serialize for Quota {
+    fn serialize<S: serde_core::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Parses a text, as [`FromStr`] does. Requires the feature `serde`.
+///
+/// The error has the text of [`QuotaError`], and formats such as JSON and TOML add the place in the file.
+#[cfg(feature = "serde")]
+impl<'de> serde_core::Deserialize<'de> for Quota {
+    fn deserialize<D: serde_core::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl serde_core::de::Visitor<'_> for Text {
+            type Value = Quota;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quota such as \"100/minute\" or \"100/min burst 20\"")
+            }
+
+            fn visit_str<E: serde_core::de::Error>(self, text: &str) -> Result<Quota, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
 /// The error of a [`Quota`] that cannot be created.
 ///
 /// The error's text says which values are accepted. If a string does not have the form of a quota, the text also shows
@@ -376,6 +410,29 @@ mod tests {
                 let quota = quota.burst(burst);
                 assert_eq!(quota.to_string().parse(), Ok(quota), "seed {seed}");
             }
+        }
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_quota_in_a_configuration_file_is_a_text() {
+        let parse = |file: &str| serde_json::from_str::<Vec<Quota>>(file);
+        let quotas = [Quota::per_minute(100).burst(20), Quota::per(5, Duration::from_nanos(7)).unwrap()];
+        let file = serde_json::to_string(&quotas).unwrap();
+        assert_eq!(file, r#"["100/min burst 20","5 per 7ns"]"#);
+        assert_eq!(parse(&file).unwrap(), quotas);
+        // From a reader, a text is not borrowed, and an escape sequence cannot be.
+        assert_eq!(serde_json::from_reader::<_, Vec<Quota>>(file.as_bytes()).unwrap(), quotas);
+        assert_eq!(parse(r#"["\u0031/s"]"#).unwrap(), [Quota::per_second(1)]);
+
+        for (file, part) in [
+            ("[\n\"5/fortnight\"]", "\"5/fortnight\" is no quota"),
+            ("[\n\"0/s\"]", "a limit of 0 admits nothing"),
+            ("[\n100]", "invalid type: integer `100`, expected a quota such as \"100/minute\""),
+            ("[\nnull]", "expected a quota such as \"100/minute\""),
+        ] {
+            let error = parse(file).expect_err(file).to_string();
+            assert!(error.contains(part) && error.contains("line 2"), "{error}");
         }
     }
 }

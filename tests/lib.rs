@@ -49,7 +49,7 @@ pub struct Proxy;
 #[doc = include_str!("../src/guide/queueing.md")]
 pub struct Queueing;
 
-#[cfg(all(doctest, feature = "axum", feature = "tonic"))]
+#[cfg(all(doctest, feature = "axum", feature = "serde", feature = "tonic"))]
 #[doc = include_str!("../src/guide/recipes.md")]
 pub struct Recipes;
 
