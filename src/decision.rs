@@ -92,8 +92,8 @@ impl Decision {
         self.has(ALLOWED)
     }
 
-    /// Returns the decision if the call may pass, and otherwise the denial as an error. So `?` ends a function whose call
-    /// was denied. If the decision is not needed, write `let _ = limiter.check(user).into_result()?;`.
+    /// Returns the denial as an error, so that `?` ends a function whose call was denied. Returns `Ok(())` if the call may
+    /// pass.
     ///
     /// # Errors
     ///
@@ -107,7 +107,8 @@ impl Decision {
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// fn greet(limiter: &RateLimiter<TokenBucket>, user: &str) -> Result<String, Denied> {
-    ///     let decision = limiter.check(user).into_result()?;
+    ///     let decision = limiter.check(user);
+    ///     decision.into_result()?;
     ///     Ok(format!("welcome, {} calls left", decision.remaining()))
     /// }
     ///
@@ -116,8 +117,8 @@ impl Decision {
     /// let denied = greet(&limiter, "user:42").unwrap_err();
     /// assert!(denied.to_string().starts_with("the rate limit is reached: retry after "));
     /// ```
-    pub const fn into_result(self) -> Result<Self, Denied> {
-        if self.is_allowed() { Ok(self) } else { Err(Denied(self)) }
+    pub const fn into_result(self) -> Result<(), Denied> {
+        if self.is_allowed() { Ok(()) } else { Err(Denied(self)) }
     }
 
     /// Returns whether the call was denied because the limiter was [closed](crate::limiter::RateLimiter::close).

@@ -11,7 +11,6 @@ use super::{KeyError, KeyExtractor};
 
 /// An extractor with exceptions: requests that match a predicate are not limited.
 /// [`RateLimitLayer::unless`](crate::RateLimitLayer::unless) creates it.
-#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Unless<K, C> {
     key: K,

@@ -83,7 +83,7 @@ use std::hash::Hash;
 
 pub use any_request::{FromFn, Global, from_fn};
 pub use error::KeyError;
-pub use exempt::{GrpcHealth, GrpcReflection, Paths, Preflight, Unless};
+pub use exempt::{GrpcHealth, GrpcReflection, Paths, Preflight};
 pub use extension::Extension;
 pub use header::{Header, HeaderKey};
 pub use ip::{ClientIp, Networks, PeerIp, TrustedProxies};
@@ -93,9 +93,14 @@ pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
 #[cfg(feature = "axum")]
 pub use route::{Route, RouteKey};
 pub use secret::{Bearer, Cookie, SecretHash};
-pub use watched::{HashLabel, KeyLabel, LabelFn, Watched};
 // These items occur in the types of extractors and in the bounds of methods.
-pub use self::{exempt::RequestPredicate, secret::ProcessSeed};
+pub use self::{exempt::RequestPredicate, secret::ProcessSeed, watched::KeyLabel};
+// The docs of these types are in `middleware::types`.
+#[doc(hidden)]
+pub use self::{
+    exempt::Unless,
+    watched::{HashLabel, LabelFn, Watched},
+};
 
 /// Finds the key of a request.
 ///

@@ -6,7 +6,6 @@ use crate::stats::TopKeys;
 
 /// An extractor whose keys are counted when they are denied.
 /// [`RateLimitLayer::top_keys`](crate::RateLimitLayer::top_keys) creates this extractor.
-#[doc(hidden)]
 #[derive(Clone)]
 pub struct Watched<K, L> {
     key: K,
@@ -28,12 +27,10 @@ pub trait KeyLabel<Key> {
 }
 
 /// Labels each key by its hash. The seed of the hash is random.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct HashLabel;
 
 /// Labels keys by a function.
-#[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct LabelFn<F>(F);
 

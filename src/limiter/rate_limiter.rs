@@ -142,8 +142,9 @@ impl<A: Algorithm> RateLimiter<A> {
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(100)));
-    /// match limiter.check("user:42").into_result() {
-    ///     Ok(decision) => println!("welcome, {} calls left", decision.remaining()),
+    /// let decision = limiter.check("user:42");
+    /// match decision.into_result() {
+    ///     Ok(()) => println!("welcome, {} calls left", decision.remaining()),
     ///     Err(denied) => println!("{denied}"),
     /// }
     /// ```

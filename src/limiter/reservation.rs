@@ -144,7 +144,7 @@ impl Reservation {
     ///
     /// Returns the decision if it is a denial.
     pub fn decided(self, decision: Decision) -> Result<Self, Denied> {
-        decision.into_result().map(|_| self)
+        decision.into_result().map(|()| self)
     }
 
     /// Settles the call at its actual cost of `actual` units.

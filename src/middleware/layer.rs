@@ -810,7 +810,7 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> fmt::Debug for RateLimitL
 
 /// A layer with several policies. If one policy denies a call, no policy charges the call. Created by
 /// [`and`](RateLimitLayer::and).
-pub struct Layers<P, R> {
+pub struct Layers<P, R = HttpResponder> {
     policies: Arc<Policies<P>>,
     responder: R,
 }

@@ -97,6 +97,25 @@ pub use shutdown::Shutdown;
 /// let by_length: fn(&Request<String>) -> u64 = |request| request.body().len() as u64;
 /// let limits = Limits { uploads: RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).cost(by_length) };
 /// ```
+///
+/// Joined layers have one [`Policy`](types::Policy) each. A layer that exempts requests, or lists the keys that it denies, has
+/// another key:
+///
+/// ```
+/// use tower_throttle::algorithm::TokenBucket;
+/// use tower_throttle::key::{Global, Paths, PeerIp};
+/// use tower_throttle::middleware::Layers;
+/// use tower_throttle::middleware::types::{And, HashLabel, Policy, Unless, Watched};
+/// use tower_throttle::stats::TopKeys;
+/// use tower_throttle::{Quota, RateLimitLayer};
+///
+/// type ByAddress = Watched<Unless<PeerIp, Paths>, HashLabel>;
+/// type Limits = Layers<And<Policy<ByAddress, TokenBucket>, Policy<Global, TokenBucket>>>;
+///
+/// let each = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Paths::new(["/health"])).top_keys(&TopKeys::new());
+/// let all = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1_000))).name("all");
+/// let limits: Limits = each.and(all);
+/// ```
 pub mod types {
     pub use super::body::{OuterBody, WrapBody};
     pub use super::drain::{DrainBody, LeaveUnread, UnreadBody};
@@ -110,4 +129,6 @@ pub mod types {
 
     #[cfg(feature = "axum")]
     pub use super::{body::AxumBody, respond::IntoAxumBody};
+    #[doc(inline)]
+    pub use crate::key::{HashLabel, LabelFn, Unless, Watched};
 }

@@ -106,7 +106,7 @@ fn apps<A: Algorithm>(
 
     let handler = move |rejecter: Rejecter| async move {
         let decision = by_rejecter.call(&()).cost(cost).check();
-        let _ = decision.into_result().map_err(|denied| rejecter.reject(&by_rejecter, denied))?;
+        decision.into_result().map_err(|denied| rejecter.reject(&by_rejecter, denied))?;
         Ok::<_, Response>("hello")
     };
     let by_rejecter =
@@ -115,7 +115,7 @@ fn apps<A: Algorithm>(
     let layer = RateLimitLayer::with_limiter(Global, by_layer).responder(responder.clone());
     let handler = move |head: Parts| async move {
         match layer.limiter().call(&()).cost(cost).check().into_result() {
-            Ok(_) => "hello".into_response(),
+            Ok(()) => "hello".into_response(),
             Err(denied) => layer.reject(&head, denied).map(Body::from),
         }
     };
@@ -222,7 +222,7 @@ async fn without_a_responder_of_the_app_the_default_one_answers() {
     let [layered, _, _] = apps([0; WAYS].map(|_| used_up(bucket())), &HttpResponder::new(), 1);
     let limiter = used_up(bucket());
     let handler = move |rejecter: Rejecter| async move {
-        limiter.check(&()).into_result().map_err(|denied| rejecter.reject(&limiter, denied)).map(drop)
+        limiter.check(&()).into_result().map_err(|denied| rejecter.reject(&limiter, denied))
     };
     let by_hand = Router::new().route("/", any(handler));
     all_the_same([layered, by_hand.clone(), by_hand], 1).await;
@@ -344,7 +344,7 @@ async fn a_handler_that_has_read_the_body_keeps_the_connection() {
         .layer(RateLimitLayer::with_limiter(Global, layered));
     let handler = move |rejecter: Rejecter, body: String| async move {
         assert_eq!(body, "four");
-        by_hand.check(&()).into_result().map_err(|denied| rejecter.reject(&by_hand, denied)).map(drop)
+        by_hand.check(&()).into_result().map_err(|denied| rejecter.reject(&by_hand, denied))
     };
     let by_hand = Router::new().route("/", any(handler));
     let request = || {
@@ -367,7 +367,7 @@ async fn a_handler_that_has_read_the_body_keeps_the_connection() {
 async fn a_layer_around_the_handler_adds_its_fields() {
     let limiter = used_up(bucket());
     let handler = move |rejecter: Rejecter| async move {
-        limiter.check(&()).into_result().map_err(|denied| rejecter.reject(&limiter, denied)).map(drop)
+        limiter.check(&()).into_result().map_err(|denied| rejecter.reject(&limiter, denied))
     };
     let outer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(9))).name("mail");
     let app = Router::new().route("/", any(handler)).layer(outer);

@@ -87,7 +87,7 @@ async fn a_handler_returns_the_status_that_a_layer_would_send() {
                 let answer = mail.reject(&Request::new(()), denied);
                 Status::from_header_map(answer.headers()).expect("it is a gRPC response")
             });
-            std::future::ready(admitted.map(|_| tonic::Response::new(Words::default())))
+            std::future::ready(admitted.map(|()| tonic::Response::new(Words::default())))
         });
         let codec = ProstCodec::<Words, Words>::default();
         async move { Ok::<_, Infallible>(Grpc::new(codec).unary(handler, request).await) }

@@ -34,10 +34,7 @@ use crate::middleware::outcome::Outcome;
 ///     State(mail): State<RateLimiter<TokenBucket>>,
 ///     recipient: String,
 /// ) -> Result<&'static str, Response> {
-///     // or: let _ = mail.check(..).into_result().map_err(|denied| rejecter.reject(&mail, denied))?;
-///     if let Err(denied) = mail.check(&recipient).into_result() {
-///         return Err(rejecter.reject(&mail, denied));
-///     }
+///     mail.check(&recipient).into_result().map_err(|denied| rejecter.reject(&mail, denied))?;
 ///     Ok("sent")
 /// }
 ///

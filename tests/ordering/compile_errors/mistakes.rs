@@ -55,7 +55,7 @@ pub(super) const MISTAKES: [Mistake; 37] = [
     };"#,
         says: &["the `?` operator cannot be applied to type `Decision`"],
         in_guide: true,
-        change: [r#"limiter.check("user:42")?"#, r#"let _ = limiter.check("user:42").into_result()?"#],
+        change: [r#"limiter.check("user:42")?"#, r#"limiter.check("user:42").into_result()?"#],
     },
     Mistake {
         name: "error_responder_in_axum",
@@ -112,7 +112,7 @@ pub(super) const MISTAKES: [Mistake; 37] = [
     Mistake {
         name: "rejecter_without_limiter",
         body: r#"let _ = |rejecter: Rejecter| {
-        limiter.check("user:42").into_result().map_err(|denied| rejecter.reject(denied)).map(drop)
+        limiter.check("user:42").into_result().map_err(|denied| rejecter.reject(denied))
     };"#,
         says: &["this method takes 2 arguments but 1 argument was supplied"],
         in_guide: true,
