@@ -115,7 +115,7 @@ impl Decision {
     /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(1)));
     /// assert_eq!(greet(&limiter, "user:42").unwrap(), "welcome, 0 calls left");
     /// let denied = greet(&limiter, "user:42").unwrap_err();
-    /// assert!(denied.to_string().starts_with("the rate limit is reached: retry after "));
+    /// assert!(denied.to_string().starts_with("rate limit exceeded: retry after "));
     /// ```
     pub const fn into_result(self) -> Result<(), Denied> {
         if self.is_allowed() { Ok(()) } else { Err(Denied(self)) }
@@ -452,6 +452,9 @@ impl fmt::Display for Decision {
         }
         let verdict = if self.is_allowed() { "allowed" } else { "denied" };
         write!(f, "{verdict}, {} of {} left", self.remaining, self.limit)?;
+        if self.is_queue_full() {
+            f.write_str(", the queue is full")?;
+        }
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),
             None if !self.is_allowed() => f.write_str(", no wait is known to help"),
@@ -494,10 +497,14 @@ impl From<Denied> for Decision {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_closed() {
+            return f.write_str("the rate limiter is closed");
+        }
+        let reason = if self.0.is_queue_full() { ": the queue is full" } else { "" };
+        write!(f, "rate limit exceeded{reason}")?;
         match self.0.retry_after() {
-            Some(wait) => write!(f, "the rate limit is reached: retry after {wait:?}"),
-            None if self.0.is_closed() => f.write_str("the rate limiter is closed"),
-            None => f.write_str("the rate limit is reached"),
+            Some(wait) => write!(f, "{} retry after {wait:?}", if reason.is_empty() { ":" } else { "," }),
+            None => Ok(()),
         }
     }
 }

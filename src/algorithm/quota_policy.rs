@@ -85,7 +85,7 @@ impl QuotaPolicy {
     /// For a denial, this is the `retry_after`. For an admission after which no unit remains, this is the time until
     /// the next unit is available, if the algorithm reports that time. For any other admission by a bucket, this is the
     /// time in which the bucket refills as many units as remain. For any other admission by a window, this is the
-    /// `reset_after`, at most the [window](Self::window). `None` means that waiting does not help, or that the time is
+    /// `reset_after`, at most the [window](Self::window), and the whole window if all units are available. `None` means that waiting does not help, or that the time is
     /// unknown.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
@@ -105,7 +105,11 @@ impl QuotaPolicy {
             (Some(next), _, _) => Some(next),
             (None, QuotaUnit::ConcurrentRequests, _) => None,
             (None, _, Some(rate)) => Some(rate.time(decision.remaining())),
-            (None, _, None) => Some(decision.reset_nanos().min(Nanos::from(self.window).0)),
+            (None, _, None) => match (decision.reset_nanos(), Nanos::from(self.window).0) {
+                // The window begins with the next request.
+                (0, window) => Some(window),
+                (reset, window) => Some(reset.min(window)),
+            },
         }
     }
 }
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn a_window_spreads_what_remains_until_its_reset() {
         let policy = QuotaPolicy::new(10, Duration::from_secs(60));
-        for (reset, window) in [(0, 0), (36, 36), (60, 60), (61, 60)] {
+        for (reset, window) in [(0, 60), (1, 1), (36, 36), (60, 60), (61, 60)] {
             let decision = Decision::allow(10, 4, reset * SECOND);
             assert_eq!(policy.effective_window(&decision), Some(Duration::from_secs(window)));
         }

@@ -270,9 +270,23 @@ fn a_permit_of_a_timed_algorithm_is_rejected_at_once() {
     let (limiter, clock) = limiter(TokenBucket::new(two_a_second()));
     use_up(&limiter, "key");
     let denied = start(limiter.call("key").max_wait(MS * 499).acquire_permit()).output.unwrap().unwrap_err();
-    assert_eq!(denied.to_string(), "the rate limit is reached: retry after 1ms");
+    assert_eq!(denied.to_string(), "rate limit exceeded: retry after 1ms");
     assert_eq!(denied.decision().retry_after(), Some(MS));
     let mut call = queued(limiter.call("key").max_wait(MS * 500).acquire_permit());
     clock.set(MS * 500);
     assert!(call.run() && call.output.unwrap().is_ok());
+}
+
+#[test]
+fn a_denial_by_a_full_queue_names_the_queue() {
+    let (limiter, _clock) = limiter(TokenBucket::new(two_a_second()).queue(1));
+    use_up(&limiter, "key");
+    let _queued = queued(limiter.acquire("key"));
+    let denied = start(limiter.acquire("key")).output.unwrap().into_result().unwrap_err();
+    let wait = denied.decision().retry_after().unwrap();
+    assert_eq!(denied.to_string(), format!("rate limit exceeded: the queue is full, retry after {wait:?}"));
+    assert_eq!(
+        denied.decision().to_string(),
+        format!("denied, 0 of 2 left, the queue is full, retry after {wait:?}")
+    );
 }

@@ -199,6 +199,38 @@ impl Networks {
         Ok(())
     }
 
+    /// Returns the networks of the set, each as a text that [`new`](Networks::new) accepts, and the time until the network
+    /// leaves the set. The time is `None` for networks that were not added [for a time](Networks::insert_for).
+    ///
+    /// First come the networks without an end, where two halves of a network are listed as that network. All others
+    /// follow. Both lists are in the order of the addresses. Takes time in proportion to the number of networks, and
+    /// delays changes of the set meanwhile.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::key::Networks;
+    ///
+    /// let blocked = Networks::new(["203.0.113.0/24", "unix"])?;
+    /// blocked.insert_for("198.51.100.7", Duration::from_secs(3_600))?;
+    /// for (network, rest) in blocked.list() {
+    ///     println!("{network}: {}", rest.map_or("for ever".into(), |rest| format!("for {rest:?}")));
+    /// }
+    /// # let networks: Vec<_> = blocked.list().into_iter().map(|(network, rest)| (network, rest.is_some())).collect();
+    /// # let listed = [("203.0.113.0/24", false), ("unix", false), ("198.51.100.7/32", true)];
+    /// # assert_eq!(networks, listed.map(|(network, ends)| (network.to_owned(), ends)));
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn list(&self) -> Vec<(String, Option<Duration>)> {
+        self.set.with(|set| {
+            let TimedSet { lasting, temporary } = set;
+            let unix = lasting.unix.then(|| "unix".to_owned());
+            let lasting =
+                lasting.networks().map(|network| network.to_string()).chain(unix).map(|text| (text, None));
+            lasting.chain(temporary.list()).collect()
+        })
+    }
+
     /// Returns whether the address is in one of the networks.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -311,6 +343,22 @@ impl Temporary {
             removed.without(network).for_each(|rest| self.insert_until(rest, end));
         }
         self.find_lengths();
+    }
+
+    /// Returns the networks whose time has not ended, with the rest of their time.
+    fn list(&self) -> impl Iterator<Item = (String, Option<Duration>)> + use<> {
+        let now = self.clock.as_ref().map_or(Nanos::MAX, AnyClock::now);
+        let mut networks: Vec<_> =
+            self.networks.iter().map(|(network, end)| (Some(*network), *end)).collect();
+        networks.sort_unstable();
+        networks.extend(self.unix.map(|end| (None, end)));
+        let rest = move |end: Nanos| Duration::from_nanos(end.saturating_since(now));
+        let text =
+            |network: Option<IpNet>| network.map_or_else(|| "unix".to_owned(), |network| network.to_string());
+        networks
+            .into_iter()
+            .filter(move |(_, end)| *end > now)
+            .map(move |(network, end)| (text(network), Some(rest(end))))
     }
 
     fn insert_until(&mut self, network: IpNet, end: Nanos) {

@@ -30,7 +30,7 @@ use crate::sys::random::random_u64;
 ///
 /// | the call was | HTTP | gRPC (by content type) |
 /// |---|---|---|
-/// | denied | 429, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
+/// | denied | 429 or the [status](Self::denied_status) that you choose, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
 /// | denied, because its key is [locked out](crate::algorithm::Lockout) | as above, or the [status](Self::lockout_status) that you choose | 8 `RESOURCE_EXHAUSTED`, or 7 `PERMISSION_DENIED` if the status is 403 |
 /// | without a valid key, because of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
 /// | without a key, because of a configuration mistake | 500, problem+json that does not name the mistake; the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
@@ -227,7 +227,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use http::{Response, StatusCode};
+    /// use http::{HeaderValue, Response, StatusCode};
     /// use tower_throttle::HttpResponder;
     ///
     /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
@@ -242,9 +242,14 @@ impl<F, D, B> HttpResponder<F, D, B> {
     ///     };
     ///     let mut response = Response::new(body);
     ///     *response.status_mut() = rejection.status();
+    ///     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
     ///     response
     /// });
     /// ```
+    ///
+    /// No `Content-Type` is added. A wait in milliseconds is rounded up as well, by `div_ceil(1_000_000)`, and agrees with
+    /// [`retry-after-ms`](HeaderFormat::RetryAfterMs); rounded down, it would be too early. Inside of `Router::nest`, the
+    /// path of the request lacks the prefix, which axum's `OriginalUri` in its extensions has.
     ///
     /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
     /// `axum::body::Body`, if this is the body type of the service, or with `axum_body`.
@@ -281,6 +286,28 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
+    /// Sets the status of the rejection of a denied request for which no other status is set. The default is 429.
+    ///
+    /// Status 429 says that *this caller* has sent too many requests. If all callers share a limit, such as one for the
+    /// requests in progress, status 503 says that the server is busy. The rest of the response stays the same. gRPC calls
+    /// get `RESOURCE_EXHAUSTED` with any status. In joined layers, the status is that of all their denials.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_throttle::algorithm::Concurrency;
+    /// use tower_throttle::key::Global;
+    /// use tower_throttle::{HttpResponder, RateLimitLayer};
+    ///
+    /// let busy = HttpResponder::new().denied_status(StatusCode::SERVICE_UNAVAILABLE);
+    /// let layer = RateLimitLayer::new(Global, Concurrency::per_key(100)).responder(busy);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub const fn denied_status(mut self, status: StatusCode) -> Self {
+        self.options.denied_status = status;
+        self
+    }
+
     /// Sets the status of the rejection of a request that costs more than a limit can ever admit, so that waiting does
     /// not help. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
     /// responses. A [custom response](Self::rejection_response) has the status that its function sets, which can be
@@ -292,7 +319,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     }
 
     /// Sets the status of the rejection of a request whose key is [locked out](crate::Decision::is_locked_out). The
-    /// default is 429. With 403, gRPC calls get the code `PERMISSION_DENIED`, and with any other status
+    /// default is that of any other [denial](Self::denied_status). With 403, gRPC calls get the code `PERMISSION_DENIED`, and with any other status
     /// `RESOURCE_EXHAUSTED`.
     ///
     /// Such a rejection reports its wait as any other denial does: `Retry-After` is the rest of the lockout. If one of
@@ -641,6 +668,8 @@ struct Options {
     retry_after_unknown: Option<Duration>,
     /// The maximum wait that is reported.
     max_reported_wait: Duration,
+    /// The status of a denial for which no other status is set.
+    denied_status: StatusCode,
     /// The status of a rejection if waiting does not help. `never_fits_body` is the format of the body of such a
     /// rejection.
     never_fits_status: StatusCode,
@@ -662,6 +691,7 @@ impl Options {
             retry_after: true,
             retry_after_unknown: Some(Duration::from_secs(1)),
             max_reported_wait: Duration::MAX,
+            denied_status: StatusCode::TOO_MANY_REQUESTS,
             never_fits_status: StatusCode::TOO_MANY_REQUESTS,
             never_fits_body: None,
             lockout_status: None,
@@ -678,6 +708,7 @@ impl Options {
         let status = match self.status_of_lockout(rejection) {
             Some(status) => status,
             None if rejection.unsatisfiable_cost() => self.never_fits_status,
+            None if rejection.status() == StatusCode::TOO_MANY_REQUESTS => self.denied_status,
             None => rejection.status(),
         };
         let wait = rejection.retry_after();
@@ -712,6 +743,7 @@ impl Options {
     /// others.
     fn are_usual(&self) -> bool {
         self.formats.is_default()
+            && self.denied_status == StatusCode::TOO_MANY_REQUESTS
             && self.retry_after
             && !self.insert_details
             && self.jitter.is_zero()

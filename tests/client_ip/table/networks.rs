@@ -203,6 +203,7 @@ proptest! {
                     }
                     Change::Pass(seconds) => advance(Duration::from_secs(seconds)).await,
                 }
+                let listed = Networks::new(networks.list().iter().map(|(network, _)| network)).unwrap();
                 for (prefix, family) in ["10.0.0.", "2001:db8::"].into_iter().zip(&model) {
                     for (number, (is_lasting, end)) in family.iter().enumerate() {
                         let address = match prefix {
@@ -211,12 +212,37 @@ proptest! {
                         };
                         let expected = *is_lasting || end.is_some_and(|end| end > Instant::now());
                         prop_assert_eq!(clone.contains(address.parse().unwrap()), expected, "{}", address);
+                        prop_assert_eq!(listed.contains(address.parse().unwrap()), expected, "{}", address);
                     }
                 }
             }
             Ok(())
         })?;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_has_the_rest_of_each_time() {
+    let networks = Networks::new(["10.0.0.128/25", "10.0.0.0/25", "unix"]).unwrap();
+    for (entry, seconds) in [("::1", 20), ("192.0.2.7", 10), ("unix", 5), ("192.0.2.6", 4)] {
+        networks.insert_for(entry, Duration::from_secs(seconds)).unwrap();
+    }
+    let list = || {
+        let list = networks.clone().list();
+        list.into_iter().map(|(network, rest)| (network, rest.map(|rest| rest.as_secs()))).collect::<Vec<_>>()
+    };
+    let listed = |entries: &[(&str, Option<u64>)]| -> Vec<_> {
+        entries.iter().map(|(network, rest)| ((*network).to_owned(), *rest)).collect()
+    };
+    let (lasting, unix) = (("10.0.0.0/24", None), ("unix", None));
+    advance(Duration::from_secs(4)).await;
+    let temporary = [("192.0.2.7/32", Some(6)), ("::1/128", Some(16)), ("unix", Some(1))];
+    assert_eq!(list(), listed(&[lasting, unix, temporary[0], temporary[1], temporary[2]]));
+    advance(Duration::from_secs(6)).await;
+    assert_eq!(list(), listed(&[lasting, unix, ("::1/128", Some(10))]));
+    networks.remove("10.0.0.0/25").unwrap();
+    networks.remove("::1").unwrap();
+    assert_eq!(list(), listed(&[("10.0.0.128/25", None), unix]));
 }
 
 #[tokio::test(start_paused = true)]

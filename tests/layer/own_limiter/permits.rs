@@ -35,7 +35,7 @@ async fn permits_are_released_when_dropped_and_not_when_forgotten() -> Result<()
     let first = acquire(&limiter, "a").await??;
     let second = acquire(&limiter, "a").await??;
     let denied = acquire(&limiter, "a").await?.unwrap_err();
-    assert_eq!(denied.to_string(), "the rate limit is reached");
+    assert_eq!(denied.to_string(), "rate limit exceeded");
     drop(first);
     assert_eq!(remaining(&limiter).await, 1);
     second.forget();

@@ -1,5 +1,6 @@
 //! The options of the responder, over HTTP/1.1 and HTTP/2.
 
+mod busy;
 mod custom_waits;
 mod fields;
 mod lockouts;

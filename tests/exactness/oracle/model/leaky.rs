@@ -59,15 +59,14 @@ impl Oracle for Leaky {
         let most = if max_debt == 0 { cost.into() } else { 1 + u128::from(max_debt) };
         let bound = most.saturating_mul(self.rate.unit);
         let (most, before) = (if max_debt == u64::MAX { u128::MAX } else { bound }, self.rest);
-        self.rest = (before + u128::from(cost) * self.rate.unit).min(most.max(before));
+        self.rest = before.saturating_add(u128::from(cost) * self.rate.unit).min(most.max(before));
         (self.rest - before).div_ceil(self.rate.unit) as u64
     }
 
     /// Keeps the number of intervals until the next slot.
     fn replace(&mut self, rule: &Rule) {
         let rate = Rate::of(rule);
-        // A slot that far away is beyond the end of any clock.
-        self.rest = rate.convert(self.rest, self.rate).min(1 << 126);
+        self.rest = rate.convert(self.rest, self.rate);
         (self.rate, self.clock.period) = (rate, rule.period);
     }
 
@@ -76,14 +75,16 @@ impl Oracle for Leaky {
     }
 
     fn reset(&self) -> RangeInclusive<u128> {
-        exactly(self.rate.nanos(self.rest) + u128::from(self.behind()))
+        // Sums of later times must fit.
+        exactly(self.rate.nanos(self.rest).min(1 << 126) + u128::from(self.behind()))
     }
 
     fn limit(&self) -> RangeInclusive<u64> {
         exactly(1)
     }
 
-    /// Returns whether the next slot is far beyond the end of any clock.
+    /// Returns whether the next slot is so far away that later sums may not fit. With most rates, such a slot is beyond
+    /// the end of any clock.
     fn is_beyond(&self) -> bool {
         self.rest >= 1 << 126
     }
