@@ -10,9 +10,9 @@ use crate::decision::Decision;
 
 /// A limit on the number of calls that are in progress at a time.
 ///
-/// In a layer, a request holds its permit until the body of its response has ended or was dropped. In a service that is
-/// not HTTP, a request holds its permit until the response is ready, unless the responder [holds the
-/// permit](crate::middleware::Responder::hold_permit) longer. In code,
+/// In a layer, a request holds its permit until the body of its response has ended or was dropped. With an
+/// [`ErrorResponder`](crate::ErrorResponder), a request holds its permit until the response is ready, and with a
+/// responder of your own as long as it [holds the permit](crate::middleware::Responder::hold_permit). In code,
 /// [`try_acquire_permit`](crate::limiter::RateLimiter::try_acquire_permit) returns a permit that is held until it is
 /// dropped. Calls admitted by [`check`](crate::limiter::RateLimiter::check) and
 /// [`acquire`](crate::limiter::RateLimiter::acquire) stay in progress until they are

@@ -149,7 +149,8 @@ impl LeakyBucket {
 
     /// Sets how many calls may wait, per key. The default is the quota's burst, so calls wait unless the number is set
     /// to 0. This holds for calls of [`acquire`](crate::RateLimiter::acquire) and for the requests of a layer. With 0, a
-    /// call that cannot pass at once is denied.
+    /// call that cannot pass at once is denied. What callers may send at once is one more than these places, so five
+    /// calls a second with ten places are reported as `q=11;w=3`.
     #[must_use]
     pub fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);

@@ -264,9 +264,9 @@ macro_rules! queue_methods {
             }
 
             /// Sets how long a call may wait. Like `queue`, this method enables queueing for the requests of a layer. A
-            /// call that would wait longer is denied at once. If the wait is not known in advance, as with
-            /// [`Concurrency`](crate::algorithm::Concurrency), a queued call is denied once it has waited for
-            /// `max_wait`.
+            /// call that would wait longer is denied at once if the wait is known in advance. If it is not known, as it
+            /// never is with [`Concurrency`](crate::algorithm::Concurrency), a queued call is denied once it has waited
+            /// for `max_wait`.
             #[must_use]
             pub fn max_wait(mut self, max_wait: std::time::Duration) -> Self {
                 self.queue_config = self.queue_config.within(max_wait);

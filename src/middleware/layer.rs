@@ -158,7 +158,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     ///
     /// A limit that is not enabled admits all requests, also those of [forbidden](crate::key::PeerIp::deny) callers. It
     /// extracts no keys, charges and counts nothing, and reports nothing to callers. The type of the layer is the same
-    /// with either value, and the layer still gives the responses [its body](crate::middleware::ResponseBody).
+    /// with either value, and the layer still gives the responses [its body](crate::middleware::ResponseBody), which
+    /// allocates nothing.
     ///
     /// The method belongs to one policy. So call it before [`and`](RateLimitLayer::and), or call
     /// [`Layers::enabled`](crate::middleware::Layers::enabled) for all policies that are joined. The names of all

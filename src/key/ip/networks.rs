@@ -466,7 +466,8 @@ impl TrustedProxies {
         }
     }
 
-    /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`.
+    /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`. Any program on this machine is then trusted to report
+    /// the address of a client, also a client in a test, unless its address is outside of these networks.
     #[must_use]
     pub fn loopback() -> Self {
         Self::of(Trust::Networks(NetworkSet::loopback()))
