@@ -216,7 +216,7 @@ impl Networks {
     ///     println!("{network}: {}", rest.map_or("for ever".into(), |rest| format!("for {rest:?}")));
     /// }
     /// # let networks: Vec<_> = blocked.list().into_iter().map(|(network, rest)| (network, rest.is_some())).collect();
-    /// # let listed = [("203.0.113.0/24", false), ("unix", false), ("198.51.100.7/32", true)];
+    /// # let listed = [("203.0.113.0/24", false), ("unix", false), ("198.51.100.7", true)];
     /// # assert_eq!(networks, listed.map(|(network, ends)| (network.to_owned(), ends)));
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
@@ -225,8 +225,7 @@ impl Networks {
         self.set.with(|set| {
             let TimedSet { lasting, temporary } = set;
             let unix = lasting.unix.then(|| "unix".to_owned());
-            let lasting =
-                lasting.networks().map(|network| network.to_string()).chain(unix).map(|text| (text, None));
+            let lasting = lasting.networks().map(text).chain(unix).map(|text| (text, None));
             lasting.chain(temporary.list()).collect()
         })
     }
@@ -353,12 +352,11 @@ impl Temporary {
         networks.sort_unstable();
         networks.extend(self.unix.map(|end| (None, end)));
         let rest = move |end: Nanos| Duration::from_nanos(end.saturating_since(now));
-        let text =
-            |network: Option<IpNet>| network.map_or_else(|| "unix".to_owned(), |network| network.to_string());
+        let entry = |network: Option<IpNet>| network.map_or_else(|| "unix".to_owned(), text);
         networks
             .into_iter()
             .filter(move |(_, end)| *end > now)
-            .map(move |(network, end)| (text(network), Some(rest(end))))
+            .map(move |(network, end)| (entry(network), Some(rest(end))))
     }
 
     fn insert_until(&mut self, network: IpNet, end: Nanos) {
@@ -383,6 +381,14 @@ impl Temporary {
         };
         let latest = ends.by_ref().max();
         latest.is_some_and(|end| *end > clock.now())
+    }
+}
+
+/// Returns the text of a network, without the prefix if the network is one address.
+fn text(network: IpNet) -> String {
+    match network.prefix_len() == network.max_prefix_len() {
+        true => network.addr().to_string(),
+        false => network.to_string(),
     }
 }
 

@@ -236,10 +236,10 @@ async fn a_list_has_the_rest_of_each_time() {
     };
     let (lasting, unix) = (("10.0.0.0/24", None), ("unix", None));
     advance(Duration::from_secs(4)).await;
-    let temporary = [("192.0.2.7/32", Some(6)), ("::1/128", Some(16)), ("unix", Some(1))];
+    let temporary = [("192.0.2.7", Some(6)), ("::1", Some(16)), ("unix", Some(1))];
     assert_eq!(list(), listed(&[lasting, unix, temporary[0], temporary[1], temporary[2]]));
     advance(Duration::from_secs(6)).await;
-    assert_eq!(list(), listed(&[lasting, unix, ("::1/128", Some(10))]));
+    assert_eq!(list(), listed(&[lasting, unix, ("::1", Some(10))]));
     networks.remove("10.0.0.0/25").unwrap();
     networks.remove("::1").unwrap();
     assert_eq!(list(), listed(&[("10.0.0.128/25", None), unix]));
