@@ -141,7 +141,7 @@ impl Decision {
     /// denial itself begins a lockout.
     ///
     /// With several limits on one key, this is `true` if any of them locks the key out. A layer rejects such HTTP requests
-    /// with 429 or, by choice, with [another status](crate::HttpResponder::lockout_status).
+    /// with the status of any denial or, by choice, with [another one](crate::HttpResponder::lockout_status).
     #[must_use]
     pub const fn is_locked_out(&self) -> bool {
         self.has(LOCKED_OUT)
@@ -499,6 +499,9 @@ impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_closed() {
             return f.write_str("the rate limiter is closed");
+        }
+        if self.0.is_table_full() {
+            return f.write_str("the rate limiter has no room for the key");
         }
         let reason = if self.0.is_queue_full() { ": the queue is full" } else { "" };
         write!(f, "rate limit exceeded{reason}")?;

@@ -105,11 +105,9 @@ impl QuotaPolicy {
             (Some(next), _, _) => Some(next),
             (None, QuotaUnit::ConcurrentRequests, _) => None,
             (None, _, Some(rate)) => Some(rate.time(decision.remaining())),
-            (None, _, None) => match (decision.reset_nanos(), Nanos::from(self.window).0) {
-                // The window begins with the next request.
-                (0, window) => Some(window),
-                (reset, window) => Some(reset.min(window)),
-            },
+            // Otherwise, the rest of a window of which nothing was used would read as a rate of the whole quota.
+            (None, _, None) if decision.remaining() >= decision.limit() => Some(Nanos::from(self.window).0),
+            (None, _, None) => Some(decision.reset_nanos().min(Nanos::from(self.window).0)),
         }
     }
 }
@@ -123,10 +121,21 @@ mod tests {
     #[test]
     fn a_window_spreads_what_remains_until_its_reset() {
         let policy = QuotaPolicy::new(10, Duration::from_secs(60));
-        for (reset, window) in [(0, 60), (1, 1), (36, 36), (60, 60), (61, 60)] {
+        for (reset, window) in [(0, 0), (1, 1), (36, 36), (60, 60), (61, 60)] {
             let decision = Decision::allow(10, 4, reset * SECOND);
             assert_eq!(policy.effective_window(&decision), Some(Duration::from_secs(window)));
         }
+    }
+
+    #[test]
+    fn a_window_of_which_nothing_is_used_has_its_whole_length() {
+        let policy = QuotaPolicy::new(10, Duration::from_secs(60));
+        for reset in [0, 1, 60] {
+            let unused = Decision::allow(10, 10, reset * SECOND);
+            assert_eq!(policy.effective_window(&unused), Some(policy.window));
+        }
+        // An algorithm that reports no time.
+        assert_eq!(policy.effective_window(&Decision::allow(10, 0, 0)), Some(Duration::ZERO));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
+#[cfg(feature = "axum")]
+use crate::error::BoxError;
 use crate::limiter::Permit;
 
 pin_project! {
@@ -109,7 +111,7 @@ pub struct AxumBody;
 #[cfg(feature = "axum")]
 impl<B> OuterBody<B> for AxumBody
 where
-    B: Body<Data = Bytes, Error: Into<axum::BoxError>> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type Body = axum::body::Body;
     type Custom = axum::body::Body;

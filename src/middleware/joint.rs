@@ -83,7 +83,22 @@ pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
 pub(super) type KnownNames<'n> = &'n [Option<Arc<PolicyNames>>];
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
-pub(super) type JointOutcomes = SmallVec<[Option<Outcome>; 2]>;
+#[derive(Debug, Default)]
+pub struct JointOutcomes(SmallVec<[Option<Outcome>; 2]>);
+
+impl AsRef<[Option<Outcome>]> for JointOutcomes {
+    #[inline]
+    fn as_ref(&self) -> &[Option<Outcome>] {
+        &self.0
+    }
+}
+
+impl AsMut<[Option<Outcome>]> for JointOutcomes {
+    #[inline]
+    fn as_mut(&mut self) -> &mut [Option<Outcome>] {
+        &mut self.0
+    }
+}
 
 impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
     const COUNT: usize = P::COUNT + Q::COUNT;
@@ -200,7 +215,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         infos: &[PolicyInfo],
         request: &Req,
         max_wait: Option<Duration>,
-        outcomes: &mut JointOutcomes,
+        JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
         let known = match infos.iter().any(PolicyInfo::is_replaced) {
             true => infos.iter().map(PolicyInfo::replaced_names).collect(),
@@ -246,7 +261,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         infos: &[PolicyInfo],
         request: &Req,
         (waited, asked): (Result<AllDecisions, <P::Kind as JointKind>::Error>, Asked),
-        outcomes: &mut JointOutcomes,
+        JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Verdict {
         outcomes.resize_with(Self::COUNT, || None);
         let decided = match waited {

@@ -700,7 +700,7 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// let send = |request: Request<&str>| -> Response<Full<Bytes>> {
     ///     let (head, recipient) = request.into_parts();
     ///     match mail.limiter().check(recipient).into_result() {
-    ///         Ok(_) => Response::new(Full::from("sent")),
+    ///         Ok(()) => Response::new(Full::from("sent")),
     ///         Err(denied) => mail.reject(&head, denied).map(Full::new),
     ///     }
     /// };

@@ -443,7 +443,7 @@ mod tests {
             let _ = shared.reject::<_, Response<()>, Infallible>(
                 rejected,
                 &Request::new(()),
-                &[None, None].into(),
+                &Default::default(),
             );
             assert_eq!(seen.recv().unwrap(), name);
         }

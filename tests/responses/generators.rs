@@ -245,8 +245,7 @@ impl Rule {
             false => return decision.retry_after().map(|wait| seconds(nanos(wait))),
             true if self.flows() && decision.remaining() == 0 => nanos(next()?),
             true if self.flows() => self.time_of(decision.remaining()),
-            // The window begins with the next call.
-            true if decision.reset_after().is_zero() => nanos(self.quota.period()),
+            true if decision.remaining() >= decision.limit() => nanos(self.quota.period()),
             true => nanos(decision.reset_after()).min(nanos(self.quota.period())),
         };
         Some(seconds(span))

@@ -202,9 +202,9 @@ impl Networks {
     /// Returns the networks of the set, each as a text that [`new`](Networks::new) accepts, and the time until the network
     /// leaves the set. The time is `None` for networks that were not added [for a time](Networks::insert_for).
     ///
-    /// First come the networks without an end, where two halves of a network are listed as that network. All others
-    /// follow. Both lists are in the order of the addresses. Takes time in proportion to the number of networks, and
-    /// delays changes of the set meanwhile.
+    /// First come the networks without an end, where two halves of a network are listed as that network, and a network
+    /// inside of another one is not listed. All others follow. Both lists are in the order of the addresses. Takes time
+    /// in proportion to the number of networks.
     ///
     /// ```
     /// use std::time::Duration;
@@ -222,12 +222,10 @@ impl Networks {
     /// ```
     #[must_use]
     pub fn list(&self) -> Vec<(String, Option<Duration>)> {
-        self.set.with(|set| {
-            let TimedSet { lasting, temporary } = set;
-            let unix = lasting.unix.then(|| "unix".to_owned());
-            let lasting = lasting.networks().map(text).chain(unix).map(|text| (text, None));
-            lasting.chain(temporary.list()).collect()
-        })
+        let TimedSet { lasting, temporary } = self.set.with(TimedSet::clone);
+        let unix = lasting.unix.then(|| "unix".to_owned());
+        let lasting = lasting.networks().filter(|network| !is_mapped(network)).map(text).chain(unix);
+        lasting.map(|text| (text, None)).chain(temporary.list()).collect()
     }
 
     /// Returns whether the address is in one of the networks.
@@ -355,7 +353,7 @@ impl Temporary {
         let entry = |network: Option<IpNet>| network.map_or_else(|| "unix".to_owned(), text);
         networks
             .into_iter()
-            .filter(move |(_, end)| *end > now)
+            .filter(move |(network, end)| *end > now && !network.as_ref().is_some_and(is_mapped))
             .map(move |(network, end)| (entry(network), Some(rest(end))))
     }
 
@@ -382,6 +380,13 @@ impl Temporary {
         let latest = ends.by_ref().max();
         latest.is_some_and(|end| *end > clock.now())
     }
+}
+
+/// Returns whether a network has only IPv4 addresses that are mapped into IPv6. No peer has such an address, because the
+/// addresses of peers are canonical.
+fn is_mapped(network: &IpNet) -> bool {
+    network.prefix_len() >= 96
+        && matches!(network.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
 /// Returns the text of a network, without the prefix if the network is one address.

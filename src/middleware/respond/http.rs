@@ -219,7 +219,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// whose caller is forbidden (403), that lacks its key because of a mistake in the configuration (500), or that the
     /// limiter could not decide (503). So the function must not write "too many requests" for all of them: it matches on
     /// the status, or on the [`Rejection`]. The variant `Limited` has the status 503 if a limiter was closed, or if its
-    /// key table is full.
+    /// key table is full, as [`is_closed`](crate::Decision::is_closed) and
+    /// [`is_table_full`](crate::Decision::is_table_full) of its decisions tell.
     ///
     /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
     /// policies](PolicyReport::window) that the function reads are those of the default response with the same options.
@@ -286,7 +287,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the status of the rejection of a denied request for which no other status is set. The default is 429.
+    /// Sets the status of the rejection of a denied request, from 400 to 599. The default is 429. A request that costs more
+    /// than a limit can ever admit has a [status of its own](Self::never_fits_status), and so has one whose key is locked
+    /// out, if [`lockout_status`](Self::lockout_status) is called.
     ///
     /// Status 429 says that *this caller* has sent too many requests. If all callers share a limit, such as one for the
     /// requests in progress, status 503 says that the server is busy. The rest of the response stays the same. gRPC calls
@@ -319,8 +322,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     }
 
     /// Sets the status of the rejection of a request whose key is [locked out](crate::Decision::is_locked_out). The
-    /// default is that of any other [denial](Self::denied_status). With 403, gRPC calls get the code `PERMISSION_DENIED`, and with any other status
-    /// `RESOURCE_EXHAUSTED`.
+    /// default is that of any other [denial](Self::denied_status). If this method sets 403, gRPC calls get the code
+    /// `PERMISSION_DENIED`, and otherwise `RESOURCE_EXHAUSTED`.
     ///
     /// Such a rejection reports its wait as any other denial does: `Retry-After` is the rest of the lockout. If one of
     /// several policies locks the key out, the whole rejection has this status, unless the limiter of another one is

@@ -242,6 +242,11 @@ async fn a_list_has_the_rest_of_each_time() {
     assert_eq!(list(), listed(&[lasting, unix, ("::1", Some(10))]));
     networks.remove("10.0.0.0/25").unwrap();
     networks.remove("::1").unwrap();
+    // What is left of this network includes mapped IPv4 addresses, which as an entry would be IPv4 addresses.
+    let rest = Networks::new(["::/0"]).unwrap();
+    rest.remove("::fffe:0:0/96").unwrap();
+    let anew = Networks::new(rest.list().iter().map(|(network, _)| network)).unwrap();
+    assert!(!anew.contains(IpAddr::from([192, 0, 2, 1])) && anew.contains("2001:db8::1".parse().unwrap()));
     assert_eq!(list(), listed(&[("10.0.0.128/25", None), unix]));
 }
 
