@@ -92,8 +92,8 @@ impl Decision {
         self.has(ALLOWED)
     }
 
-    /// Returns the denial as an error, so that `?` ends a function whose call was denied. Returns `Ok(())` if the call may
-    /// pass.
+    /// Returns the denial as an error, so that `?` ends a function whose call was denied. Returns `Ok(())` if the call
+    /// may pass.
     ///
     /// # Errors
     ///
@@ -503,11 +503,11 @@ impl fmt::Display for Denied {
         if self.0.is_table_full() {
             return f.write_str("the rate limiter has no room for the key");
         }
-        let reason = if self.0.is_queue_full() { ": the queue is full" } else { "" };
-        write!(f, "rate limit exceeded{reason}")?;
-        match self.0.retry_after() {
-            Some(wait) => write!(f, "{} retry after {wait:?}", if reason.is_empty() { ":" } else { "," }),
-            None => Ok(()),
+        match (self.0.is_queue_full(), self.0.retry_after()) {
+            (true, Some(wait)) => write!(f, "rate limit exceeded: the queue is full, retry after {wait:?}"),
+            (true, None) => f.write_str("rate limit exceeded: the queue is full"),
+            (false, Some(wait)) => write!(f, "rate limit exceeded: retry after {wait:?}"),
+            (false, None) => f.write_str("rate limit exceeded"),
         }
     }
 }

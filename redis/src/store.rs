@@ -64,8 +64,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// # Memory
 ///
 /// On the server, a fixed window takes 120 bytes for a key of 24 bytes, a token bucket 136 bytes, and a sliding window
-/// with all ten slices in use 168 bytes (`MEMORY USAGE` of redis-server 7.0). A key that is hashed takes 32 bytes more. Including
-/// the hash tables of Redis itself, count 200 bytes per key.
+/// with all ten slices in use 168 bytes (`MEMORY USAGE` of redis-server 7.0). A key that is hashed takes 32 bytes more.
+/// Including the hash tables of Redis itself, count 200 bytes per key.
 ///
 /// # Errors
 ///

@@ -85,8 +85,8 @@ impl QuotaPolicy {
     /// For a denial, this is the `retry_after`. For an admission after which no unit remains, this is the time until
     /// the next unit is available, if the algorithm reports that time. For any other admission by a bucket, this is the
     /// time in which the bucket refills as many units as remain. For any other admission by a window, this is the
-    /// `reset_after`, at most the [window](Self::window), and the whole window if all units are available. `None` means that waiting does not help, or that the time is
-    /// unknown.
+    /// `reset_after`, at most the [window](Self::window), and the whole window if all units are available. `None` means
+    /// that waiting does not help, or that the time is unknown.
     #[must_use]
     pub fn effective_window(&self, decision: &Decision) -> Option<Duration> {
         self.effective_nanos(decision).map(Duration::from_nanos)

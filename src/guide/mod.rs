@@ -16,7 +16,7 @@
 //! - [In production](production): counters, log events and metrics; what to watch and to alert on.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
-//! - [Troubleshooting](troubleshooting): why 500, why everybody gets 429, why nobody does.
+//! - [Troubleshooting](troubleshooting): why 500, why all callers get 429, or none.
 //! - [Migration](migration): from tower_governor, axum-governor, governor, tower's own limits, nginx and
 //!   express-rate-limit.
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.

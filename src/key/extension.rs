@@ -44,8 +44,8 @@ impl<T, F> Extension<T, F> {
 
     /// Returns the key of callers with `extension`, to peek at, refund or reset their usage.
     ///
-    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that [`first_key`](super::Or::first_key) or
-    /// [`second_key`](super::Or::second_key) returns.
+    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that
+    /// [`first_key`](super::Or::first_key) or [`second_key`](super::Or::second_key) returns.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

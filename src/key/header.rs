@@ -58,8 +58,8 @@ impl Header {
 
     /// Returns the key of callers whose header has this `value`, to peek at, refund or reset their usage.
     ///
-    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that [`first_key`](super::Or::first_key) or
-    /// [`second_key`](super::Or::second_key) returns.
+    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that
+    /// [`first_key`](super::Or::first_key) or [`second_key`](super::Or::second_key) returns.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -88,8 +88,8 @@ impl<S> Bearer<S> {
     /// Returns the key of callers with `token`, to peek at, refund or reset their usage. The result is always `Some`:
     /// `None` is the key of callers without a token.
     ///
-    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that [`first_key`](super::Or::first_key) or
-    /// [`second_key`](super::Or::second_key) returns.
+    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that
+    /// [`first_key`](super::Or::first_key) or [`second_key`](super::Or::second_key) returns.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -224,8 +224,8 @@ impl<S> Cookie<S> {
     /// Returns the key of callers whose cookie has this `value`, to peek at, refund or reset their usage. The result is
     /// always `Some`: `None` is the key of callers without the cookie.
     ///
-    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that [`first_key`](super::Or::first_key) or
-    /// [`second_key`](super::Or::second_key) returns.
+    /// If this extractor is a part of an [`Or`](super::Or), the layer has the key that
+    /// [`first_key`](super::Or::first_key) or [`second_key`](super::Or::second_key) returns.
     #[must_use]
     pub fn key(&self, value: &str) -> Option<S::Hash>
     where

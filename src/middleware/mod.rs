@@ -98,8 +98,8 @@ pub use shutdown::Shutdown;
 /// let limits = Limits { uploads: RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).cost(by_length) };
 /// ```
 ///
-/// Joined layers have one [`Policy`](types::Policy) each. A layer that exempts requests, or lists the keys that it denies, has
-/// another key:
+/// Joined layers have one [`Policy`](types::Policy) each. A layer that exempts requests, or lists the keys that it
+/// denies, has another key:
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;

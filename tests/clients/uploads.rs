@@ -83,7 +83,7 @@ async fn drained_bodies_lose_no_response() {
 /// Prints what clients got for uploads that are rejected without being read: the figures of the guide. `cargo test -p
 /// tower-throttle-tests --test clients -- --ignored --nocapture figures_for_uploads`.
 #[tokio::test]
-#[ignore = "prints the figures of the guide, on demand: see its comment"]
+#[ignore = "prints figures of the guide: .ci/nightly runs it, and its comment says how to see them"]
 async fn figures_for_uploads() {
     let sizes = [&SMALL[..], &LARGE].concat();
     let server = refusing(HttpResponder::new()).await;

@@ -152,9 +152,12 @@ fn a_displaced_call_says_that_the_queue_is_full() {
 fn a_denial_says_that_the_table_is_full_or_the_limiter_closed() {
     let limiter = RateLimiter::builder(log_in()).max_keys(1).on_full(OnFull::Reject).build();
     assert!(limiter.check("key").is_allowed());
+    let text = |key: &str| limiter.check(key).into_result().unwrap_err().to_string();
     assert_eq!(reasons(&limiter.check("new")), ["table full"]);
+    assert_eq!(text("new"), "the rate limiter has no room for the key");
     limiter.close();
     assert_eq!(reasons(&limiter.check("key")), ["closed"]);
+    assert_eq!(text("key"), "the rate limiter is closed");
     assert_eq!(reasons(&limiter.check("new")), ["closed"]);
 }
 

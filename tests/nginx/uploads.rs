@@ -46,7 +46,7 @@ fn sizes() -> Vec<usize> {
 /// Prints the statuses of uploads that are rejected without being read: the figures of the guide. `cargo test -p
 /// tower-throttle-tests --test nginx -- --ignored --nocapture figures_for_uploads`.
 #[tokio::test]
-#[ignore = "prints the figures of the guide, on demand: see its comment"]
+#[ignore = "prints figures of the guide: .ci/nightly runs it, and its comment says how to see them"]
 async fn figures_for_uploads() {
     let layer = RateLimitLayer::with_limiter(Global, used_up());
     let app = Server::start(Router::new().route("/", post(|| async {})).layer(layer)).await;

@@ -1,6 +1,6 @@
 //! Sets of networks, which can be replaced while they are in use: [`Networks`] of callers, and [`TrustedProxies`].
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -199,8 +199,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Returns the networks of the set, each as a text that [`new`](Networks::new) accepts, and the time until the network
-    /// leaves the set. The time is `None` for networks that were not added [for a time](Networks::insert_for).
+    /// Returns the networks of the set, each as a text that [`new`](Networks::new) accepts, and the time until the
+    /// network leaves the set. The time is `None` for networks that were not added [for a time](Networks::insert_for).
     ///
     /// First come the networks without an end, where two halves of a network are listed as that network, and a network
     /// inside of another one is not listed. All others follow. Both lists are in the order of the addresses. Takes time
@@ -224,8 +224,8 @@ impl Networks {
     pub fn list(&self) -> Vec<(String, Option<Duration>)> {
         let TimedSet { lasting, temporary } = self.set.with(TimedSet::clone);
         let unix = lasting.unix.then(|| "unix".to_owned());
-        let lasting = lasting.networks().filter(|network| !is_mapped(network)).map(text).chain(unix);
-        lasting.map(|text| (text, None)).chain(temporary.list()).collect()
+        let lasting = lasting.networks().map(text).chain(unix).map(|entry| (entry, None));
+        lasting.chain(temporary.list()).collect()
     }
 
     /// Returns whether the address is in one of the networks.
@@ -342,19 +342,14 @@ impl Temporary {
         self.find_lengths();
     }
 
-    /// Returns the networks whose time has not ended, with the rest of their time.
-    fn list(&self) -> impl Iterator<Item = (String, Option<Duration>)> + use<> {
+    /// Returns the networks whose time has not ended, in the order of their addresses, with the rest of their time.
+    fn list(&self) -> impl Iterator<Item = (String, Option<Duration>)> {
         let now = self.clock.as_ref().map_or(Nanos::MAX, AnyClock::now);
-        let mut networks: Vec<_> =
-            self.networks.iter().map(|(network, end)| (Some(*network), *end)).collect();
-        networks.sort_unstable();
-        networks.extend(self.unix.map(|end| (None, end)));
+        let networks: BTreeMap<_, _> = self.networks.iter().collect();
+        let networks = networks.into_iter().map(|(network, end)| (text(*network), *end));
+        let entries = networks.chain(self.unix.map(|end| ("unix".to_owned(), end)));
         let rest = move |end: Nanos| Duration::from_nanos(end.saturating_since(now));
-        let entry = |network: Option<IpNet>| network.map_or_else(|| "unix".to_owned(), text);
-        networks
-            .into_iter()
-            .filter(move |(network, end)| *end > now && !network.as_ref().is_some_and(is_mapped))
-            .map(move |(network, end)| (entry(network), Some(rest(end))))
+        entries.filter(move |(_, end)| *end > now).map(move |(entry, end)| (entry, Some(rest(end))))
     }
 
     fn insert_until(&mut self, network: IpNet, end: Nanos) {
@@ -382,14 +377,7 @@ impl Temporary {
     }
 }
 
-/// Returns whether a network has only IPv4 addresses that are mapped into IPv6. No peer has such an address, because the
-/// addresses of peers are canonical.
-fn is_mapped(network: &IpNet) -> bool {
-    network.prefix_len() >= 96
-        && matches!(network.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
-}
-
-/// Returns the text of a network, without the prefix if the network is one address.
+/// Returns the entry for a network, without the prefix if the network is one address.
 fn text(network: IpNet) -> String {
     match network.prefix_len() == network.max_prefix_len() {
         true => network.addr().to_string(),
@@ -553,12 +541,14 @@ impl NetworkSet {
         *self = left;
     }
 
-    /// Returns the networks that make up `network` without the addresses of this set.
+    /// Returns the networks that make up `network` without the addresses of this set, and without those that have only
+    /// IPv4 addresses mapped into IPv6: no peer has such an address, and as an entry, they would be IPv4 networks.
     fn without(&self, network: IpNet) -> impl Iterator<Item = IpNet> + use<> {
         let mut left = vec![network];
         for removed in self.networks() {
             left = left.into_iter().flat_map(|network| difference(network, removed)).collect();
         }
+        left.retain(|network| !is_mapped(*network));
         left.into_iter()
     }
 
@@ -631,6 +621,12 @@ impl fmt::Debug for NetworkSet {
         let unix = self.unix.then_some("unix");
         f.debug_set().entries(&self.v4).entries(&self.v6).entries(unix).finish()
     }
+}
+
+/// Returns whether a network has only IPv4 addresses that are mapped into IPv6.
+fn is_mapped(network: IpNet) -> bool {
+    network.prefix_len() >= 96
+        && matches!(network.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
 /// Returns the networks that make up `network` without the addresses of `removed`: those that branch off on the way

@@ -72,8 +72,8 @@ impl PeerIp {
 
     /// Returns the key of callers from `address`, to peek at, refund or reset their usage.
     ///
-    /// If this extractor is a part of an [`Or`](crate::key::Or), the layer has the key that [`first_key`](crate::key::Or::first_key) or
-    /// [`second_key`](crate::key::Or::second_key) returns.
+    /// If this extractor is a part of an [`Or`](crate::key::Or), the layer has the key that
+    /// [`first_key`](crate::key::Or::first_key) or [`second_key`](crate::key::Or::second_key) returns.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -248,9 +248,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// });
     /// ```
     ///
-    /// No `Content-Type` is added. A wait in milliseconds is rounded up as well, by `div_ceil(1_000_000)`, and agrees with
-    /// [`retry-after-ms`](HeaderFormat::RetryAfterMs); rounded down, it would be too early. Inside of `Router::nest`, the
-    /// path of the request lacks the prefix, which axum's `OriginalUri` in its extensions has.
+    /// No `Content-Type` is added. A wait in milliseconds is rounded up as well, by `div_ceil(1_000_000)`, and agrees
+    /// with [`retry-after-ms`](HeaderFormat::RetryAfterMs); rounded down, it would be too early. Inside of
+    /// `Router::nest`, the path of the request lacks the prefix, which axum's `OriginalUri` in its extensions has.
     ///
     /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
     /// `axum::body::Body`, if this is the body type of the service, or with `axum_body`.
@@ -287,13 +287,13 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Sets the status of the rejection of a denied request, from 400 to 599. The default is 429. A request that costs more
-    /// than a limit can ever admit has a [status of its own](Self::never_fits_status), and so has one whose key is locked
-    /// out, if [`lockout_status`](Self::lockout_status) is called.
+    /// Sets the status of the rejection of a denied request, from 400 to 599. The default is 429. A request that costs
+    /// more than a limit can ever admit has a [status of its own](Self::never_fits_status), and so has one whose key is
+    /// locked out, if [`lockout_status`](Self::lockout_status) is called.
     ///
     /// Status 429 says that *this caller* has sent too many requests. If all callers share a limit, such as one for the
-    /// requests in progress, status 503 says that the server is busy. The rest of the response stays the same. gRPC calls
-    /// get `RESOURCE_EXHAUSTED` with any status. In joined layers, the status is that of all their denials.
+    /// requests in progress, status 503 says that the server is busy. The rest of the response stays the same. gRPC
+    /// calls get `RESOURCE_EXHAUSTED` with any status. In joined layers, the status is that of all their denials.
     ///
     /// ```
     /// use http::StatusCode;
@@ -711,8 +711,10 @@ impl Options {
         let status = match self.status_of_lockout(rejection) {
             Some(status) => status,
             None if rejection.unsatisfiable_cost() => self.never_fits_status,
-            None if rejection.status() == StatusCode::TOO_MANY_REQUESTS => self.denied_status,
-            None => rejection.status(),
+            None => match rejection.status() {
+                StatusCode::TOO_MANY_REQUESTS => self.denied_status,
+                status => status,
+            },
         };
         let wait = rejection.retry_after();
         let hint = if wait.is_none() { self.hint(rejection) } else { None };

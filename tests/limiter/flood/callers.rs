@@ -172,7 +172,7 @@ fn more_honest_callers_than_slots_are_served_where_denials_lock_out() {
 /// Prints the table of figures in the guide. The command is `cargo test -p tower-throttle-tests --test limiter --
 /// --ignored --nocapture figures_for_each_policy`.
 #[test]
-#[ignore = "prints the figures of the guide, on demand: see its comment"]
+#[ignore = "prints figures of the guide: .ci/nightly runs it, and its comment says how to see them"]
 fn figures_for_each_policy() {
     fn print<A: Algorithm>(what: &str, algorithm: &A, requests: u64, time: Duration) {
         for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets, OnFull::Reject] {

@@ -262,7 +262,7 @@ fn a_clock_that_is_set_back_lets_no_frequent_caller_in() {
 /// Prints the table of figures in the guide for tables that are full before a flood. The command is `cargo test
 /// -p tower-throttle-tests --test limiter -- --ignored --nocapture figures_for_full_tables`.
 #[test]
-#[ignore = "prints the figures of the guide, on demand: see its comment"]
+#[ignore = "prints figures of the guide: .ci/nightly runs it, and its comment says how to see them"]
 fn figures_for_full_tables() {
     fn print<A: Algorithm>(what: &str, algorithm: &A, usages: &[(Used, &str)], denials: u64) {
         for &(used, of_each_key) in usages {

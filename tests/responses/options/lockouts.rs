@@ -5,19 +5,17 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::any;
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::json;
 use tonic::Status;
 use tonic_types::StatusExt;
 use tower::ServiceExt;
 use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, Lockout};
-use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::middleware::{HttpResponder, ResponseBody};
-use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::{Quota, RateLimitLayer};
 
-use super::is_head_of;
+use super::{ask, is_head_of, responses, stopped};
 use crate::header_parser::number;
 use crate::reference_service::{Service, behind, limited};
 use crate::support::{Answer, Server, VERSIONS, request, send};
@@ -30,14 +28,7 @@ fn logins() -> RateLimitLayer<Global, Lockout<FixedWindow>> {
 }
 
 fn layer<A: Algorithm>(algorithm: A) -> RateLimitLayer<Global, A> {
-    let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).name("logins").build();
-    RateLimitLayer::with_limiter(Global, limiter)
-}
-
-async fn ask(service: &Service, content_type: &'static str) -> Answer {
-    let mut request = Request::new(Body::empty());
-    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    Answer::read(service.clone().oneshot(request).await.unwrap()).await
+    RateLimitLayer::with_limiter(Global, stopped(algorithm)).name("logins")
 }
 
 /// Returns the first denial, the denial that begins the lockout, and a denial during the lockout.
@@ -54,9 +45,8 @@ where
         + Sync
         + 'static,
 {
-    let service = limited(layer, behind(HeaderMap::new()));
-    let _ = ask(&service, content_type).await;
-    [ask(&service, content_type).await, ask(&service, content_type).await, ask(&service, content_type).await]
+    let [_, denials @ ..] = responses::<4>(limited(layer, behind(HeaderMap::new())), content_type).await;
+    denials
 }
 
 fn forbidden() -> HttpResponder {

@@ -12,9 +12,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::Redirect;
 use axum::routing::any;
-use http::{HeaderMap, Method, Request, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use tower::ServiceExt;
-use tower_throttle::algorithm::FixedWindow;
+use tower_throttle::algorithm::{Algorithm, FixedWindow};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::middleware::Responder;
@@ -26,13 +27,34 @@ use crate::support::{Answer, Server, VERSIONS, request, send};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// One call a minute, on a clock that stands still.
+/// A limiter on a clock that stands still.
+fn stopped<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
+    RateLimiter::builder(algorithm).clock(ManualClock::new()).build()
+}
+
+/// One call a minute.
 fn once() -> RateLimiter<FixedWindow> {
-    RateLimiter::builder(FixedWindow::new(Quota::per_minute(1))).clock(ManualClock::new()).build()
+    stopped(FixedWindow::new(Quota::per_minute(1)))
 }
 
 fn layer() -> RateLimitLayer<Global, FixedWindow> {
     RateLimitLayer::with_limiter(Global, once()).name("api")
+}
+
+/// Returns the response to a request with a `Content-Type`.
+async fn ask(service: &Service, content_type: &'static str) -> Answer {
+    let mut request = Request::new(Body::empty());
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    Answer::read(service.clone().oneshot(request).await.unwrap()).await
+}
+
+/// Returns the responses to requests that are sent one after another.
+async fn responses<const N: usize>(service: Service, content_type: &'static str) -> [Answer; N] {
+    let mut answers = Vec::new();
+    for _ in 0..N {
+        answers.push(ask(&service, content_type).await);
+    }
+    answers.try_into().unwrap()
 }
 
 fn app() -> Router {
