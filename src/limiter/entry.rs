@@ -334,7 +334,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     }
 
     /// Runs `change`, which resets the state or converts it to another algorithm. If the key has a queue, earlier
-    /// releases then become final, and due waiters are released.
+    /// releases then become final, due waiters are released, and the others are woken to set their timers again.
     pub(super) fn replace_state(mut self, now: Nanos, change: impl FnOnce(&mut A::State)) {
         if !self.has_queue() {
             return change(self.state);
@@ -343,6 +343,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         self.change_queue(|queue| {
             queue.change_state(change);
             queue.release(now);
+            queue.reschedule(now);
         });
     }
 

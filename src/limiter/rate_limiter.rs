@@ -947,8 +947,8 @@ impl<A: Algorithm> Builder<A> {
     /// One key may use up this maximum, unless the algorithm bounds the number of queued calls per key. See
     /// [`acquire`](RateLimiter::acquire).
     ///
-    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 104 bytes in its
-    /// queue. A queue grows by doubling, so count 100 to 200 bytes per call. The future, the request and the connection
+    /// The default is 10,000, or the algorithm's `queue(n)` if that is more. Each queued call takes 112 bytes in its
+    /// queue. A queue grows by doubling, so count 110 to 230 bytes per call. The future, the request and the connection
     /// of the call take memory as well.
     pub fn max_queued(mut self, max_queued: usize) -> Self {
         self.max_queued = Some(max_queued);

@@ -10,6 +10,7 @@ mod flood;
 mod flood_gain;
 mod idle_then_burst;
 mod multi_key_threads;
+mod not_polled;
 mod operations;
 mod priority;
 mod replace;

@@ -9,11 +9,16 @@
 //! waiters. So a queue advances even if the task of its first waiter is not polled, and a new call never waits behind a
 //! call that is already due.
 //!
-//! Each waiter has one timer. The timer of the first waiter is set to the time of its release. The timer of any other
-//! waiter is set to the time of release that was computed when the waiter arrived. If such a timer fires too early, for
-//! example because the algorithm was replaced, the waiter sets its timer again. A waiter that becomes the first is
-//! woken to set its timer again if the timer would fire too late. The waiter directly behind a waiter that was cancelled,
-//! or denied at its maximum wait, is always woken, so that it sets its timer again.
+//! Each waiter has one timer. The timer of the first waiter is set to the time of its release. A future that is kept and
+//! not polled does not notice its timer, so the others fire early enough to release the waiters before them, too. The
+//! timer of the second waiter is set [a little later](GRACE) than that of the first. The timer of any other waiter is
+//! set to the half of the wait that is left, again and again. If a waiter finds that the first one was overdue, its next
+//! timer is that of a second waiter. So behind `k` waiters that are not polled, a call waits at most half as long again
+//! as it would otherwise, and is polled about `log2(k)` times if all are polled.
+//!
+//! One of the first two waiters is woken to set its timer again if the timer would fire too late. So is the waiter
+//! directly behind a waiter that was cancelled, or denied at its maximum wait, and each waiter of a key that was reset,
+//! or whose algorithm was replaced.
 //!
 //! Whether a new call's wait is short enough is computed on a *projection*: a copy of the state to which every waiter
 //! ahead was charged at its scheduled time. Adding a new waiter to the projection takes constant time. Several events
@@ -80,6 +85,10 @@ use crate::decision::Decision;
 
 /// The maximum number of iterations of the fixed-point search in `retry_by_displacement`.
 const MAX_ITERATIONS: usize = 8;
+
+/// The time after which other waiters release the first one, because its future was not polled: three milliseconds. With
+/// the tick of tokio's timer, it is less than the time by which a release may be late without moving the schedule.
+const GRACE: u64 = 3_000_000;
 
 /// A call that arrives.
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +189,8 @@ pub(crate) struct Queue<A: Algorithm> {
     is_delayed: bool,
     /// `true` if it was unknown, when the first of the waiters arrived, when calls would be released.
     is_untimed: bool,
+    /// `true` if the first waiter was found overdue, and no waiter has set its timer since.
+    is_overdue: bool,
     /// The time at which the first waiter is released, as computed at the last access, or [`Nanos::MAX`] if that time
     /// is unknown. `None` if it was not computed, or if the first waiter was removed since.
     ///
@@ -253,9 +264,10 @@ struct Waiter<A> {
     /// The time at which the waiter has waited for its maximum wait. It is then denied if the time of its release is
     /// unknown, or if a charge after the fact has delayed it: see [`Queue::deadline`].
     deadline: Nanos,
-    /// The time to which the waiter's timer is set. It is the time of the release as computed when the call was queued
-    /// or polled, so it may be wrong by now. `ask` and `head_waker` decide by it when the waiter polls again, but it
-    /// never decides when the waiter is released.
+    /// The time of the release as computed when the call was queued or polled, so it may be wrong by now. The timers of
+    /// the waiter are set by it, but it never decides when the waiter is released.
+    ready_at: Nanos,
+    /// The time to which the waiter's timer is set, or to which it must be set at the next poll.
     wake_at: Nanos,
     waker: Option<Waker>,
     /// The call in the count of the waiters of all keys. Dropping this value lowers the count.
@@ -390,6 +402,7 @@ impl<A: Algorithm> Default for Queue<A> {
             since: Nanos::ZERO,
             is_delayed: false,
             is_untimed: false,
+            is_overdue: false,
             ready_at: None,
             checked_at: None,
             seen: Nanos::ZERO,
@@ -426,6 +439,30 @@ impl<A: Algorithm> Queue<A> {
             true => waiter.deadline,
             false => Nanos::MAX,
         }
+    }
+
+    /// Returns the time to which the waiter at the index `at` sets its timer. The first waiter is not due.
+    fn next_timer(&mut self, base: &A, state: &A::State, now: Nanos, at: usize) -> Nanos {
+        let (first, now) = (self.ready_at.unwrap_or(Nanos::MAX), self.seen.max(now));
+        let is_overdue = mem::take(&mut self.is_overdue);
+        if at == 0 || !self.config(base).is_timed() {
+            return if at == 0 { first } else { Nanos::MAX };
+        }
+        let (second, mut ready_at) = (first.saturating_add(GRACE), self.waiting[at].ready_at);
+        if is_overdue || at == 1 && ready_at <= now {
+            return second;
+        }
+        if ready_at <= now {
+            // The waiters before it are late, for example because units were charged after the fact.
+            let mut ahead = self.after(base, state, now, 0..at);
+            let waiter = &mut self.waiting[at];
+            let turn = waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
+            ready_at = turn.unwrap_or(Nanos::MAX).max(ahead.at);
+            waiter.ready_at = ready_at;
+        }
+        // No waiter can be overdue before the timer of the second waiter fires.
+        let half = if at == 1 { Nanos::ZERO } else { now.saturating_add(ready_at.saturating_since(now) / 2) };
+        ready_at.min(half.max(second))
     }
 
     /// Discards the values that were computed from the state, because the state has changed.
@@ -469,10 +506,11 @@ impl<A: Algorithm> Queue<A> {
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter was released at `at`. If `at` is later than the computed time, the waiters behind
-    /// the released waiter are delayed, and the projection is only approximate. If no time was computed, the projection
-    /// also counts as approximate.
-    fn record_departure(&mut self, base: &A, at: Nanos) {
+    /// Records that the first waiter was released at `at`, by an access at `now`. If `at` is later than the computed
+    /// time, the waiters behind the released waiter are delayed, and the projection is only approximate. If no time was
+    /// computed, the projection also counts as approximate.
+    fn record_departure(&mut self, base: &A, now: Nanos, at: Nanos) {
+        self.is_overdue |= self.ready_at.is_some_and(|ready_at| now >= ready_at.saturating_add(GRACE));
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.is_stale = true;
             // The schedule of a bucket has moved, which is rare. The decisions of the released calls must be computed
@@ -490,6 +528,7 @@ impl<A: Algorithm> Queue<A> {
             for waiter in &mut self.waiting {
                 waiter.arrived = waiter.arrived.min(seen);
                 waiter.deadline = earlier(waiter.deadline, back);
+                waiter.ready_at = earlier(waiter.ready_at, back);
                 waiter.wake_at = earlier(waiter.wake_at, back);
             }
             self.since = self.since.min(seen);
@@ -583,6 +622,21 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
         let algorithm = tier.unwrap_or(self.base);
         let config = self.queue.as_ref().map_or(self.config, |own| own.queue.config(algorithm));
         KeyQueue { algorithm, config, ..self.reborrow() }
+    }
+
+    /// Computes when each waiter is released, and wakes all waiters, because the state was reset, or converted to another
+    /// algorithm, so that all timers are wrong.
+    pub(crate) fn reschedule(&mut self, now: Nanos) {
+        let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return };
+        let (mut ahead, seen) = (Projection { state: state.clone(), at: now }, base.last_update(state));
+        for waiter in &mut queue.waiting {
+            let arrived = waiter.eligible_since(queue.since, seen);
+            let algorithm = waiter.tier.as_deref().unwrap_or(base);
+            let ready_at = algorithm.ready_at(&mut ahead.state, ahead.at, waiter.cost);
+            (waiter.ready_at, waiter.wake_at) = (ready_at.unwrap_or(Nanos::MAX).max(ahead.at), Nanos::ZERO);
+            ahead.add(algorithm, arrived, waiter.cost);
+            wake.extend(waiter.waker.clone());
+        }
     }
 
     /// Changes the state other than by a release, and makes the latest release final.
@@ -725,7 +779,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         let Some(oldest) = self.pop_oldest_if(arrival) else {
             return Enqueued::Decided(self.deny_full(judged));
         };
-        let (deadline, wake_at) = (oldest.deadline, oldest.wake_at);
+        let (deadline, ready_at) = (oldest.deadline, oldest.ready_at);
         let oldest = Displaced::from(oldest);
         let Some(ticket) = self.join(arrival) else {
             // The totals have changed since the call was judged, because the oldest waiter is out of the queue.
@@ -738,8 +792,18 @@ impl<A: Algorithm> KeyQueue<'_, A> {
                 && let Some(QueueRef { queue, .. }) = &mut self.queue
             {
                 let Displaced { ticket, cost, tier, arrived, waker } = oldest;
-                let waiter =
-                    Waiter { ticket, cost, tier, arrived, deadline, wake_at, waker, _counted: slot, permit };
+                let waiter = Waiter {
+                    ticket,
+                    cost,
+                    tier,
+                    arrived,
+                    deadline,
+                    ready_at,
+                    wake_at: ready_at,
+                    waker,
+                    _counted: slot,
+                    permit,
+                };
                 queue.ahead += u128::from(cost);
                 queue.waiting.push_front(waiter);
                 queue.projection = None;
@@ -800,7 +864,8 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             tier: tier.cloned().map(Box::new),
             arrived: now,
             deadline,
-            wake_at: ready_at.unwrap_or(Nanos::MAX).min(deadline),
+            ready_at: ready_at.unwrap_or(Nanos::MAX),
+            wake_at: Nanos::ZERO,
             waker: None,
             _counted: slot,
             permit,
@@ -879,7 +944,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             let Some(at) = admitted else { break };
             // If the first of the released waiters was released on time, the other waiters were as well.
             if queue.released.len() == known {
-                queue.record_departure(base, at);
+                queue.record_departure(base, now, at);
             }
             let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = queue.waiting.pop_front() else {
                 break;
@@ -942,16 +1007,20 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         released
     }
 
-    /// Computes the time at which the first waiter is released. Wakes this waiter if the release is before the time of
-    /// the waiter's timer.
+    /// Computes the time at which the first waiter is released. Wakes one of the first two waiters if its timer is set
+    /// to a later time than it must be.
     fn wake_head(&mut self, now: Nanos) {
         let Self { base, state, queue: Some(QueueRef { queue, wake, .. }), .. } = self else { return };
         let Some(first) = queue.waiting.front() else { return };
         let ready_at = first.algorithm(base).ready_at(state, now, first.cost);
         let ready_at = queue.set_ready_at(ready_at, now);
         queue.observe_time(base.last_update(state));
-        let first = queue.waiting.front().filter(|first| first.wake_at > ready_at);
-        wake.extend(first.and_then(|first| first.waker.clone()));
+        for (waiter, latest) in queue.waiting.iter_mut().zip([ready_at, ready_at.saturating_add(GRACE)]) {
+            if waiter.wake_at > latest {
+                waiter.wake_at = latest;
+                wake.extend(waiter.waker.clone());
+            }
+        }
     }
 
     /// Computes the decisions of the calls that were just released, which are those behind the first `known` ones. Each
@@ -1008,20 +1077,9 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             let waiter = self.leave(now, at)?;
             return Some((PollTurn::Ready(self.time_out(&waiter, now), now, None), waiter.waker));
         }
-        // Waiters behind the first keep their timers, unless a timer fired too early, for example because the algorithm
-        // was replaced.
-        if at == 0 || queue.waiting[at].wake_at <= queue.seen.max(now) {
-            let ready_at = match at {
-                0 => queue.ready_at,
-                _ if !queue.config(base).is_timed() => None,
-                _ => {
-                    let mut ahead = queue.after(base, state, now, 0..at);
-                    let waiter = &queue.waiting[at];
-                    let ready_at = waiter.algorithm(base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
-                    ready_at.map(|ready_at| ready_at.max(ahead.at))
-                }
-            };
-            queue.waiting[at].wake_at = ready_at.unwrap_or(Nanos::MAX).min(deadline);
+        // Waiters behind the second keep their timers until they fire.
+        if at <= 1 || queue.waiting[at].wake_at <= queue.seen.max(now) {
+            queue.waiting[at].wake_at = queue.next_timer(base, state, now, at).min(deadline);
         }
         let waiter = &mut queue.waiting[at];
         let spare = match &waiter.waker {
