@@ -135,7 +135,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `max_debt` intervals and
     /// those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
     fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, _max_debt: u64) -> u64 {
-        charge_available(self, state, now, cost)
+        charge_as_call(self, state, now, cost)
     }
 
     /// Returns whether the state is fresh: a fresh state decides, at `now` and later, as the state of a new key does. A
@@ -293,8 +293,20 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     }
 }
 
-/// Charges up to `cost` units, but only whole units that are available. Returns how many units were charged.
+/// Charges up to `cost` units, but only whole units that are available: of an algorithm with several limits, each of
+/// them that are available there. Returns how many units were charged, which is the lowest number of all limits.
 pub fn charge_available<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) -> u64 {
+    let mut limits = 0;
+    algorithm.for_each_policy(&mut |_| limits += 1);
+    if limits > 1 {
+        algorithm.charge(state, now, cost, 0)
+    } else {
+        charge_as_call(algorithm, state, now, cost)
+    }
+}
+
+/// Charges up to `cost` units by a call of as many whole units as are available. Returns how many were charged.
+fn charge_as_call<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos, cost: u64) -> u64 {
     let charged = cost.min(algorithm.peek(state, now, 0).remaining());
     let _ = algorithm.check(state, now, charged);
     charged

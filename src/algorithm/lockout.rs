@@ -121,7 +121,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
     /// Panics if `denials` is 0.
     #[must_use]
     pub fn after(self, denials: u64) -> Lockout<A> {
-        assert!(denials > 0, "after 0 refusals everybody is blocked: give at least 1");
+        assert!(denials > 0, "after 0 denials every key is locked out: give at least 1");
         let (algorithm, duration) = self.into_parts();
         let mut window = 0;
         algorithm.for_each_policy(&mut |policy| window = Nanos::from(policy.window).0.max(window));
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "after 0 refusals")]
+    #[should_panic(expected = "after 0 denials")]
     fn after_none_is_a_mistake() {
         let _ = FixedWindow::new(Quota::per_second(1)).block_for(Duration::from_secs(1)).after(0);
     }

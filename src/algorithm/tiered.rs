@@ -31,9 +31,13 @@ use crate::error::ConfigError;
 /// many units a tier begins then if it [starts empty](crate::algorithm::TokenBucket::start_empty): in memory, it is
 /// full while the limiter knows the key, and empty once the limiter has removed the key.
 ///
-/// A refund goes to the tier of the last admitted call whose cost was above 0. If a call is
+/// A refund goes to the tier of the last admitted call whose cost was above 0, or of a later
+/// [`charge`](crate::limiter::Call::charge) or settlement above the estimate. After a
+/// [`replace`](crate::limiter::RateLimiter::replace), it goes to the new default tier. If a call is
 /// [settled](crate::middleware::RateLimitLayer::settle) at less than it was charged, the difference goes back to the
 /// tier of the call only. The other tiers keep the charge, because it is not known how much of it they were charged.
+/// Each tier of [lockouts](crate::algorithm::Lockout) counts its own denials, so one denial less than locks a key out,
+/// in each of two tiers, does not lock it out.
 ///
 /// Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when the tier that it
 /// chose admits it.
@@ -84,7 +88,7 @@ use crate::error::ConfigError;
 /// **The idea.** A user has a state for each tier that the user's calls have chosen, and each admitted call is charged
 /// to all these states. When a call chooses a tier for the first time, the new state is converted from an existing
 /// state, as when the algorithm of a limiter is [replaced](crate::limiter::RateLimiter::replace). If there are several
-/// existing states, each is converted, and the result with the fewest remaining units is used.
+/// existing states, each is converted, and the result with the fewest remaining units is used. Only whole units are compared.
 ///
 /// A single state is not enough. A state that is converted to a small limit and back to a large limit loses the charged
 /// units above the small limit. A user who alternates between two tiers would have no limit at all.

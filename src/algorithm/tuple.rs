@@ -3,7 +3,7 @@
 use crate::algorithm::clock_step::earliest_slot;
 use crate::algorithm::{
     Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, Semaphore, SharedPermit, StateReader, StateWriter,
-    StoredAlgorithm, Usage,
+    StoredAlgorithm, Usage, charge_available,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -198,7 +198,10 @@ macro_rules! tuple {
 
             /// Charges each member as far as the member allows. Returns the fewest units that were charged to a member.
             fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, max_debt: u64) -> u64 {
-                cost$(.min(self.$at.charge(&mut state.$at, now, cost, max_debt)))+
+                cost$(.min(match max_debt {
+                    0 if !Self::NEEDS_RELEASE => charge_available(&self.$at, &mut state.$at, now, cost),
+                    _ => self.$at.charge(&mut state.$at, now, cost, max_debt),
+                }))+
             }
 
             fn migrate(&self, state: &mut Self::State, from: &Self, now: Nanos) {

@@ -9,6 +9,16 @@ use super::table::Table;
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
 
+/// When a call was charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChargeTime {
+    /// The clock reading at which the algorithm charged the call.
+    pub(super) at: Nanos,
+    /// The number of resets of the table before the charge. If the key was reset since, nothing is given back, because
+    /// the units that are charged to the key now are those of other calls.
+    pub(super) resets: u64,
+}
+
 /// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
     table: Arc<Table<A>>,
@@ -16,8 +26,7 @@ pub(super) struct MemoryCharge<A: Algorithm> {
     algorithm: Option<A>,
     cost: u64,
     priority: bool,
-    /// The clock reading at which the algorithm charged the call.
-    charged_at: Nanos,
+    charged_at: ChargeTime,
 }
 
 impl<A: Algorithm> MemoryCharge<A> {
@@ -29,7 +38,7 @@ impl<A: Algorithm> MemoryCharge<A> {
         algorithm: Option<A>,
         cost: u64,
         priority: bool,
-        charged_at: Nanos,
+        charged_at: ChargeTime,
     ) -> Self {
         Self { table, key, algorithm, cost, priority, charged_at }
     }
@@ -44,21 +53,21 @@ impl<A: Algorithm> Charge for MemoryCharge<A> {
     /// room for the key. With shared buckets, the result is never `None`.
     fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
         let Self { table, key, algorithm, cost, priority, charged_at } = *self;
-        let settle = |mut entry: KeyEntry<'_, A>, now| {
-            let (decision, charged) = entry.settle(now, cost, charged_at, actual, priority);
-            (decision, charged, Some(Arc::clone(entry.info())))
+        let settle = |mut entry: KeyEntry<'_, A>, now, counts| {
+            let refunded = if counts { cost.saturating_sub(actual) } else { 0 };
+            let settled = if counts { actual } else { actual.max(cost) };
+            let (decision, charged) = entry.settle(now, cost, charged_at.at, settled, priority);
+            ((decision, Some(Arc::clone(entry.info()))), charged, refunded)
         };
         let settled = match actual > cost {
-            true => table.with_entry(key, algorithm.as_ref(), settle),
-            false => table.with_used(key, algorithm.as_ref(), settle),
+            true => table.with_entry(key, algorithm.as_ref(), |entry, now| settle(entry, now, true)),
+            false => table.with_charge(key, algorithm.as_ref(), charged_at.resets, settle),
         };
-        let charged = settled.as_ref().map_or(0, |(_, charged, _)| *charged);
-        match actual.checked_sub(cost) {
-            Some(more) => table.units().add_charge(more, charged),
-            None if settled.is_some() => table.units().add_refund(cost - actual),
-            None => {}
-        }
-        settled.map(|(decision, _, info)| (decision, info))
+        let (charged, refunded) =
+            settled.as_ref().map_or((0, 0), |(_, charged, refunded)| (*charged, *refunded));
+        table.units().add_charge(actual.saturating_sub(cost), charged);
+        table.units().add_refund(refunded);
+        settled.map(|(settlement, ..)| settlement)
     }
 
     fn release(self: Box<Self>) {}
@@ -95,10 +104,13 @@ impl<A: Algorithm> Reservable<A> {
     }
 
     /// Returns the reservation of a call that waited. The call must have been admitted, and was charged at
-    /// `charged_at`.
+    /// `charged_at`. If the key was reset while the call waited, nothing is given back, too.
     pub(super) fn reserve_at(self, table: &Arc<Table<A>>, charged_at: Nanos) -> Reservation {
         match self {
-            Self::Charge(charge) => MemoryCharge { charged_at, ..charge }.into(),
+            Self::Charge(charge) => {
+                let charged_at = ChargeTime { at: charged_at, ..charge.charged_at };
+                MemoryCharge { charged_at, ..charge }.into()
+            }
             permit => permit.reserve(table),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::Attempt;
-use super::charge::{MemoryCharge, Reservable};
+use super::charge::{ChargeTime, MemoryCharge, Reservable};
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location, MemoryKey};
@@ -180,7 +180,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// In the result, `is_allowed` and `retry_after` are those that `check` would return, except for a new key when the
     /// key table is full: a peek does not examine whether the table has room for the key. `remaining` and `reset_after`
-    /// describe the key as it is, without the call.
+    /// describe the key as it is, without the call. A peek is a clock reading that the key observes, as any call is: if
+    /// the clock is set back later, the key's [time](crate::algorithm#time) does not go back with it.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -284,7 +285,8 @@ impl<A: Algorithm> RateLimiter<A> {
     /// Resets the key to the state of a new key, except that calls in progress stay counted.
     ///
     /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets). The first
-    /// queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
+    /// queued call of the key may be admitted as soon as the key is reset, and the calls behind it later. Calls that
+    /// were made before the reset, and are [settled](super::Reservation::settle) later, give nothing back.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -325,8 +327,8 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// ends, even if it would have lasted longer.
     ///
     /// Returns whether the key is locked out. It is not if the table is full and has no room for the key, or if the key
-    /// [shares a bucket](OnFull::ShareBuckets). As with any lockout, calls that are queued stay queued, and
-    /// [`replace`](Self::replace) shortens the lockout to the duration of the new algorithm's lockouts. With
+    /// [shares a bucket](OnFull::ShareBuckets). As with any lockout, calls that are queued stay queued, and are
+    /// admitted in their turn, also during the lockout. [`replace`](Self::replace) shortens the lockout to the duration of the new algorithm's lockouts. With
     /// [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
     /// duration is left.
     ///
@@ -436,10 +438,15 @@ impl<A: Algorithm> RateLimiter<A> {
     /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits it,
     /// even if the new algorithm queues fewer calls or none. Only queued calls that chose a
     /// [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier. The `max_wait` of a queued call was
-    /// compared with its wait when it arrived, so with a lower rate the call may wait longer. There are two exceptions.
+    /// compared with its wait when it arrived, so with a lower rate the call may wait longer. A queued call that costs
+    /// more than a lowered limit is charged the new limit when it is admitted. There are two exceptions.
     /// A call whose wait is not known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has
     /// waited for its `max_wait`. And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has
     /// charged units while the call waited.
+    ///
+    /// Calls in progress that are [settled](super::Reservation::settle) later give nothing back, because units of theirs
+    /// and of other calls cannot be told apart after the conversion. Their estimates stay charged until they expire, or
+    /// are refilled.
     ///
     /// | what changes | effect on a key |
     /// |---|---|
@@ -598,7 +605,7 @@ impl<A: Algorithm> RateLimiter<A> {
             let decision = entry.check(now, call.cost());
             table.calls().add_decision(&decision, false);
             let settles = call.wants_reservation() && entry.settles();
-            (decision, location, holds, settles.then(|| entry.last_update()))
+            (decision, location, holds, settles.then(|| table.charge_time(entry.last_update())))
         });
         let Some((decision, location, holds, charged_at)) = decided else {
             return (self.deny_without_room(key, call).0, Reservation::default());
@@ -678,7 +685,8 @@ impl<A: Algorithm> RateLimiter<A> {
         if call.knows(existing.info()) && !reserves {
             return Acquired::Ready(decision, Reservation::default());
         }
-        let (charged_at, info) = (algorithm.last_update(existing.state), Arc::clone(existing.info()));
+        let charged_at = table.charge_time(algorithm.last_update(existing.state));
+        let info = Arc::clone(existing.info());
         drop(locked);
         let reservation = match reserves {
             true => self.settleable(key, &call, charged_at).into(),
@@ -726,7 +734,7 @@ impl<A: Algorithm> RateLimiter<A> {
             }
             let settles = call.wants_reservation() && entry.settles();
             let info = (!call.knows(entry.info())).then(|| Arc::clone(entry.info()));
-            (entered, location, holds, settles.then(|| entry.last_update()), info)
+            (entered, location, holds, settles.then(|| table.charge_time(entry.last_update())), info)
         });
         let Some((outcome, location, holds, charged_at, info)) = outcome else {
             let (denial, info) = self.deny_without_room(key, call);
@@ -770,7 +778,7 @@ impl<A: Algorithm> RateLimiter<A> {
             }
             Enqueued::Queued(ticket) => {
                 table.calls().add(CallOutcome::Queued);
-                let charged_at = call.wants_reservation().then(|| entry.last_update());
+                let charged_at = call.wants_reservation().then(|| table.charge_time(entry.last_update()));
                 drop(shard);
                 let held = charged_at.map(|at| Reservable::Charge(self.settleable(key, &call, at)));
                 self.wait_of(key, &call, ticket, held)
@@ -798,7 +806,7 @@ impl<A: Algorithm> RateLimiter<A> {
         call: &Attempt<'_, A>,
         location: Location,
         holds: Option<A>,
-        charged_at: Option<Nanos>,
+        charged_at: Option<ChargeTime>,
     ) -> Option<Reservable<A>> {
         match (holds, charged_at) {
             (Some(algorithm), _) => Some(Reservable::Permit { location, algorithm, cost: call.cost() }),
@@ -807,7 +815,7 @@ impl<A: Algorithm> RateLimiter<A> {
         }
     }
 
-    fn settleable(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: Nanos) -> MemoryCharge<A> {
+    fn settleable(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: ChargeTime) -> MemoryCharge<A> {
         let (table, algorithm) = (Arc::clone(&self.table), call.algorithm().cloned());
         MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
     }
@@ -955,7 +963,8 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets by how many units a key may be in debt. With 0, a settlement charges only the units that are available.
+    /// Sets by how many units a key may be in debt. With 0, a settlement charges only the units that are available: of a
+    /// tuple, to each member what is available there, and nothing while calls of the key are queued.
     ///
     /// A key is in debt if more units were charged to it than calls can take: by a
     /// [settlement](super::Reservation::settle) above the cost with which a call was admitted, or by
@@ -965,8 +974,9 @@ impl<A: Algorithm> Builder<A> {
     /// if no other call is made or settled until then.
     ///
     /// So the cost of a call need not be known when the call is admitted. With a token bucket, the units that a key
-    /// uses in any span `t` are at most `burst + t * limit / period`, and the amount by which the calls that are then
-    /// in progress will cost more than their estimates. This requires that the debt stays below the bound, that the key
+    /// uses in any span `t` that ends with an admission are at most `burst + t * limit / period`, and the amount by which
+    /// the calls that are then in progress will cost more than their estimates. A span that ends between two admissions
+    /// may have more: what is paid back after it. This requires that the debt stays below the bound, that the key
     /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
     /// A [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth) count no units. They
@@ -974,7 +984,7 @@ impl<A: Algorithm> Builder<A> {
     /// bound is the number of calls of cost 1 that can pass at once, plus `max_debt`: a charge after the fact moves the
     /// next time to at most that many intervals from now. In a leaky bucket, one call passes at once, so with a
     /// `max_debt` of 5 these are six intervals. The cost with which a call is admitted is not bounded. In a tuple, each
-    /// member has the bound.
+    /// member has the bound, and is charged as far as it may.
     ///
     /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and
     /// are counted in [`UnitStats::uncharged`](crate::stats::UnitStats::uncharged).

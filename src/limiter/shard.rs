@@ -16,7 +16,7 @@
 //! of the examined keys is fresh, [`OnFull`] defines what happens to the new key. Keys are distributed over the shards
 //! by a keyed hash, so callers cannot choose which shard is examined, or which key is evicted.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
 use std::task::Waker;
@@ -67,6 +67,10 @@ const MAX_LOOKS: usize = 64;
 /// if the window of the algorithm is longer.
 const MAX_RETENTION: u64 = 10_000_000_000;
 
+/// The number of keys of which a shard remembers that they were reset. Beyond it, all keys of the shard count as reset
+/// when the key of these was that was reset first.
+const MAX_RESETS: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct Shards<A: Algorithm> {
     shards: Box<[LockedShard<A>]>,
@@ -93,6 +97,18 @@ pub(super) struct Shard<A: Algorithm> {
     due: usize,
     /// The number of new keys that were not added to the [`Turnover`] yet.
     new_keys: u64,
+    /// What was reset. `None` if nothing was.
+    resets: Option<Box<Resets>>,
+}
+
+/// The latest resets of the keys of a shard, each as the number of the table's resets with this one. A settlement looks
+/// here whether the call was charged before.
+#[derive(Debug, Default)]
+struct Resets {
+    /// The latest reset of all keys, or replacement of the algorithm.
+    all: u64,
+    /// The keys that were reset, the latest at the end: at most [`MAX_RESETS`].
+    keys: VecDeque<(Fingerprint, u64)>,
 }
 
 /// The settings that apply to all keys of a shard.
@@ -182,8 +198,8 @@ impl<A: Algorithm> Shards<A> {
         });
         let shard = |_| {
             let queues = HashMap::with_hasher(IdentityBuildHasher);
-            let shard =
-                Shard { config: Arc::clone(&config), slots: Slots::new(), queues, due: 0, new_keys: 0 };
+            let (config, slots) = (Arc::clone(&config), Slots::new());
+            let shard = Shard { config, slots, queues, due: 0, new_keys: 0, resets: None };
             LockedShard { shard: SpinLock::new(shard), denial: LatestDenial::default() }
         };
         Self { shards: (0..count).map(shard).collect() }
@@ -352,6 +368,31 @@ impl<A: Algorithm> Shard<A> {
 
     pub(super) fn contains(&self, key: Fingerprint) -> bool {
         self.slots.contains(key)
+    }
+
+    /// Records the reset of a key, which is the one with this number.
+    pub(super) fn record_reset(&mut self, key: Fingerprint, number: u64) {
+        let Resets { all, keys } = self.resets.get_or_insert_default().as_mut();
+        keys.retain(|(other, _)| *other != key);
+        keys.push_back((key, number));
+        if keys.len() > MAX_RESETS
+            && let Some((_, oldest)) = keys.pop_front()
+        {
+            *all = oldest;
+        }
+    }
+
+    /// Records the reset of all keys, or a replacement of the algorithm, which is the reset with this number.
+    pub(super) fn record_reset_of_all(&mut self, number: u64) {
+        self.resets = Some(Box::new(Resets { all: number, ..Resets::default() }));
+    }
+
+    /// Returns whether the key was reset after the first `resets` resets.
+    pub(super) fn was_reset(&self, key: Fingerprint, resets: u64) -> bool {
+        self.resets.as_ref().is_some_and(|latest| {
+            let of_key = latest.keys.iter().find(|(other, _)| *other == key);
+            resets < of_key.map_or(0, |(_, number)| *number).max(latest.all)
+        })
     }
 
     /// Returns the state of a key that is new or was removed, and whose call uses `tier`, or the limiter's algorithm.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::attempt::Attempt;
+use super::charge::ChargeTime;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
 use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
@@ -44,6 +45,8 @@ pub(super) struct Table<A: Algorithm> {
     room: Room,
     clock: AnyClock,
     config: StoreConfig,
+    /// The number of resets, of a key or of all keys of a shard. It changes only while the shard is locked.
+    resets: AtomicU64,
     /// The counts of all calls, also of those of layers.
     calls: Arc<CallCounts>,
     /// The counts of the units that were charged or given back after the fact.
@@ -93,6 +96,7 @@ impl<A: Algorithm> Table<A> {
             seed: HashSeed::random(),
             clock,
             config,
+            resets: AtomicU64::new(0),
             calls: Arc::default(),
             units: UnitCounts::default(),
         }
@@ -228,13 +232,38 @@ impl<A: Algorithm> Table<A> {
         algorithm: Option<&A>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        if self.config.on_full() == OnFull::ShareBuckets {
-            return self.with_entry(key, algorithm, change);
-        }
+        self.with_charge(key, algorithm, u64::MAX, |entry, now, _| change(entry, now))
+    }
+
+    /// Like [`with_used`](Table::with_used), for a call that was charged after `resets` resets. Passes `change` whether
+    /// the charge still counts, because the key was not reset since.
+    pub(super) fn with_charge<R>(
+        &self,
+        key: Fingerprint,
+        algorithm: Option<&A>,
+        resets: u64,
+        change: impl FnOnce(KeyEntry<'_, A>, Nanos, bool) -> R,
+    ) -> Option<R> {
         let mut wake = Wakers::default();
+        // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
         let mut shard = self.keys.of(key).lock();
+        let counts = !shard.was_reset(key, resets);
+        let change = |entry: KeyEntry<'_, A>, now| change(entry, now, counts);
+        if self.config.on_full() == OnFull::ShareBuckets {
+            return self.with_locked_entry(shard, key, algorithm, None, change);
+        }
         let entry = shard.entry(key, algorithm, &self.config, &mut wake)?;
         Some(change(entry, self.clock.now()))
+    }
+
+    /// Returns when a call was charged whose key is still locked: at the clock reading `at`.
+    pub(super) fn charge_time(&self, at: Nanos) -> ChargeTime {
+        ChargeTime { at, resets: self.resets.load(Ordering::Relaxed) }
+    }
+
+    /// Counts a reset, while the shard is locked. Returns the number of resets with this one.
+    fn count_reset(&self) -> u64 {
+        self.resets.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     #[inline]
@@ -381,8 +410,12 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Undoes a charge of `cost` units that was made at `charged_at`, as far as the charge still counts.
-    pub(super) fn undo(&self, key: Fingerprint, algorithm: Option<&A>, cost: u64, charged_at: Nanos) {
-        let _ = self.with_used(key, algorithm, |mut entry, now| entry.undo(now, cost, charged_at));
+    pub(super) fn undo(&self, key: Fingerprint, algorithm: Option<&A>, cost: u64, charged_at: ChargeTime) {
+        let _ = self.with_charge(key, algorithm, charged_at.resets, |mut entry, now, counts| {
+            if counts {
+                entry.undo(now, cost, charged_at.at);
+            }
+        });
     }
 
     /// Ends a call that holds a permit. `location` is the location of the key when the call was admitted.
@@ -432,7 +465,10 @@ impl<A: Algorithm> Table<A> {
             let mut shard = self.keys.of(key).lock();
             let now = self.clock.now();
             // The key keeps its place if any shared bucket has a state, because a new key may start with that state.
-            shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
+            if shard.contains(key) {
+                shard.record_reset(key, self.count_reset());
+                shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
+            }
         }
     }
 
@@ -443,6 +479,7 @@ impl<A: Algorithm> Table<A> {
         let mut wake = Wakers::default();
         shared.reset(room, clock);
         for mut shard in self.keys.iter() {
+            shard.record_reset_of_all(self.count_reset());
             shard.reset_all(shared.has_open(), room, config, clock.now(), &mut wake);
         }
         wake
@@ -456,6 +493,7 @@ impl<A: Algorithm> Table<A> {
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
+            shard.record_reset_of_all(self.count_reset());
             shard.replace((&algorithm, &info), one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);

@@ -10,8 +10,8 @@ pub struct UnitStats {
     /// Units that were charged in addition to what calls were charged when they were admitted.
     pub charged: u64,
     /// Units by which calls were charged more than their actual cost, and which settlements have given back. They
-    /// include units that did not count any more. In memory, those of a key that the key table no longer has are not
-    /// included.
+    /// include units that did not count any more. In memory, those of a key that the key table no longer has, or that
+    /// was reset, are not included.
     pub refunded: u64,
     /// Units that were used, but not charged: because of the [`max_debt`](crate::limiter::Builder::max_debt), because
     /// the key table had no room for the key, or because the limiter was closed. With Redis, a limiter that was closed

@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{
     Algorithm, Concurrency, FixedWindow, LeakyBucket, MAX_DEBT, SlidingCounter, SlidingLog, SlidingWindow,
     Smooth, Tiered, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
+use tower_throttle::error::BoxError;
+use tower_throttle::key::Global;
 use tower_throttle::limiter::{Acquire, Reservation};
 use tower_throttle::stats::UnitStats;
-use tower_throttle::{Quota, RateLimiter};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{PolledByHand, Random, limiter, scaled};
+use crate::support::{PolledByHand, Random, limiter, scaled, waits};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -69,6 +72,129 @@ fn a_settlement_above_the_charge_is_charged_in_full() {
     holds(SlidingLog::new(ten_a_second()), SECOND);
     // In the next window, the 25 units weigh 9 when 640 ms have passed.
     holds(SlidingCounter::new(ten_a_second()), 1_640 * MS);
+}
+
+/// The estimates of ten calls are used up, the key is reset, and ten other calls use it up again. Then the first ten turn
+/// out to be free.
+#[test]
+fn a_settlement_gives_back_no_units_of_calls_that_were_made_after_a_reset() {
+    fn holds<A: Algorithm>(algorithm: A, resets: bool, change: impl Fn(&RateLimiter<A>)) {
+        for pause in [Duration::ZERO, MS] {
+            let clock = ManualClock::new();
+            let limiter = limiter(algorithm.clone(), &clock);
+            let reserve = || limiter.call("key").reserve();
+            let before: Vec<_> = (0..10).map(|_| reserve().unwrap()).collect();
+            clock.advance(pause);
+            change(&limiter);
+            clock.advance(pause);
+            let mut after: Vec<_> = (0..10).filter_map(|_| reserve().ok()).collect();
+            assert_eq!(after.len(), if resets { 10 } else { 0 }, "{algorithm:?}");
+            for reservation in before {
+                let settled = reservation.settle(0).unwrap();
+                assert_eq!((settled.is_allowed(), settled.remaining()), (true, 0), "{algorithm:?}");
+            }
+            assert!(!limiter.check("key").is_allowed() && units(&limiter) == (0, 0, 0), "{algorithm:?}");
+            if let Some(reservation) = after.pop() {
+                reservation.settle(0);
+                assert_eq!(
+                    (limiter.peek("key").remaining(), units(&limiter)),
+                    (1, (0, 1, 0)),
+                    "{algorithm:?}"
+                );
+            }
+        }
+    }
+    fn each<A: Algorithm>(algorithm: A) {
+        holds(algorithm.clone(), true, |limiter| limiter.reset("key"));
+        holds(algorithm.clone(), true, RateLimiter::reset_all);
+        holds(algorithm.clone(), false, |limiter| limiter.replace(algorithm.clone()));
+    }
+    let hour = Quota::per_hour(10);
+    each(TokenBucket::new(hour));
+    each(FixedWindow::new(hour));
+    each(SlidingWindow::new(hour));
+    each(SlidingLog::new(hour));
+    each(SlidingCounter::new(hour));
+    each((TokenBucket::new(hour), FixedWindow::new(hour)));
+    each(Tiered::new(FixedWindow::new(hour)));
+    each(FixedWindow::new(hour).block_for(SECOND).after(100));
+}
+
+/// The table remembers the last 64 keys that were reset in each of its parts, of which a table of 100 keys has one.
+#[test]
+fn the_reset_of_a_key_is_remembered_after_those_of_many_other_keys() {
+    let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_hour(2)))
+        .clock(ManualClock::new())
+        .max_keys(100)
+        .build();
+    let before = limiter.call(&0).reserve().unwrap();
+    let other = limiter.call(&1_000).reserve().unwrap();
+    for key in 0..65 {
+        let _ = limiter.check(&key);
+        limiter.reset(&key);
+    }
+    let after = [limiter.call(&0).reserve().unwrap(), limiter.call(&0).reserve().unwrap()];
+    let later = limiter.call(&1_000).reserve().unwrap();
+    before.settle(0);
+    assert_eq!(limiter.peek(&0).remaining(), 0);
+    other.settle(0);
+    assert_eq!(limiter.peek(&1_000).remaining(), 0, "all keys count as reset when the first of them was");
+    later.settle(0);
+    after.into_iter().for_each(|reservation| drop(reservation.settle(0)));
+    assert_eq!((limiter.peek(&0).remaining(), limiter.peek(&1_000).remaining()), (2, 1));
+}
+
+/// A joint call waits in the queue of one limit, and has charged the other one, which is then reset and used up.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_joint_call_gives_back_no_units_of_calls_that_were_made_after_a_reset() {
+    let hour = RateLimiter::new(FixedWindow::new(Quota::per_hour(2)));
+    let queue = RateLimiter::new(LeakyBucket::new(Quota::per_second(1)).queue(9));
+    let layer = RateLimitLayer::with_limiter(Global, hour.clone())
+        .and(RateLimitLayer::with_limiter(Global, queue))
+        .responder(ErrorResponder);
+    let mut service = layer.layer(service_fn(async |()| Ok::<_, BoxError>(())));
+    service.ready().await.unwrap().call(()).await.unwrap();
+    let waiting = waits(service.ready().await.unwrap().call(()));
+    let key = ();
+    assert_eq!(hour.peek(&key).remaining(), 0);
+    hour.reset(&key);
+    assert!(hour.check_n(&key, 2).is_allowed());
+    drop(waiting);
+    assert_eq!(hour.peek(&key).remaining(), 0);
+}
+
+/// Ten a second and a thousand a day: 50 units that were used count for the day, also if a key may not be in debt.
+#[test]
+fn without_debt_each_limit_of_a_tuple_is_charged_as_far_as_it_may() {
+    fn holds<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).max_debt(0).build();
+        limiter.charge("key", 50);
+        assert_eq!(units(&limiter), (10, 0, 40), "{algorithm:?}");
+        clock.advance(SECOND);
+        assert!(limiter.check_n("key", 10).is_allowed(), "the second has no debt: {algorithm:?}");
+        clock.advance(SECOND);
+        assert!(!limiter.check("key").is_allowed(), "the day has counted 60: {algorithm:?}");
+    }
+    let day = FixedWindow::new(Quota::per_day(60));
+    let pair = (TokenBucket::new(ten_a_second()), day.clone());
+    holds(pair.clone());
+    holds((day.clone(), SlidingWindow::new(ten_a_second())));
+    holds((pair.clone(), FixedWindow::new(Quota::per_hour(100))));
+    holds(Tiered::new(pair.clone()));
+    holds(pair.block_for(SECOND).after(100));
+}
+
+/// An interval of a third of a second is no whole number of nanoseconds.
+#[test]
+fn a_call_of_smooth_that_turns_out_to_be_free_delays_no_other() {
+    for (limit, cost) in [(3, 1), (3, 7), (7, 3), (10, 1)] {
+        let clock = ManualClock::new();
+        let limiter = limiter(Smooth::bursty(Quota::per_second(limit)), &clock);
+        let reservation = limiter.call("key").cost(cost).reserve().unwrap();
+        reservation.settle(0);
+        assert!(limiter.check("key").is_allowed(), "{limit} a second, {cost}");
+    }
 }
 
 #[test]

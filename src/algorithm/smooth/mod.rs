@@ -60,6 +60,9 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 /// that many intervals from now. Only the units that a cold limiter charges at once when its next call is due delay that
 /// call by longer intervals, as the units of any call do.
 ///
+/// A settlement below the estimate moves the next scheduled time back. Stored permits that the call has used are not
+/// given back.
+///
 /// These pictures show [`bursty`](Smooth::bursty) and [`warming_up`](Smooth::warming_up) with the [same calls as every
 /// picture](crate::algorithm#pictures):
 ///
@@ -255,6 +258,33 @@ impl Smooth {
         }
     }
 
+    /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. If the time of the
+    /// charge is known, leaves out the time that has passed since. Unless `is_exact`, a tiny part remains, because the
+    /// times of two parts of a charge may be rounded up by less than the time of the whole.
+    fn give_back(
+        &self,
+        state: &mut SmoothState,
+        now: Nanos,
+        cost: u64,
+        charged_at: Option<Nanos>,
+        is_exact: bool,
+    ) {
+        let observed = fine(self.observe(state, now));
+        // The exact value of a saturated scheduled time is not known, so nothing is subtracted from it.
+        if state.next <= observed || state.next >= MAX_FIXED {
+            return;
+        }
+        let charged = self.nanos_of(u128::from(cost)).saturating_sub(u128::from(!is_exact));
+        let given = match charged_at {
+            None => charged,
+            Some(at) if at <= state.last => {
+                charged.saturating_sub(fine(Nanos(state.last.saturating_since(at))))
+            }
+            Some(_) => 0,
+        };
+        state.next = state.next.saturating_sub(given).max(observed);
+    }
+
     /// Returns whether the interval is a whole number of nanoseconds.
     fn is_whole(&self) -> bool {
         self.rate.grains_per_nano() == 1
@@ -392,24 +422,23 @@ impl Algorithm for Smooth {
     /// If the time of the charge is known, undoes the part of the charge whose time cannot have passed since then.
     ///
     /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
-    /// tiny part of the charge remains.
+    /// tiny part of the charge remains, unless all of a call's charge is given back when the call is settled or undone.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
-        let observed = fine(self.observe(state, now));
-        // The exact value of a saturated scheduled time is not known, so nothing is subtracted from it.
-        if state.next <= observed || state.next >= MAX_FIXED {
-            return;
-        }
-        let charged = self.nanos_of(u128::from(cost));
-        let given = match charged_at {
-            None if self.is_whole() => charged,
-            None => charged.saturating_sub(1),
-            Some(at) if at <= state.last => {
-                let passed = fine(Nanos(state.last.saturating_since(at)));
-                charged.saturating_sub(1).saturating_sub(passed)
-            }
-            Some(_) => 0,
-        };
-        state.next = state.next.saturating_sub(given).max(observed);
+        // A charge whose time is known is undone as a whole.
+        let is_exact = charged_at.is_some() || self.is_whole();
+        self.give_back(state, now, cost, charged_at, is_exact);
+    }
+
+    fn refund_settled(
+        &self,
+        state: &mut SmoothState,
+        now: Nanos,
+        charged: u64,
+        actual: u64,
+        charged_at: Nanos,
+    ) {
+        let is_exact = actual == 0 || self.is_whole();
+        self.give_back(state, now, charged.saturating_sub(actual), Some(charged_at), is_exact);
     }
 
     /// Charges a call of `cost`, but of at most the calls that can pass at once and `max_debt` more. If the next

@@ -47,7 +47,7 @@ use crate::algorithm::{Algorithm, AlgorithmInfo, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::attempt::Attempt;
-use crate::limiter::charge::{MemoryCharge, Reservable};
+use crate::limiter::charge::{ChargeTime, MemoryCharge, Reservable};
 use crate::limiter::contract::Decided;
 use crate::limiter::entry::KeyEntry;
 use crate::limiter::fingerprint::{Fingerprint, Location};
@@ -198,15 +198,20 @@ impl<'a> JointRequest<'a> {
         (is_known && !holds_requests(existing.algorithm)).then_some(existing)
     }
 
+    /// Returns the function that undoes the charge of the call, whose key is locked.
     fn undo<A: Algorithm>(&self, table: &Arc<Table<A>>, cost: u64) -> Undo {
         let (table, key, tier) = (Arc::clone(table), self.key, self.tier::<A>().cloned());
-        Box::new(move |charged_at| table.undo(key, tier.as_ref(), cost, charged_at))
+        let charged = table.charge_time(Nanos::ZERO);
+        Box::new(move |at| table.undo(key, tier.as_ref(), cost, ChargeTime { at, ..charged }))
     }
 
+    /// Returns the function that creates the reservation of the call, whose key is locked.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
         let (table, key, tier) = (Arc::clone(table), self.key, self.tier::<A>().cloned());
-        let (cost, priority) = (self.cost, self.priority);
-        Box::new(move |charged_at| MemoryCharge::new(table, key, tier, cost, priority, charged_at).into())
+        let (cost, priority, charged) = (self.cost, self.priority, table.charge_time(Nanos::ZERO));
+        Box::new(move |at| {
+            MemoryCharge::new(table, key, tier, cost, priority, ChargeTime { at, ..charged }).into()
+        })
     }
 }
 
