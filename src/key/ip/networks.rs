@@ -1,9 +1,10 @@
 //! Sets of networks, which can be replaced while they are in use: [`Networks`] of callers, and [`TrustedProxies`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
-use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,10 +130,11 @@ impl Networks {
     /// has a resolution of one nanosecond, and at most 584 years are used. If an entry is added again, the later of its
     /// two ends counts.
     ///
-    /// A network whose time has ended takes memory until further entries are added or removed. All such networks are
-    /// forgotten whenever more than 64 networks are kept for a time, and more than twice as many as the last time. So
-    /// at most about twice as many are kept as were in the set at once. A lookup takes time in proportion to the number
-    /// of different prefix lengths of kept networks, which is 1 if all are addresses of one family.
+    /// A network whose time has ended takes memory until further entries are added. All such networks are forgotten
+    /// whenever more than 64 networks are kept for a time, and more than twice as many as the last time. So at most
+    /// about twice as many are kept as were in the set at once. Lookups go on meanwhile. A lookup takes time in
+    /// proportion to the number of different prefix lengths of kept networks, which is 1 if all are addresses of one
+    /// family, and to the logarithm of the number of networks.
     ///
     /// # Errors
     ///
@@ -168,13 +170,17 @@ impl Networks {
     /// ```
     pub fn insert_for(&self, entry: impl fmt::Display, duration: Duration) -> Result<(), ConfigError> {
         let new = NetworkSet::new([entry.to_string()])?;
-        self.set.change(|set| set.temporary.insert(new, Nanos::from(duration).0));
+        let mut next = self.set.change(|set| set.temporary.insert(new, Nanos::from(duration).0));
+        while let Some(from) = next {
+            next = self.set.change(|set| set.temporary.forget(from));
+        }
         Ok(())
     }
 
     /// Removes all addresses of an entry from the set, in all clones, whether they were added for ever or for a time.
     /// `entry` is as for [`insert`](Networks::insert). If only a part of a network is removed, the rest of the network
-    /// stays in the set.
+    /// stays in the set. If many networks are inside of a removed one, they leave the set a thousand at a time, so that
+    /// lookups do not wait for all of them.
     ///
     /// # Errors
     ///
@@ -194,8 +200,13 @@ impl Networks {
         let removed = NetworkSet::new([entry.to_string()])?;
         self.set.change(|set| {
             set.lasting.remove(&removed);
-            set.temporary.remove(&removed);
+            if removed.unix {
+                set.temporary.unix = None;
+            }
         });
+        for network in removed.networks() {
+            while self.set.change(|set| set.temporary.remove(network)) {}
+        }
         Ok(())
     }
 
@@ -204,7 +215,7 @@ impl Networks {
     ///
     /// First come the networks without an end, where two halves of a network are listed as that network, and a network
     /// inside of another one is not listed. All others follow. Both lists are in the order of the addresses. Takes time
-    /// in proportion to the number of networks.
+    /// in proportion to the number of networks. Networks that are added or removed meanwhile may be listed or not.
     ///
     /// ```
     /// use std::time::Duration;
@@ -222,10 +233,14 @@ impl Networks {
     /// ```
     #[must_use]
     pub fn list(&self) -> Vec<(String, Option<Duration>)> {
-        let TimedSet { lasting, temporary } = self.set.with(TimedSet::clone);
+        let lasting = self.set.with(|set| set.lasting.clone());
         let unix = lasting.unix.then(|| "unix".to_owned());
-        let lasting = lasting.networks().map(text).chain(unix).map(|entry| (entry, None));
-        lasting.chain(temporary.list()).collect()
+        let mut all: Vec<_> = lasting.networks().map(text).chain(unix).map(|entry| (entry, None)).collect();
+        let mut next = Some(Bound::Unbounded);
+        while let Some(from) = next {
+            next = self.set.with(|set| set.temporary.list(from, &mut all));
+        }
+        all
     }
 
     /// Returns whether the address is in one of the networks.
@@ -298,19 +313,23 @@ struct TimedSet {
 /// Networks that are in a set until a time.
 #[derive(Clone, Default)]
 struct Temporary {
-    /// The networks, and the readings of `clock` at which their times end.
-    networks: HashMap<IpNet, Nanos>,
+    /// The networks, and the readings of `clock` at which their times end. They are in the order of their addresses, a
+    /// network before those inside of it.
+    networks: BTreeMap<IpNet, Nanos>,
     unix: Option<Nanos>,
-    /// The prefix lengths of `networks`, of IPv4 (`false`) and of IPv6 (`true`).
-    lengths: BTreeSet<(bool, u8)>,
+    /// The number of networks of each prefix length, of IPv4 (`false`) and of IPv6 (`true`).
+    lengths: BTreeMap<(bool, u8), usize>,
     /// The number of networks at which those whose time has ended are removed.
     full: usize,
     /// The clock, once a network was added.
     clock: Option<AnyClock>,
 }
 
+/// All methods examine at most [`STEP`] networks, because the set is locked meanwhile. If there are more, their results
+/// tell where to go on.
 impl Temporary {
-    fn insert(&mut self, new: NetworkSet, duration: u64) {
+    /// Adds networks. Returns where to begin to forget networks, if there are many.
+    fn insert(&mut self, new: NetworkSet, duration: u64) -> Option<Bound<IpNet>> {
         let now = self.clock.get_or_insert_default().now();
         let end = now.saturating_add(duration);
         if new.unix {
@@ -318,47 +337,94 @@ impl Temporary {
         }
         for network in new.networks() {
             self.insert_until(network, end);
-            self.lengths.insert(family_and_length(network));
         }
-        if self.networks.len() > self.full {
-            self.networks.retain(|_, end| *end > now);
-            self.find_lengths();
+        let is_full = self.networks.len() > self.full;
+        if is_full {
             self.full = 2 * self.networks.len().max(MIN_TEMPORARY);
         }
+        is_full.then_some(Bound::Unbounded)
     }
 
-    fn remove(&mut self, removed: &NetworkSet) {
-        let Some(now) = self.clock.as_ref().map(AnyClock::now) else { return };
-        if removed.unix {
-            self.unix = None;
+    /// Forgets networks whose time has ended, of those that come after `from`. Returns after which to go on.
+    fn forget(&mut self, from: Bound<IpNet>) -> Option<Bound<IpNet>> {
+        let now = self.clock.as_ref().map(AnyClock::now)?;
+        let (examined, next) = self.step((from, Bound::Unbounded));
+        for (network, _) in examined.into_iter().filter(|(_, end)| *end <= now) {
+            self.forget_one(network);
         }
-        let mut networks = mem::take(&mut self.networks);
-        // A network whose time has ended is not divided into up to 128 others.
-        networks.retain(|_, end| *end > now);
-        for (network, end) in networks {
-            // The rest of a network may be a network that has an end of its own.
-            removed.without(network).for_each(|rest| self.insert_until(rest, end));
+        if next.is_none() {
+            self.full = 2 * self.networks.len().max(MIN_TEMPORARY);
         }
-        self.find_lengths();
+        next
     }
 
-    /// Returns the networks whose time has not ended, in the order of their addresses, with the rest of their time.
-    fn list(&self) -> impl Iterator<Item = (String, Option<Duration>)> {
-        let now = self.clock.as_ref().map_or(Nanos::MAX, AnyClock::now);
-        let networks: BTreeMap<_, _> = self.networks.iter().collect();
-        let networks = networks.into_iter().map(|(network, end)| (text(*network), *end));
-        let entries = networks.chain(self.unix.map(|end| ("unix".to_owned(), end)));
-        let rest = move |end: Nanos| Duration::from_nanos(end.saturating_since(now));
-        entries.filter(move |(_, end)| *end > now).map(move |(entry, end)| (entry, Some(rest(end))))
+    /// Removes the addresses of a network. Returns whether there are more of them.
+    fn remove(&mut self, removed: IpNet) -> bool {
+        let Some(now) = self.clock.as_ref().map(AnyClock::now) else { return false };
+        for around in self.around(removed.addr(), removed.prefix_len()) {
+            // A network whose time has ended is not divided into up to 128 others.
+            let end = self.forget_one(around).filter(|end| *end > now);
+            for (rest, end) in difference(around, removed).into_iter().zip(end.into_iter().cycle()) {
+                // The rest of a network may be a network that has an end of its own.
+                if !is_mapped(rest) {
+                    self.insert_until(rest, end);
+                }
+            }
+        }
+        let Ok(last) = IpNet::new(removed.broadcast(), removed.max_prefix_len()) else { return false };
+        let (inside, next) = self.step((Bound::Included(removed), Bound::Included(last)));
+        for (network, _) in inside {
+            self.forget_one(network);
+        }
+        next.is_some()
+    }
+
+    /// Adds the networks after `from` whose time has not ended to `all`, with the rest of their time. The entry `unix`
+    /// is the last one. Returns after which network to go on.
+    fn list(&self, from: Bound<IpNet>, all: &mut Vec<(String, Option<Duration>)>) -> Option<Bound<IpNet>> {
+        let now = self.clock.as_ref().map(AnyClock::now)?;
+        let (networks, next) = self.step((from, Bound::Unbounded));
+        let unix = self.unix.filter(|_| next.is_none()).map(|end| ("unix".to_owned(), end));
+        let entries = networks.into_iter().map(|(network, end)| (text(network), end)).chain(unix);
+        let entries = entries.filter(|(_, end)| *end > now);
+        all.extend(
+            entries.map(|(entry, end)| (entry, Some(Duration::from_nanos(end.saturating_since(now))))),
+        );
+        next
+    }
+
+    /// Returns the first networks of a range, and after which of them to go on if there are more.
+    fn step(&self, range: (Bound<IpNet>, Bound<IpNet>)) -> (Vec<(IpNet, Nanos)>, Option<Bound<IpNet>>) {
+        let first = self.networks.range(range).take(STEP).map(|(network, end)| (*network, *end));
+        let first: Vec<_> = first.collect();
+        let next = first.get(STEP - 1).map(|(last, _)| Bound::Excluded(*last));
+        (first, next)
+    }
+
+    /// Returns the networks of prefix lengths below `length` that may be in the set and contain an address.
+    fn around(&self, address: IpAddr, length: u8) -> Vec<IpNet> {
+        let shorter = self.lengths.range((address.is_ipv6(), 0)..(address.is_ipv6(), length));
+        shorter.filter_map(|((_, length), _)| Some(IpNet::new(address, *length).ok()?.trunc())).collect()
     }
 
     fn insert_until(&mut self, network: IpNet, end: Nanos) {
-        let known = self.networks.entry(network).or_insert(end);
-        *known = end.max(*known);
+        if let Some(known) = self.networks.get_mut(&network) {
+            *known = end.max(*known);
+        } else {
+            self.networks.insert(network, end);
+            *self.lengths.entry(family_and_length(network)).or_default() += 1;
+        }
     }
 
-    fn find_lengths(&mut self) {
-        self.lengths = self.networks.keys().copied().map(family_and_length).collect();
+    fn forget_one(&mut self, network: IpNet) -> Option<Nanos> {
+        let end = self.networks.remove(&network)?;
+        if let Entry::Occupied(mut count) = self.lengths.entry(family_and_length(network)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(end)
     }
 
     fn contains_peer(&self, peer: Peer) -> bool {
@@ -367,7 +433,7 @@ impl Temporary {
             Peer::NoAddress => return self.unix.is_some_and(|end| end > clock.now()),
             Peer::Ip(address) => {
                 let of_family = self.lengths.range((address.is_ipv6(), 0)..=(address.is_ipv6(), u8::MAX));
-                of_family.filter_map(move |(_, length)| {
+                of_family.filter_map(move |((_, length), _)| {
                     self.networks.get(&IpNet::new(address, *length).ok()?.trunc())
                 })
             }
@@ -387,6 +453,9 @@ fn text(network: IpNet) -> String {
 
 /// The number of networks up to which [`Temporary`] does not look for those whose time has ended.
 const MIN_TEMPORARY: usize = 32;
+
+/// The maximum number of networks of a [`Temporary`] that are examined while the set is locked.
+const STEP: usize = 1_000;
 
 fn family_and_length(network: IpNet) -> (bool, u8) {
     (matches!(network, IpNet::V6(_)), network.prefix_len())
@@ -530,26 +599,19 @@ impl NetworkSet {
 
     /// Removes all addresses of `removed` from the set.
     fn remove(&mut self, removed: &Self) {
-        let mut left = Self { unix: self.unix && !removed.unix, ..Self::default() };
-        for network in self.networks().flat_map(|network| removed.without(network)) {
-            match network {
-                IpNet::V4(network) => left.v4.push(network),
-                IpNet::V6(network) => left.v6.push(network),
-            }
+        self.unix &= !removed.unix;
+        for network in &removed.v4 {
+            remove_from(&mut self.v4, IpNet::V4(*network), |rest| match rest {
+                IpNet::V4(rest) => Some(rest),
+                IpNet::V6(_) => None,
+            });
         }
-        left.aggregate();
-        *self = left;
-    }
-
-    /// Returns the networks that make up `network` without the addresses of this set, and without those that have only
-    /// IPv4 addresses mapped into IPv6: no peer has such an address, and as an entry, they would be IPv4 networks.
-    fn without(&self, network: IpNet) -> impl Iterator<Item = IpNet> + use<> {
-        let mut left = vec![network];
-        for removed in self.networks() {
-            left = left.into_iter().flat_map(|network| difference(network, removed)).collect();
+        for network in &removed.v6 {
+            remove_from(&mut self.v6, IpNet::V6(*network), |rest| match rest {
+                IpNet::V6(rest) => Some(rest),
+                IpNet::V4(_) => None,
+            });
         }
-        left.retain(|network| !is_mapped(*network));
-        left.into_iter()
     }
 
     fn networks(&self) -> impl Iterator<Item = IpNet> {
@@ -627,6 +689,21 @@ impl fmt::Debug for NetworkSet {
 fn is_mapped(network: IpNet) -> bool {
     network.prefix_len() >= 96
         && matches!(network.addr(), IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
+}
+
+/// Removes the addresses of a network from a list of networks of its family, which do not overlap, and are in ascending
+/// order. So only neighbours change: a network that contains the removed one, or those inside of it.
+fn remove_from<N: Copy + Ord + Into<IpNet>>(
+    list: &mut Vec<N>,
+    removed: IpNet,
+    of_family: impl Fn(IpNet) -> Option<N>,
+) {
+    let from = list.partition_point(|other| (*other).into().broadcast() < removed.network());
+    let to = list.partition_point(|other| (*other).into().network() <= removed.broadcast());
+    let rest = list[from..to].iter().flat_map(|other| difference((*other).into(), removed));
+    let mut rest: Vec<_> = rest.filter(|rest| !is_mapped(*rest)).filter_map(of_family).collect();
+    rest.sort_unstable();
+    list.splice(from..to, rest);
 }
 
 /// Returns the networks that make up `network` without the addresses of `removed`: those that branch off on the way
@@ -725,8 +802,8 @@ impl<T: Clone> Swappable<T> {
         read(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn change(&self, change: impl FnOnce(&mut T)) {
-        change(&mut self.value.write().unwrap_or_else(PoisonError::into_inner));
+    fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        change(&mut self.value.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces the value by the value of `other`. The locks of the two values are never held at the same time, because
@@ -771,5 +848,87 @@ mod tests {
         by_hand.remove("2001:db8::/64").unwrap();
         assert!(![caller, neighbour].iter().any(|address| by_hand.contains(*address)));
         assert!(always.contains(caller));
+    }
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    /// A set of 2,500 addresses that were added for a time.
+    fn many() -> Temporary {
+        let mut set = Temporary::default();
+        for number in 0..2_500_u32 {
+            let address = NetworkSet::new([Ipv4Addr::from_bits(0x0a00_0000 + number).to_string()]).unwrap();
+            let _ = set.insert(address, 1_000);
+        }
+        set
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_networks_leave_a_set_a_thousand_at_a_time() {
+        let mut set = many();
+        assert!(
+            !set.remove(net("10.0.0.7/32")) && set.networks.len() == 2_499,
+            "one address is removed at once"
+        );
+        for (is_more, left) in [(true, 1_499), (true, 499), (false, 0)] {
+            assert_eq!((set.remove(net("10.0.0.0/8")), set.networks.len()), (is_more, left));
+        }
+        assert!(set.lengths.is_empty());
+        let mut set = many();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let mut next = Some(Bound::Unbounded);
+        for left in [1_500, 500, 0] {
+            next = set.forget(next.unwrap());
+            assert_eq!(set.networks.len(), left);
+        }
+        assert!(next.is_none() && set.lengths.is_empty() && set.full == 2 * MIN_TEMPORARY);
+    }
+
+    /// Networks of 16 addresses are added for ever or for a time, and removed. Each address is in the set as long as it
+    /// would be if all addresses were added and removed one by one.
+    #[tokio::test(start_paused = true)]
+    async fn a_set_contains_what_its_addresses_one_by_one_would() {
+        for mut seed in 1..300_u64 {
+            let mut below = |end: u64| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) % end
+            };
+            let (set, start) = (Networks::default(), tokio::time::Instant::now());
+            let mut ends = [None::<Duration>; 16];
+            for _ in 0..30 {
+                let length = 28 + below(5) as u32;
+                let size = 1_u64 << (32 - length);
+                let first = below(16 / size) * size;
+                let entry = format!("10.0.0.{first}/{length}");
+                let of_entry = &mut ends[first as usize..(first + size) as usize];
+                let now = start.elapsed();
+                match below(4) {
+                    0 => {
+                        set.insert(&entry).unwrap();
+                        of_entry.fill(Some(Duration::MAX));
+                    }
+                    1 => {
+                        let duration = Duration::from_secs(1 + below(9));
+                        set.insert_for(&entry, duration).unwrap();
+                        of_entry.iter_mut().for_each(|end| *end = (*end).max(Some(now + duration)));
+                    }
+                    2 => {
+                        set.remove(&entry).unwrap();
+                        of_entry.fill(None);
+                    }
+                    _ => tokio::time::advance(Duration::from_secs(below(4))).await,
+                }
+                for (at, end) in ends.iter().enumerate() {
+                    let contains = set.contains(IpAddr::from([10, 0, 0, at as u8]));
+                    assert_eq!(contains, *end > Some(start.elapsed()), "{at} after {entry}");
+                }
+                let listed = Networks::new(set.list().into_iter().map(|(entry, _)| entry)).unwrap();
+                for at in 0..16 {
+                    let address = IpAddr::from([10, 0, 0, at]);
+                    assert_eq!(listed.contains(address), set.contains(address), "{address}");
+                }
+            }
+        }
     }
 }
