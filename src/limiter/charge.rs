@@ -5,19 +5,9 @@ use std::sync::Arc;
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location};
 use super::reservation::{Charge, Charger, Reservation, Settlement};
-use super::table::Table;
+use super::table::{ChargeTime, Table};
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
-
-/// When a call was charged.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ChargeTime {
-    /// The clock reading at which the algorithm charged the call.
-    pub(super) at: Nanos,
-    /// The number of resets of the table before the charge. If the key was reset since, nothing is given back, because
-    /// the units that are charged to the key now are those of other calls.
-    pub(super) resets: u64,
-}
 
 /// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::Attempt;
-use super::charge::{ChargeTime, MemoryCharge, Reservable};
+use super::charge::{MemoryCharge, Reservable};
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location, MemoryKey};
@@ -16,7 +16,7 @@ use super::options::{OnClose, OnFull, StoreConfig};
 use super::queue::{Enqueued, Fate, Judged, KeyQueue};
 use super::reservation::{Permit, Reservation};
 use super::shard::Shard;
-use super::table::Table;
+use super::table::{ChargeTime, Table};
 use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, SharedPermit};
 use crate::clock::{AnyClock, Nanos};
@@ -437,16 +437,15 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits it,
     /// even if the new algorithm queues fewer calls or none. Only queued calls that chose a
-    /// [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier. The `max_wait` of a queued call was
-    /// compared with its wait when it arrived, so with a lower rate the call may wait longer. A queued call that costs
-    /// more than a lowered limit is charged the new limit when it is admitted. There are two exceptions.
+    /// [tier](crate::algorithm::Tiered) are still admitted at the rate of that tier. A queued call that costs more than
+    /// a lowered limit is charged the new limit. The `max_wait` of a queued call was compared with its wait when it
+    /// arrived, so with a lower rate the call may wait longer. There are two exceptions.
     /// A call whose wait is not known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has
     /// waited for its `max_wait`. And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has
     /// charged units while the call waited.
     ///
-    /// Calls in progress that are [settled](super::Reservation::settle) later give nothing back, because units of theirs
-    /// and of other calls cannot be told apart after the conversion. Their estimates stay charged until they expire, or
-    /// are refilled.
+    /// Calls in progress that are [settled](super::Reservation::settle) later give nothing back, because it is not
+    /// known which of the converted units are theirs. Their estimates stay charged until they expire, or are refilled.
     ///
     /// | what changes | effect on a key |
     /// |---|---|

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use super::attempt::Attempt;
-use super::charge::ChargeTime;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
 use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
@@ -51,6 +50,16 @@ pub(super) struct Table<A: Algorithm> {
     calls: Arc<CallCounts>,
     /// The counts of the units that were charged or given back after the fact.
     units: UnitCounts,
+}
+
+/// When a call was charged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChargeTime {
+    /// The clock reading at which the algorithm charged the call.
+    pub(super) at: Nanos,
+    /// The number of resets of the table before the charge. If the key was reset since, nothing is given back, because
+    /// the units that are charged to the key now are those of other calls.
+    pub(super) resets: u64,
 }
 
 /// The buckets that are shared by keys without a place of their own: see [`OnFull::ShareBuckets`].
