@@ -367,6 +367,9 @@ macro_rules! call_methods {
             /// [`RateLimiter::acquire`](tower_throttle::RateLimiter::acquire) for what the call waits for and how its
             /// wait is bounded.
             ///
+            /// A future that is kept and not polled does not stop the calls behind it, except with
+            /// [`RedisPermits`](crate::RedisPermits). The order is that of arrival among the calls that are polled.
+            ///
             /// # Cancel safety
             ///
             /// A future that is dropped before its first poll makes no call. If a future is dropped later, its call

@@ -110,7 +110,10 @@
 //! - Calls that wait for a window or choose tiers are queued in their own process, once they were denied, and so are
 //!   calls that wait for leased units. So a queue has its places in each process, and a call that finds calls queued
 //!   before it is denied if it cannot be queued as well, even if units are available by then. The `retry_after` of a
-//!   call that is denied because calls are queued before it is `None`.
+//!   call that is denied because calls are queued before it is `None`. The order of a queue is that of arrival, among
+//!   the calls whose futures are polled. A call whose future is kept and not polled delays those behind it once, by 3 ms,
+//!   or until the deadline of its trip if it is left during a trip. Then the others overtake it, until it is polled
+//!   again.
 //! - While machines with different quotas use one name, the quota of each machine decides the calls of that machine.
 //!   Each admitted call is charged to the states of all these quotas, so that no machine admits more than its own quota
 //!   would. A machine with the larger quota may admit a call that a machine with the smaller quota would deny. Of two

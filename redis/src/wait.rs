@@ -1,11 +1,19 @@
 //! The queues of this process, for calls that wait for a window or for units of a bucket with leases.
+//!
+//! One call of a queue asks the server at a time, in the order of arrival. A future may stop being polled at any time,
+//! also while its call sleeps or asks. So no call has a lock meanwhile: the queue only notes which call asks, until when
+//! its answer must be there, and when the next question is due. If a question is due and the first call does not ask,
+//! the next call asks a short time later, and goes on before the calls that it has overtaken. A call that was overtaken
+//! is in its place again as soon as it is polled.
 
-use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use dashmap::DashMap;
-use tokio::sync::Mutex;
+use dashmap::{DashMap, Entry};
 
 use super::calls::CountedCall;
 use super::error::RedisError;
@@ -16,24 +24,56 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::Decided;
 use tower_throttle::store_support::{is_barred, with_queue_full};
 
+/// The time that each call has to ask before the call behind it does, in nanoseconds.
+const GRACE: u64 = 3_000_000;
+/// The first two calls are woken when a question is due earlier than before. Each further call looks for itself after
+/// at most this time for each call ahead of it, in nanoseconds.
+const LOOK: u64 = 100_000_000;
+
 /// The queues of the keys for which calls of this process wait.
 #[derive(Debug, Default)]
-pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<WaitQueue>>);
+pub(super) struct WaitQueues(DashMap<Arc<str>, Arc<Mutex<WaitQueue>>>);
 
-/// The queue of a key. The first call of the queue holds the lock `first`. The other calls get the lock in the order in
-/// which they requested it.
+/// The queue of a key.
 #[derive(Debug, Default)]
 struct WaitQueue {
-    first: Mutex<()>,
-    len: AtomicU64,
+    /// The number of places.
+    len: u64,
+    /// The number of the next place.
+    next_number: u64,
+    /// The calls that wait for their turn, by the numbers of their places. Neither the call that asks nor the calls
+    /// that were overtaken are among them.
+    line: VecDeque<Waiter>,
+    /// The call that asks.
+    asking: Option<Asking>,
+    /// The time of the next question, if no call asks.
+    next_question: Nanos,
 }
+
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    waker: Waker,
+}
+
+/// A call that asks the server.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    number: u64,
+    /// The deadline of its trip.
+    until: Nanos,
+}
+
+/// The wakers that are to be woken once the queue is unlocked.
+type ToWake = [Option<Waker>; 2];
 
 /// A place in a queue. When the last place of a queue is dropped, the queue is removed.
 struct Place<'a> {
     queues: &'a WaitQueues,
+    link: &'a Link,
     key: &'a Arc<str>,
-    queue: Arc<WaitQueue>,
-    ahead: u64,
+    queue: Arc<Mutex<WaitQueue>>,
+    number: u64,
 }
 
 /// A call that may wait in a queue of this process.
@@ -79,8 +119,7 @@ impl QueuedCall<'_> {
                 return Ok(Some(decided));
             }
         }
-        let place = queues.join(key);
-        if place.ahead >= places {
+        let Some(place) = queues.join(link, key, places, retry) else {
             let peeked = peek().await?;
             let is_in_time =
                 peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
@@ -88,27 +127,27 @@ impl QueuedCall<'_> {
                 true => with_queue_full(denied_behind(peeked)),
                 false => denied_behind(peeked),
             })));
-        }
-        call.wait();
-        let first = call.unless_closed(link.until(latest, place.queue.first.lock())).await;
-        let Some(first) = first else { return Ok(None) };
-        let Some(_first) = first else {
-            return Ok(Some(with_decision(peek().await?, denied_behind)));
         };
+        call.wait();
         loop {
-            if let Some(retry) = retry
-                && call.unless_closed(link.sleep_until(retry)).await.is_none()
-            {
-                return Ok(None);
+            match call.unless_closed(place.turn(latest)).await {
+                None => return Ok(None),
+                Some(true) => {}
+                Some(false) => {
+                    drop(place);
+                    return Ok(Some(with_decision(peek().await?, denied_behind)));
+                }
             }
             let decided = check().await?;
-            retry = self.retry(decided.decision(), latest);
-            if retry.is_none() {
-                let waited = link.now().saturating_since(arrived);
-                return Ok(Some(with_decision(decided, |decision| match decision.is_allowed() {
-                    true => decision.with_delay(waited),
-                    false => decision,
-                })));
+            match self.retry(decided.decision(), latest) {
+                Some(retry) => place.answered(retry),
+                None => {
+                    let waited = link.now().saturating_since(arrived);
+                    return Ok(Some(with_decision(decided, |decision| match decision.is_allowed() {
+                        true => decision.with_delay(waited),
+                        false => decision,
+                    })));
+                }
             }
         }
     }
@@ -161,21 +200,144 @@ impl WaitQueues {
         QueuedCall { queues: self, link, key, places, max_wait, unknown_wait }
     }
 
-    fn join<'a>(&'a self, key: &'a Arc<str>) -> Place<'a> {
+    /// Adds a place to the queue of a key, unless the queue has as many as `places`. The first question of a new queue
+    /// is due at `retry`, or at once.
+    fn join<'a>(
+        &'a self,
+        link: &'a Link,
+        key: &'a Arc<str>,
+        places: u64,
+        retry: Option<Nanos>,
+    ) -> Option<Place<'a>> {
         let entry = self.0.entry(Arc::clone(key)).or_default();
-        let ahead = entry.len.fetch_add(1, Ordering::AcqRel);
+        let mut queue = lock(&entry);
+        if queue.len >= places {
+            return None;
+        }
+        if queue.len == 0 {
+            queue.next_question = retry.unwrap_or_else(|| link.now());
+        }
+        let number = queue.next_number;
+        (queue.len, queue.next_number) = (queue.len + 1, number + 1);
+        drop(queue);
         let queue = Arc::clone(&entry);
-        drop(entry);
-        Place { queues: self, key, queue, ahead }
+        Some(Place { queues: self, link, key, queue, number })
+    }
+}
+
+impl Place<'_> {
+    /// Waits until the call may ask. Returns `false` if `latest` is earlier.
+    async fn turn(&self, latest: Nanos) -> bool {
+        let mut sleep = pin!(self.link.sleep_until(latest));
+        poll_fn(|cx| {
+            loop {
+                let (now, until) = (self.link.now(), self.link.deadline());
+                // The wakers are dropped after the queue is unlocked.
+                let (due, _wakers) = lock(&self.queue).turn(self.number, now, until, cx);
+                match due {
+                    None => return Poll::Ready(true),
+                    Some(_) if now >= latest => return Poll::Ready(false),
+                    Some(due) => sleep.set(self.link.sleep_until(due.min(latest))),
+                }
+                if sleep.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// Records that the call was denied, and that the next question is due at `retry`.
+    fn answered(&self, retry: Nanos) {
+        let to_wake = lock(&self.queue).answered(self.number, retry);
+        to_wake.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
+        let now = self.link.now();
         // Places are added only while the entry is locked, as it is here.
-        let dashmap::Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
-        if entry.get().len.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let Entry::Occupied(entry) = self.queues.0.entry(Arc::clone(self.key)) else { return };
+        let mut queue = lock(&self.queue);
+        let (to_wake, _waker) = queue.leave(self.number, now);
+        let is_empty = queue.len == 0;
+        drop(queue);
+        if is_empty {
             entry.remove();
+        } else {
+            drop(entry);
         }
+        to_wake.into_iter().flatten().for_each(Waker::wake);
     }
+}
+
+impl WaitQueue {
+    /// Lets the call ask if it is its turn at `now`. Its answer must be there at `until`. Otherwise returns the time at
+    /// which the call looks again. Also returns wakers that are not needed any more.
+    fn turn(
+        &mut self,
+        number: u64,
+        now: Nanos,
+        until: Nanos,
+        cx: &Context<'_>,
+    ) -> (Option<Nanos>, VecDeque<Waiter>) {
+        let mut dropped = VecDeque::new();
+        let mut waiter = Waiter { number, waker: cx.waker().clone() };
+        let ahead = match self.line.binary_search_by_key(&number, |waiter| waiter.number) {
+            Ok(ahead) => {
+                mem::swap(&mut self.line[ahead], &mut waiter);
+                dropped.push_back(waiter);
+                ahead
+            }
+            Err(ahead) => {
+                self.line.insert(ahead, waiter);
+                ahead
+            }
+        };
+        let due = match &self.asking {
+            Some(asking) => asking.until.saturating_add(GRACE),
+            None => self.next_question,
+        };
+        let due = due.saturating_add(GRACE.saturating_mul(ahead as u64));
+        if now >= due {
+            // The calls ahead of this call were not polled in time.
+            dropped.extend(self.line.drain(..=ahead));
+            self.asking = Some(Asking { number, until });
+            return (None, dropped);
+        }
+        let look = if ahead < 2 { due } else { now.saturating_add(LOOK.saturating_mul(ahead as u64)) };
+        (Some(due.min(look)), dropped)
+    }
+
+    /// Records that the call was denied. Does nothing if another call has asked meanwhile.
+    fn answered(&mut self, number: u64, retry: Nanos) -> ToWake {
+        if self.asking.is_none_or(|asking| asking.number != number) {
+            return ToWake::default();
+        }
+        (self.asking, self.next_question) = (None, retry);
+        self.first_wakers()
+    }
+
+    /// Removes a call. If it was the first call, or the call that asks, the next question is due at once. Also returns a
+    /// waker that is not needed any more.
+    fn leave(&mut self, number: u64, now: Nanos) -> (ToWake, Option<Waiter>) {
+        self.len -= 1;
+        let place = self.line.binary_search_by_key(&number, |waiter| waiter.number).ok();
+        let waiter = place.and_then(|place| self.line.remove(place));
+        let was_asking = self.asking.take_if(|asking| asking.number == number).is_some();
+        if !was_asking && place != Some(0) {
+            return (ToWake::default(), waiter);
+        }
+        self.next_question = if was_asking { now } else { self.next_question.min(now) };
+        (self.first_wakers(), waiter)
+    }
+
+    fn first_wakers(&self) -> ToWake {
+        [0, 1].map(|place| self.line.get(place).map(|waiter| waiter.waker.clone()))
+    }
+}
+
+fn lock(queue: &Mutex<WaitQueue>) -> MutexGuard<'_, WaitQueue> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }

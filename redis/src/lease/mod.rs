@@ -91,7 +91,7 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 /// |---|---|
 /// | `remaining` and `reset_after` of a decision | are those of the last trip, without the later calls of other processes |
 /// | `retry_after` of a denial | may be up to 75 ms longer, so that the next trip takes several units. `None` if the call has to wait for units that other processes hold, or behind queued calls |
-/// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
+/// | `acquire` and its variants | the calls of a process are admitted in the order in which they arrived, except that calls whose futures are not polled are overtaken; the processes are served in no particular order. A call that is cancelled while it waits charges nothing |
 /// | `peek`, `refund`, `reset` | each makes a trip. `reset` gives back all units except those that other processes hold |
 /// | `close` | also returns the units that the process has not spent |
 /// | `replace`, `settle` of a layer, `and` of a layer | do not compile |

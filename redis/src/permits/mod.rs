@@ -90,7 +90,8 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// connection that each process opens when a call first waits. Messages may be lost. So for each key, each process also
 /// asks the server about the first of its own waiters. It asks at least once a second if at most three calls are ahead
 /// of this waiter, and otherwise at least every five seconds. A call whose future is not polled still gets its permit,
-/// and holds it until the future is dropped.
+/// and holds it until the future is dropped. So it keeps the calls behind it waiting, as a future does that waits for a
+/// permit of tokio's `Semaphore`: do not await a permit while you keep a future of the same limiter that you do not poll.
 ///
 /// # Memory
 ///

@@ -6,6 +6,7 @@ mod fallback;
 mod faults;
 mod flights;
 mod joined;
+mod kept;
 mod own_trips;
 mod queues;
 #[path = "../../../tests/support/redis_connection.rs"]
