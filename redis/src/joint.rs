@@ -63,6 +63,10 @@ pub(super) trait Member: Send + Sync {
     /// Reads the state of the key from its value.
     fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError>;
 
+    /// Returns whether the state must be written even if nothing is charged, because it was made from those of other
+    /// quotas.
+    fn is_converted(&self) -> bool;
+
     /// Returns the outcome that the call would have, without a charge.
     fn preview(&self, cost: u64, now: Nanos) -> Outcome;
 
@@ -554,7 +558,7 @@ impl JointCall {
             .iter()
             .zip(&previews)
             .any(|(group, preview)| !group.is_in_shadow && !preview.decision().is_allowed());
-        let mut must_write = false;
+        let mut must_write = self.groups.iter().any(|group| self.members[group.first].is_converted());
         let mut outcomes = Few::new();
         for (at, preview) in previews.into_iter().enumerate() {
             let Group { cost, is_in_shadow, .. } = self.groups[at];

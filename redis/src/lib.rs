@@ -119,7 +119,9 @@
 //!   would. A machine with the larger quota may admit a call that a machine with the smaller quota would deny. Of two
 //!   quotas such as 100 per hour and 10 per minute, neither is larger, and all machines together may admit more than
 //!   either quota allows. A state for another quota is made from an existing state of the key, as
-//!   [`replace`](tower_throttle::RateLimiter::replace) does, so used units stay used. It is dropped when no machine has
+//!   [`replace`](tower_throttle::RateLimiter::replace) does, so used units stay used. The first call with the other
+//!   quota makes it, also if the call is denied; a peek makes none. Until then, units are forgotten when the present
+//!   quota's period ends. The state is dropped when no machine has
 //!   used that quota for as long as it takes until all units of the quota are available again. At most four states of a
 //!   key are kept, so all of this does not hold for more than four quotas. While a key has several states, an admitted
 //!   call takes at least two round trips. Another kind of algorithm needs another name.

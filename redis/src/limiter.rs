@@ -272,7 +272,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     }
 
     /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. See
-    /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used.
+    /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, also by a call that is
+    /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
     /// Other processes continue with their own algorithm, and the fallback with its own. If the states of the new
     /// algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged (feature `tracing`).
@@ -724,6 +725,10 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError> {
         self.states = Some(self.plan.decode(value, now)?);
         Ok(())
+    }
+
+    fn is_converted(&self) -> bool {
+        self.states.as_ref().is_some_and(States::is_converted)
     }
 
     fn preview(&self, cost: u64, now: Nanos) -> Outcome {

@@ -4,7 +4,8 @@
 //! While machines use a key with different quotas, the value of the key has one state for each quota, at most four. The
 //! quota of each machine decides the calls of that machine. An admitted call is charged to all states. So units that
 //! exceed a small quota are still counted for a larger one. No machine admits more calls than its own quota allows,
-//! whichever machine has admitted the earlier calls. The state of a quota is dropped at the time at which it would be
+//! whichever machine has admitted the earlier calls. A call that finds no state for its quota converts the others, and
+//! writes the result also if it is denied. Otherwise the units would be forgotten when a shorter period ends. The state of a quota is dropped at the time at which it would be
 //! fresh if it were not used any more. Calls of machines with other quotas do not postpone this time.
 
 use std::sync::Arc;
@@ -52,6 +53,8 @@ struct PlannedScript {
 pub(super) struct States<A: StoredAlgorithm> {
     /// The state for the quota of this process.
     own: A::State,
+    /// `true` if the value has no state for that quota, so that `own` was made from the others.
+    is_converted: bool,
     others: Vec<Other<A>>,
 }
 
@@ -195,7 +198,7 @@ impl<A: StoredAlgorithm> Plan<A> {
 
 impl<A: StoredAlgorithm> States<A> {
     fn new(own: A::State) -> Self {
-        Self { own, others: Vec::new() }
+        Self { own, is_converted: false, others: Vec::new() }
     }
 
     /// Parses the value of a key at `now`. If the value has no state of this process's quota, the states of other
@@ -214,25 +217,31 @@ impl<A: StoredAlgorithm> States<A> {
         }
         if let Some(numbers) = plan.own_numbers(first) {
             let own = numbers_of(&plan.algorithm, numbers)?;
-            return Some(Self { own, others });
+            return Some(Self { own, is_converted: false, others });
         }
         let (algorithm, mut state) = read(plan, first)?;
         let until = now.saturating_add(reset(&algorithm, &mut state, now));
         others.insert(0, Other { algorithm, state, until });
         let unit = plan.algorithm.unit();
         let own = others.iter().position(|other| other.algorithm.unit() == unit && other.until > now);
-        let own = match own {
-            Some(own) => others.remove(own).state,
-            None => converted(&plan.algorithm, &others, now)?,
+        let (own, is_converted) = match own {
+            Some(own) => (others.remove(own).state, false),
+            None => (converted(&plan.algorithm, &others, now)?, true),
         };
-        Some(Self { own, others })
+        Some(Self { own, is_converted, others })
     }
 
     /// Applies an operation at `now`. Returns the outcome, and whether the states must be written.
     pub(super) fn apply(&mut self, plan: &Plan<A>, operation: &Operation<A>, now: Nanos) -> (Outcome, bool) {
         let (outcome, changed) = operation.apply(&plan.algorithm, &mut self.own, now);
         self.follow(operation, &outcome, changed);
-        (outcome, changed)
+        (outcome, changed || self.is_converted && operation.action != Action::Peek)
+    }
+
+    /// Returns whether the value has no state for the quota of this process. The state that was made from the others must
+    /// be written, also if it denies the call: the others may expire earlier, and their units with them.
+    pub(super) fn is_converted(&self) -> bool {
+        self.is_converted
     }
 
     /// Returns the outcome that an operation would have at `now`. Of a call that is admitted at once, the decision is

@@ -9,6 +9,7 @@ mod joined;
 mod kept;
 mod own_trips;
 mod queues;
+mod quotas;
 #[path = "../../../tests/support/redis_connection.rs"]
 pub(super) mod redis_connection;
 #[path = "../../../tests/support/redis_server/mod.rs"]

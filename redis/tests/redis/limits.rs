@@ -120,6 +120,28 @@ async fn a_replaced_quota_keeps_what_was_used_also_for_another_process() -> Resu
 }
 
 #[tokio::test]
+async fn a_key_that_is_used_up_stays_so_for_a_new_process_with_a_longer_period() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let [short, long] = [Quota::per_second(10), Quota::per_day(10)].map(FixedWindow::new);
+    let old = build(&connect(&server).await, "x", short);
+    let new = build(&connect(&server).await, "x", long);
+    for key in ["a", "b"] {
+        assert!(old.check_n(key, 10).await?.is_allowed());
+    }
+    old.charge("b", 10).await?;
+    for key in ["a", "b"] {
+        assert!(!new.check(key).await?.is_allowed());
+    }
+    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    assert!(old.check("a").await?.is_allowed(), "the old process keeps its own state");
+    for key in ["a", "b"] {
+        assert!(!new.check(key).await?.is_allowed(), "the units are forgotten");
+        assert!(!new.check(key).await?.is_allowed());
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn calls_of_two_stores_are_paced_by_one_bucket() {
     let server = RedisServer::start();
     let bucket = LeakyBucket::new(Quota::per_second(50)).queue(20);

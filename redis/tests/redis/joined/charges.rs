@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::RateLimitLayer;
 use tower_throttle::algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket};
 use tower_throttle::key::{Global, StoreKey, from_fn};
 use tower_throttle::middleware::Shadow;
+use tower_throttle::{Quota, RateLimitLayer};
 
 use super::{App, Http, all, app, day, each, get, hello, key_of, limiter, status};
 use crate::support::redis_server::RedisServer;
@@ -38,6 +38,23 @@ async fn one_script_decides_a_request_and_a_denial_charges_nothing() {
     let [each, all] = &layer.stats()[..] else { panic!() };
     assert_eq!((each.calls.admitted, each.calls.denied, each.calls.denied_by_others), (8, 2, 9));
     assert_eq!((all.calls.admitted, all.calls.denied, all.calls.denied_by_others), (8, 9, 2));
+}
+
+#[tokio::test]
+async fn a_request_that_another_limit_denies_keeps_the_units_of_a_shorter_period() {
+    let server = RedisServer::start();
+    let store = || async { patient(&server).remember_denials(Duration::ZERO).connect().await.unwrap() };
+    let old = limiter!(store().await, "each", FixedWindow::new(Quota::per_second(10)));
+    assert!(old.check_n("a", 8).await.unwrap().is_allowed());
+    let store = store().await;
+    let each = limiter!(store.clone(), "each", FixedWindow::new(day(10)));
+    let layer = RateLimitLayer::with_limiter(from_fn(key_of), each.clone())
+        .and(all!(store, FixedWindow::new(day(1))));
+    let app = app!(layer);
+    assert_eq!(status(&app, "b").await, 200);
+    assert_eq!(status(&app, "a").await, 429, "the other limit denies it");
+    tokio::time::sleep(Duration::from_millis(1_300)).await;
+    assert_eq!(each.peek("a").await.unwrap().remaining(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
