@@ -306,14 +306,17 @@ async fn ask(call: JointCall) -> Result<Charged, (Option<JointCall>, RedisError)
     let Ok(runtime) = Handle::try_current() else { return Err((Some(call), no_runtime())) };
     let route = call.route();
     let link = Arc::clone(&route.link);
-    if let Err(open) = link.admit(link.now()) {
+    let deadline = link.deadline();
+    let admitted = call.links().admit(&route, &call.groups[0].key, deadline, &runtime).await;
+    if let Err(open) = admitted {
         return Err((Some(call), open));
     }
-    let (deadline, is_one_trip) = (link.deadline(), call.has_script());
+    let is_one_trip = call.has_script();
     let (reply, answer) = oneshot::channel();
     let flight = PolledFlight::new(fly(call, route, deadline, reply, runtime.clone()), &runtime);
-    // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
-    if !is_one_trip {
+    // A call that needs several trips is made in a task, since the caller may not be polled between the trips. So is a
+    // trial, for which other calls wait.
+    if !is_one_trip || link.is_open() {
         flight.spawn();
     }
     let undo = |(call, decided): Reply| {

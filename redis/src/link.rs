@@ -2,7 +2,9 @@
 //! the circuit breaker. A store in a cluster has a link to each node.
 //!
 //! The circuit breaker opens after failures. While it is open, calls are not sent to the server: they fail, or the
-//! fallback decides them. After each pause, one call, the *trial*, is sent to try the server again.
+//! fallback decides them. After each pause, the next call begins a *trial*, which tries the server again. That call and
+//! those that arrive during the trial wait for its result. If the server failed to write, the trial is the trip of the
+//! call itself. Otherwise the trial is a script of its own, in a task.
 //!
 //! Processes that change one key by reading and writing its state take turns. Without turns, a process whose trips take
 //! longer than those of the other processes might never be the first to write, and its calls would be late. So a
@@ -18,8 +20,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::futures::Notified;
 use tokio::sync::oneshot::error::RecvError;
+use tokio::sync::{Notify, oneshot};
 
 use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
 use super::error::{RedisError, RedisErrorKind};
@@ -53,6 +56,8 @@ pub(super) struct Link {
     read: Script,
     swap: Script,
     swap_in_turn: Script,
+    /// The script of a trial, which uses no key.
+    ping: Script,
     /// A random number that identifies this process among the processes that change a key.
     process: u64,
     /// The scripts of joint calls, by the limits of their keys. A script is `None` if it would need too many variables.
@@ -109,16 +114,40 @@ struct Breaker {
     late: AtomicU64,
     opened: AtomicU64,
     open: Mutex<Open>,
+    /// Wakes the calls that wait for a trial.
+    trial_ended: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Open {
     pause: u64,
-    /// `true` while a trial is under way.
+    /// `true` while a trial is under way. `next_attempt` is then the time at which another trial takes its place.
     is_trying: bool,
+    /// The number of the last trial.
+    trial: u64,
     reason: Option<RedisError>,
     /// `true` if the server failed to write, so that only a trip that has written shows that the fault is over.
     needs_write: bool,
+}
+
+/// What the circuit breaker does with a call.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// The breaker is closed.
+    Closed,
+    /// The pause is over, and the call begins the trial with this number. If the server failed to write, the trip of the
+    /// call is the trial.
+    Trial(u64, bool),
+    /// A trial is under way, until this time at the latest.
+    Waits(Nanos),
+    Fails(RedisError),
+}
+
+/// A trial in a task. If this value is dropped before the trial has ended, the next call that waits begins another.
+pub(super) struct Trial {
+    link: Arc<Link>,
+    number: u64,
+    has_ended: bool,
 }
 
 /// The time by which the server's clock is ahead of this process's clock, in microseconds. Both clocks show
@@ -152,6 +181,7 @@ impl Link {
             read: Script::new(source, &format!("{GET}{READ}")),
             swap: Script::new(source, &format!("{GET}{SWAP}")),
             swap_in_turn: Script::new(source, SWAP_IN_TURN),
+            ping: Script::new(source, PING),
             process: random_u64(),
             joint: RwLock::default(),
             trips: AtomicU64::default(),
@@ -199,9 +229,29 @@ impl Link {
         .await
     }
 
-    /// Returns an error if the circuit breaker is open at `now`, so that a call is not sent.
+    /// Returns an error if the circuit breaker is open at `now`, so that a trip is not made. If the pause is over, the
+    /// trip is the trial. Callers wait for a trial instead, by [`Links::admit`](super::links::Links::admit).
     pub(super) fn admit(&self, now: Nanos) -> Result<(), RedisError> {
-        self.breaker.admit(now)
+        match self.admission(now) {
+            Admission::Closed | Admission::Trial(..) => Ok(()),
+            Admission::Waits(_) => Err(self.breaker.lock().error()),
+            Admission::Fails(error) => Err(error),
+        }
+    }
+
+    /// Returns what the circuit breaker does with a call at `now`.
+    pub(super) fn admission(&self, now: Nanos) -> Admission {
+        self.breaker.admit(now, self.deadline().saturating_add(POLLED_LATE))
+    }
+
+    /// Returns whether the circuit breaker is open.
+    pub(super) fn is_open(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// Returns a future that is ready when a trial ends. It must be enabled before [`admission`](Self::admission).
+    pub(super) fn trial_ended(&self) -> Notified<'_> {
+        self.breaker.trial_ended.notified()
     }
 
     /// Records a trip that has written, which closes the circuit breaker.
@@ -311,7 +361,7 @@ impl Link {
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
         if matches!(error.kind(), RedisErrorKind::Moved | RedisErrorKind::Unserved) {
             // The server works: the error is about the slot of the key.
-            self.breaker.replied(self.now());
+            self.breaker.replied();
             return error;
         }
         let is_open = self.breaker.failed(&error, self.now());
@@ -351,7 +401,30 @@ impl Link {
     }
 }
 
+impl Trial {
+    pub(super) fn new(link: &Arc<Link>, number: u64) -> Self {
+        Self { link: Arc::clone(link), number, has_ended: false }
+    }
+
+    /// Ends the trial. If it has no result, it counts as one that failed.
+    pub(super) fn end(mut self) {
+        self.has_ended = true;
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        let now = self.has_ended.then(|| self.link.now());
+        self.link.breaker.end_trial(self.number, now);
+    }
+}
+
 impl Route {
+    /// Executes a script that uses no key, to try the server. `key` says which node of a cluster is tried.
+    pub(super) async fn ping(&self, key: &str, not_after: Nanos) -> Result<Option<()>, RedisError> {
+        self.eval(&self.link.ping, &[key], not_after, |_, _| {}).await.map(|_| Some(()))
+    }
+
     /// Returns the server's time, and the value of the key or the values of several keys. Returns `None` if the
     /// deadline of a call had passed.
     pub(super) async fn read(
@@ -466,7 +539,7 @@ impl Route {
             }
         };
         if text.starts_with(b"E") {
-            link.breaker.replied(link.now());
+            link.breaker.replied();
             return Err(RedisError::new(RedisErrorKind::Foreign, "the value is empty"));
         }
         let (answer, now) = Answer::parse(text).map_err(|text| {
@@ -475,7 +548,7 @@ impl Route {
         })?;
         let received = link.now();
         link.time.observe(now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
-        link.breaker.replied(received);
+        link.breaker.replied();
         Ok(answer)
     }
 }
@@ -515,28 +588,47 @@ impl<'a> Swap<'a> {
 }
 
 impl Breaker {
-    /// Returns an error if the breaker is open at `now`, so that the call is not sent. When the pause is over, one call
-    /// gets no error, and tries the server again.
-    fn admit(&self, now: Nanos) -> Result<(), RedisError> {
-        let next = self.next_attempt.load(Ordering::Acquire);
-        if next == 0 {
-            return Ok(());
+    /// Returns what is done with a call at `now`. If the call begins a trial, the trial ends at `until` at the latest.
+    fn admit(&self, now: Nanos, until: Nanos) -> Admission {
+        if !self.is_open() {
+            return Admission::Closed;
         }
-        if now.0 >= next {
-            let later = now.0.saturating_add(PAUSES.1);
-            let mine = self.next_attempt.compare_exchange(next, later, Ordering::AcqRel, Ordering::Acquire);
-            if mine.is_ok() {
-                self.lock().is_trying = true;
-                return Ok(());
+        let mut open = self.lock();
+        match self.next_attempt.load(Ordering::Relaxed) {
+            // A trip has closed it meanwhile.
+            0 => Admission::Closed,
+            next if now.0 >= next => {
+                (open.is_trying, open.trial) = (true, open.trial + 1);
+                self.next_attempt.store(until.0, Ordering::Release);
+                Admission::Trial(open.trial, open.needs_write)
             }
+            next if open.is_trying => Admission::Waits(Nanos(next)),
+            _ => Admission::Fails(open.error()),
         }
-        let open = self.lock();
-        let reason = open.reason.as_ref().map(ToString::to_string).unwrap_or_default();
-        Err(RedisError::new(RedisErrorKind::Open, reason))
     }
 
-    /// Records a reply at `now`. The reply closes the breaker, unless only a trip that writes can close it.
-    fn replied(&self, now: Nanos) {
+    /// Ends the trial with this number, unless it has had a result, or another trial has taken its place. At `now`, it
+    /// counts as one that failed. With `None`, the next call begins another trial.
+    fn end_trial(&self, number: u64, now: Option<Nanos>) {
+        let mut open = self.lock();
+        if !self.is_open() || !open.is_trying || open.trial != number {
+            return;
+        }
+        match now {
+            Some(now) => self.postpone(&mut open, now),
+            None => self.release(&mut open),
+        }
+    }
+
+    /// Lets the next call begin a trial.
+    fn release(&self, open: &mut Open) {
+        open.is_trying = false;
+        self.next_attempt.store(1, Ordering::Release);
+        self.trial_ended.notify_waiters();
+    }
+
+    /// Records a reply. The reply closes the breaker, unless only a trip that writes can close it.
+    fn replied(&self) {
         if self.late.load(Ordering::Relaxed) > 0 {
             self.late.store(0, Ordering::Relaxed);
         }
@@ -546,10 +638,7 @@ impl Breaker {
                 false => self.close(&mut open),
                 // A reply to a trip that did not write says nothing about the fault, so the next call may be another
                 // trial.
-                true if open.is_trying => {
-                    open.is_trying = false;
-                    self.next_attempt.store(now.0.max(1), Ordering::Release);
-                }
+                true if open.is_trying => self.release(&mut open),
                 true => {}
             }
         }
@@ -567,6 +656,7 @@ impl Breaker {
         open.is_trying = false;
         open.pause = PAUSES.1.min(open.pause.saturating_mul(2)).max(PAUSES.0);
         self.next_attempt.store(now.0.saturating_add(open.pause).max(1), Ordering::Release);
+        self.trial_ended.notify_waiters();
     }
 
     /// Returns whether the breaker is open and only a trip that writes can close it.
@@ -576,7 +666,8 @@ impl Breaker {
 
     fn close(&self, open: &mut Open) {
         if self.next_attempt.swap(0, Ordering::AcqRel) > 0 {
-            *open = Open::default();
+            *open = Open { trial: open.trial, ..Open::default() };
+            self.trial_ended.notify_waiters();
             log_closed();
         }
     }
@@ -629,6 +720,14 @@ impl Breaker {
 
     fn is_open(&self) -> bool {
         self.next_attempt.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Open {
+    /// Returns the error of a call that is not sent.
+    fn error(&self) -> RedisError {
+        let reason = self.reason.as_ref().map(ToString::to_string).unwrap_or_default();
+        RedisError::new(RedisErrorKind::Open, reason)
     }
 }
 
@@ -718,6 +817,11 @@ for i = 1, #KEYS do
   if i < #KEYS then all = all .. #found[i] .. ' ' end
 end
 all = all .. table.concat(found)
+";
+
+/// Shows that the server executes scripts.
+const PING: &str = "\
+return 'D' .. stamp
 ";
 
 /// Returns the states of the keys.

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::client::{Client, Server};
 use super::connection::{Connection, at_address};
 use super::error::{RedisError, RedisErrorKind, convert};
-use super::link::{Link, Route};
+use super::link::{Admission, Link, Route, Trial};
 use super::script::TimeSource;
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::limiter::KeyText;
@@ -159,12 +159,69 @@ impl Links {
     }
 
     /// Begins a call for a key. Returns the caller's runtime, the route to the server, and the deadline of the call.
-    /// Returns an error if there is no runtime, or if the circuit breaker is open.
-    pub(super) fn begin(&self, key: &str) -> Result<(Handle, Route, Nanos), RedisError> {
+    /// Returns an error if there is no runtime, or if the circuit breaker is open and stays open.
+    pub(super) async fn begin(&self, key: &str) -> Result<(Handle, Route, Nanos), RedisError> {
         let (runtime, route) = (RedisError::current_runtime()?, self.route(key));
-        route.link.admit(route.link.now())?;
         let deadline = route.link.deadline();
+        self.admit(&route, key, deadline, &runtime).await?;
         Ok((runtime, route, deadline))
+    }
+
+    /// Returns an error if the circuit breaker is open, so that a call is not sent. When the pause of the breaker is over,
+    /// the call first waits for a trial, which it begins if there is none.
+    pub(super) async fn admit(
+        &self,
+        route: &Route,
+        key: &str,
+        deadline: Nanos,
+        runtime: &Handle,
+    ) -> Result<(), RedisError> {
+        match route.link.is_open() {
+            false => Ok(()),
+            // A large future, which is seldom needed.
+            true => Box::pin(self.admit_to_open(route, key, deadline, runtime)).await,
+        }
+    }
+
+    async fn admit_to_open(
+        &self,
+        route: &Route,
+        key: &str,
+        deadline: Nanos,
+        runtime: &Handle,
+    ) -> Result<(), RedisError> {
+        let (link, mut has_tried) = (&route.link, false);
+        loop {
+            let mut ended = pin!(link.trial_ended());
+            // From here on, the end of the trial is not missed.
+            ended.as_mut().enable();
+            let until = match link.admission(link.now()) {
+                Admission::Closed | Admission::Trial(_, true) => return Ok(()),
+                Admission::Fails(error) => return Err(error),
+                Admission::Waits(until) => until,
+                // The runtime has dropped the task of the trial at once.
+                Admission::Trial(..) if has_tried => {
+                    return Err(RedisError::new(RedisErrorKind::NoRuntime, "the runtime has ended"));
+                }
+                Admission::Trial(number, false) => {
+                    runtime.spawn(self.clone().try_server(route.clone(), key.to_owned(), number));
+                    has_tried = true;
+                    deadline
+                }
+            };
+            link.until(deadline.min(until), ended).await;
+            if link.now() >= deadline {
+                link.count_if_late(deadline);
+                return Err(link.deadline_error());
+            }
+        }
+    }
+
+    /// Tries the server of `route`, whose circuit breaker records the result.
+    async fn try_server(self, route: Route, key: String, number: u64) {
+        let (trial, deadline) = (Trial::new(&route.link, number), route.link.deadline());
+        let _ = self.attempt(&route, deadline, pin!(route.ping(&key, deadline))).await;
+        trial.end();
     }
 
     /// Makes an attempt on `route`. The attempt ends at `deadline`. `trip` yields `None` if the server has changed

@@ -50,8 +50,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 ///
 /// Five failed trips in a row, because of late replies or a missing connection, open the circuit breaker. The end of a
 /// connection is one failure, however many trips it fails. A reply that says that the server cannot decide any call
-/// opens the breaker at once. While the breaker is open, calls fail at once and are not sent, except for one call that
-/// tries the server again after 50 ms. Each time that such a call fails, the pause before the next one doubles, up to
+/// opens the breaker at once. While the breaker is open, calls fail at once and are not sent. When a pause of 50 ms is
+/// over, the next call begins a trial of the server. The calls that arrive during the trial wait for its result within
+/// their deadlines: if the server replies, they are sent, and otherwise they fail together with the trial. So also the
+/// first calls after an outage are decided. Each time that a trial fails, the pause before the next one doubles, up to
 /// 400 ms. If the server failed to write, for example because it is out of memory, only a call that writes a state
 /// closes the breaker.
 ///

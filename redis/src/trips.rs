@@ -197,14 +197,17 @@ impl<A: StoredAlgorithm> Trips<A> {
         operation: Operation<A>,
         unsettled: Option<Unsettled>,
     ) -> Reply<A> {
-        let (runtime, route, deadline) = self.links.begin(key)?;
+        let (runtime, route, deadline) = self.links.begin(key).await?;
         let link = Arc::clone(&route.link);
         let (reply, answer) = oneshot::channel();
         let call = Pending { operation: operation.clone(), deadline, reply: Some(reply), unsettled };
         let is_one_trip = plan.script(iter::once(&operation)).is_some();
         let mut flight = self.send_polled(key, call, Some((route, Arc::clone(plan))), &runtime);
-        // A call that needs several trips is made in a task, since the caller may not be polled between the trips.
-        if !is_one_trip && let Some(flight) = flight.take() {
+        // A call that needs several trips is made in a task, since the caller may not be polled between the trips. So is a
+        // trial, for which other calls wait.
+        if (!is_one_trip || link.is_open())
+            && let Some(flight) = flight.take()
+        {
             flight.spawn();
         }
         let undo = |reply: Reply<A>| {

@@ -75,9 +75,9 @@ pub struct StoreStats {
     pub settle_errors: u64,
     /// The number of times that the circuit breaker has opened.
     pub circuit_openings: u64,
-    /// `true` if the circuit breaker is open now: calls are not sent to the server, except for one call after each
-    /// pause, which tries the server again. The other calls fail at once, or the fallback decides them. In a Redis
-    /// Cluster, this is `true` if the circuit breaker of any master is open.
+    /// `true` if the circuit breaker is open now: calls are not sent to the server. They fail at once, or the fallback
+    /// decides them. After each pause, the server is tried again, and calls wait for the result. In a Redis Cluster, this
+    /// is `true` if the circuit breaker of any master is open.
     pub is_circuit_open: bool,
     /// The number of keys that are kept now.
     pub keys: u64,

@@ -474,7 +474,7 @@ impl SharedLeases {
         action: Action,
         cost: u64,
     ) -> Result<Decision, RedisError> {
-        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let (reply, answer) = oneshot::channel();
         let held = self.held(key, link.now());
         if held.push(WaitingCall { action, cost, deadline, reply }) {

@@ -34,22 +34,33 @@ fn at(millis: u64) -> Nanos {
     Nanos(1 + millis * MILLISECOND)
 }
 
+/// Returns whether a call is sent at `now`, also as a trial.
+fn admits(breaker: &Breaker, now: Nanos) -> bool {
+    let until = Nanos(now.0 + 60 * MILLISECOND);
+    matches!(breaker.admit(now, until), Admission::Closed | Admission::Trial(..))
+}
+
+fn open_error(breaker: &Breaker, now: Nanos) -> RedisError {
+    let Admission::Fails(error) = breaker.admit(now, now) else { panic!("the call does not fail") };
+    error
+}
+
 #[test]
 fn late_calls_open_it_and_one_call_tries() {
     let breaker = Breaker::default();
     for _ in 1..MAX_LATE {
         assert!(!breaker.failed(&error(RedisErrorKind::Late), at(0)));
     }
-    assert!(breaker.admit(at(0)).is_ok());
+    assert!(admits(&breaker, at(0)));
     assert!(breaker.failed(&error(RedisErrorKind::Late), at(0)));
-    assert_eq!(breaker.admit(at(49)).unwrap_err().kind(), RedisErrorKind::Open);
-    assert!(breaker.admit(at(50)).is_ok(), "the attempt");
-    assert!(breaker.admit(at(50)).is_err(), "there is one at a time");
+    assert_eq!(open_error(&breaker, at(49)).kind(), RedisErrorKind::Open);
+    assert!(admits(&breaker, at(50)), "the attempt");
+    assert!(!admits(&breaker, at(50)), "there is one at a time");
     assert!(breaker.failed(&error(RedisErrorKind::Late), at(100)));
-    assert!(breaker.admit(at(199)).is_err(), "the pause has doubled");
-    assert!(breaker.admit(at(200)).is_ok());
-    breaker.replied(at(200));
-    assert!(breaker.admit(at(200)).is_ok() && breaker.admit(at(200)).is_ok());
+    assert!(!admits(&breaker, at(199)), "the pause has doubled");
+    assert!(admits(&breaker, at(200)));
+    breaker.replied();
+    assert!(admits(&breaker, at(200)) && admits(&breaker, at(200)));
     assert_eq!(breaker.opened(), 1);
 }
 
@@ -60,7 +71,7 @@ fn an_error_of_the_server_opens_it_at_once_and_a_foreign_value_never() {
         assert!(!breaker.failed(&error(RedisErrorKind::Foreign), at(0)));
     }
     assert!(breaker.failed(&error(RedisErrorKind::ReadOnly), at(0)));
-    assert!(breaker.admit(at(1)).unwrap_err().to_string().contains("replica"));
+    assert!(open_error(&breaker, at(1)).to_string().contains("replica"));
 }
 
 #[test]
@@ -70,7 +81,7 @@ fn trips_that_were_on_their_way_do_not_delay_the_attempt() {
     for _ in 0..100 {
         breaker.failed(&error(RedisErrorKind::Busy), at(20));
     }
-    assert!(breaker.admit(at(50)).is_ok());
+    assert!(admits(&breaker, at(50)));
 }
 
 #[test]
@@ -78,7 +89,7 @@ fn a_success_between_late_calls_keeps_it_closed() {
     let breaker = Breaker::default();
     for _ in 0..100 {
         breaker.failed(&error(RedisErrorKind::Late), at(0));
-        breaker.replied(at(0));
+        breaker.replied();
     }
     assert!(!breaker.is_open());
 }
@@ -88,15 +99,36 @@ fn a_reply_does_not_close_it_while_writes_fail() {
     for kind in [RedisErrorKind::OutOfMemory, RedisErrorKind::ReadOnly, RedisErrorKind::Permission] {
         let breaker = Breaker::default();
         assert!(breaker.failed(&error(kind), at(0)));
-        breaker.replied(at(1));
-        assert!(breaker.needs_write() && breaker.admit(at(49)).is_err(), "{kind:?}");
-        assert!(breaker.admit(at(50)).is_ok());
-        breaker.replied(at(51));
-        assert!(breaker.admit(at(51)).is_ok(), "the attempt has shown nothing, so the next call is one");
-        assert!(breaker.admit(at(51)).is_err());
+        breaker.replied();
+        assert!(breaker.needs_write() && !admits(&breaker, at(49)), "{kind:?}");
+        assert!(admits(&breaker, at(50)));
+        breaker.replied();
+        assert!(admits(&breaker, at(51)), "the attempt has shown nothing, so the next call is one");
+        assert!(!admits(&breaker, at(51)));
         assert!(breaker.failed(&error(kind), at(60)), "it reads first, and then writes");
-        assert!(breaker.admit(at(159)).is_err() && breaker.admit(at(160)).is_ok(), "a pause of 100 ms");
+        assert!(!admits(&breaker, at(159)) && admits(&breaker, at(160)), "a pause of 100 ms");
         breaker.wrote();
         assert!(!breaker.is_open() && !breaker.needs_write());
     }
+}
+
+#[test]
+fn another_trial_takes_the_place_of_one_without_a_result() {
+    let breaker = Breaker::default();
+    breaker.failed(&error(RedisErrorKind::Busy), at(0));
+    let begin = |millis| match breaker.admit(at(millis), at(millis + 60)) {
+        Admission::Trial(number, false) => number,
+        other => panic!("{other:?}"),
+    };
+    let waits = |millis| matches!(breaker.admit(at(millis), at(millis)), Admission::Waits(_));
+    let first = begin(50);
+    assert!(waits(109));
+    let second = begin(110);
+    breaker.end_trial(first, None);
+    breaker.end_trial(first, Some(at(111)));
+    assert!(waits(112), "the first trial changes nothing any more");
+    breaker.end_trial(second, None);
+    let third = begin(112);
+    breaker.end_trial(third, Some(at(113)));
+    assert!(!admits(&breaker, at(212)) && admits(&breaker, at(213)), "it counts as one that failed");
 }

@@ -432,7 +432,7 @@ impl SharedPermits {
         if units == 0 || units > self.limit {
             return Ok((self.peek(key, units).await?, None));
         }
-        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let arrived = link.now();
         let latest = max_wait.map(|wait| arrived.saturating_add(wait));
         let (reply, mut answer) = oneshot::channel();
@@ -476,7 +476,7 @@ impl SharedPermits {
 
     /// Returns the decision on a call of `units`, without a charge.
     async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
-        let (runtime, Route { link, .. }, deadline) = self.links.begin(key)?;
+        let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let (reply, answer) = oneshot::channel();
         self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
         Awaited::new(answer, None, drop).result(&link, deadline).await
