@@ -474,10 +474,11 @@ impl<A: Algorithm> Table<A> {
             let mut shard = self.keys.of(key).lock();
             let now = self.clock.now();
             // The key keeps its place if any shared bucket has a state, because a new key may start with that state.
-            if shard.contains(key) {
+            // The reset of a key that may share a bucket has no effect.
+            if self.config.on_full() != OnFull::ShareBuckets || shard.contains(key) {
                 shard.record_reset(key, self.count_reset());
-                shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
             }
+            shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
         }
     }
 

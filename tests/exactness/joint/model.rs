@@ -213,6 +213,8 @@ pub(crate) enum Verdict {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Charge {
     at: u64,
+    /// The number of resets and replacements of the limit before. After another one of the key, nothing is given back.
+    resets: u64,
     /// `true` if the units are held until the call ends.
     holds: bool,
     settles: bool,
@@ -253,6 +255,8 @@ pub(crate) trait Limit {
     fn has_turn(&self, at: u64, key: Key, id: Id) -> bool;
     /// Takes a call out of the queue. If the queue has released the call, undoes the release.
     fn leave(&mut self, at: u64, key: Key, id: Id);
+    /// Returns whether a charge counts that was made after so many resets.
+    fn counts(&self, key: Key, resets: u64) -> bool;
     fn undo(&mut self, at: u64, question: &Question, charged_at: Option<u64>);
     /// Ends a call that holds units.
     fn end(&mut self, at: u64, question: &Question);
@@ -320,6 +324,10 @@ pub(crate) struct Single<A: Kind> {
     /// A new key has observed this reading, because a key that was removed may have.
     observed: u64,
     is_closed: bool,
+    /// The number of resets and replacements, and of those up to the latest replacement and the latest reset of a key.
+    resets: u64,
+    replaced: u64,
+    reset: BTreeMap<Key, u64>,
 }
 
 #[derive(Clone)]
@@ -361,6 +369,9 @@ impl<A: Kind> Single<A> {
             first: None,
             in_total: 0,
             observed: 0,
+            resets: 0,
+            replaced: 0,
+            reset: BTreeMap::new(),
             is_closed: false,
         }
     }
@@ -554,7 +565,7 @@ impl<A: Kind> Limit for Single<A> {
     fn charge(&mut self, at: u64, question: &Question) -> Charge {
         let Question { key, cost, tier, .. } = *question;
         if self.is_closed {
-            return Charge { at, holds: false, settles: false };
+            return Charge { at, resets: self.resets, holds: false, settles: false };
         }
         let charged_at = self.with(at, key, |this, key| {
             this.release(at, key);
@@ -567,7 +578,8 @@ impl<A: Kind> Limit for Single<A> {
             this.algorithm(tier).last_update(&key.state).0
         });
         self.in_total += cost;
-        Charge { at: charged_at, holds: A::NEEDS_RELEASE && cost > 0, settles: !A::NEEDS_RELEASE }
+        let (holds, settles) = (A::NEEDS_RELEASE && cost > 0, !A::NEEDS_RELEASE);
+        Charge { at: charged_at, resets: self.resets, holds, settles }
     }
 
     fn enqueue(&mut self, at: u64, id: Id, question: &Question) -> Charge {
@@ -592,7 +604,7 @@ impl<A: Kind> Limit for Single<A> {
             key.waiting.push_back(Waiter { id, cost, tier, arrived: at, deadline });
             this.release(at, key);
         });
-        Charge { at, holds: A::NEEDS_RELEASE, settles: !A::NEEDS_RELEASE }
+        Charge { at, resets: self.resets, holds: A::NEEDS_RELEASE, settles: !A::NEEDS_RELEASE }
     }
 
     fn deny(&mut self, at: u64, question: &Question, is_counted: bool) {
@@ -664,6 +676,10 @@ impl<A: Kind> Limit for Single<A> {
         });
     }
 
+    fn counts(&self, key: Key, resets: u64) -> bool {
+        resets >= self.reset.get(&key).copied().unwrap_or(0).max(self.replaced)
+    }
+
     fn undo(&mut self, at: u64, question: &Question, charged_at: Option<u64>) {
         let Question { key, cost, tier, .. } = *question;
         if self.keys.contains_key(&key) {
@@ -720,6 +736,8 @@ impl<A: Kind> Limit for Single<A> {
     }
 
     fn reset(&mut self, at: u64, key: Key) {
+        self.resets += 1;
+        self.reset.insert(key, self.resets);
         if !self.keys.contains_key(&key) {
             return;
         }
@@ -740,6 +758,8 @@ impl<A: Kind> Limit for Single<A> {
     }
 
     fn replace(&mut self, at: u64, params: &Params) {
+        self.resets += 1;
+        self.replaced = self.resets;
         let mut first = self.new_state(at);
         for key in self.keys.keys().copied().collect::<Vec<_>>() {
             self.with(at, key, |this, key| this.release(at, key));
@@ -1227,7 +1247,10 @@ impl Model {
             let charged_at = Some(share.charge.at).filter(|_| self.slip != Slip::DropGivesBackAll);
             if self.slip != Slip::DropKeepsCharges && share.is_charged() {
                 self.undone += 1;
-                self.limits[share.limiter].undo(at, &share.question, charged_at);
+                let limit = &mut self.limits[share.limiter];
+                if limit.counts(share.question.key, share.charge.resets) {
+                    limit.undo(at, &share.question, charged_at);
+                }
             }
         }
         for share in shares.iter().filter(is_charged).filter(|share| share.charge.holds) {
@@ -1254,6 +1277,8 @@ impl Model {
                     let Ask { cost, tier, .. } = *ask;
                     let question = Question { cost, tier, ..share.question };
                     let limit = &mut self.limits[ask.limiter];
+                    let counts = limit.counts(ask.key, share.charge.resets);
+                    let actual = if counts { actual } else { actual.max(cost) };
                     if actual <= cost || limit.has_room(at, &[ask.key])[0] {
                         limit.settle(at, &question, share.charge.at, actual);
                     }
@@ -1322,7 +1347,7 @@ impl Verdict {
 
 impl Share {
     fn new(limiter: usize, question: Question, nth: usize) -> Self {
-        let charge = Charge { at: 0, holds: false, settles: false };
+        let charge = Charge { at: 0, resets: 0, holds: false, settles: false };
         let parts = vec![(nth, question)];
         Self { limiter, question, parts, charge, is_waiting: false, is_shadow: false, is_owed: false }
     }
