@@ -255,7 +255,7 @@ pub(crate) trait Limit {
     fn has_turn(&self, at: u64, key: Key, id: Id) -> bool;
     /// Takes a call out of the queue. If the queue has released the call, undoes the release.
     fn leave(&mut self, at: u64, key: Key, id: Id);
-    /// Returns whether a charge counts that was made after so many resets.
+    /// Returns whether a charge still counts. `resets` is the number of resets before it.
     fn counts(&self, key: Key, resets: u64) -> bool;
     fn undo(&mut self, at: u64, question: &Question, charged_at: Option<u64>);
     /// Ends a call that holds units.
