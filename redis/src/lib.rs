@@ -85,9 +85,12 @@
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny
 //!   calls, by default for up to one second.
-//! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. The
-//!   settlement is lost if the server does not execute it within the deadline, or if the process ends before. The
-//!   charge of the call then stays as it is. While processes use different quotas for a key, a settlement makes debt
+//! - When a call is [settled](tower_throttle::middleware::RateLimitLayer::settle), the process waits for no reply. A
+//!   settlement that gives back units is lost if the server does not execute it within the deadline, or if the process
+//!   ends before. Units that are charged late, by a settlement or a [meter](tower_throttle::Meter), are one charge for
+//!   each key and tier that waits. What was certainly not charged is tried again until the process ends, for at most
+//!   10,000 keys of a limiter at once. It is lost if it was sent and no reply came, because a charge is never sent
+//!   twice. The charge of the call then stays as it is. While processes use different quotas for a key, a settlement makes debt
 //!   only in the state of its process's quota. [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors)
 //!   counts such settlements, and [`flush`](RedisStore::flush) waits for those under way when a service stops.
 //! - A [refund](RedisLimiter::refund) of more units than calls of a `TokenBucket` or a `LeakyBucket` were charged, and

@@ -791,8 +791,12 @@ impl<A: StoredAlgorithm> RedisCharge<A> {
     fn send(&self, operation: Operation<A>) {
         // The call may be settled outside of a runtime, where tokio's clock shows another time if it is paused.
         let _entered = self.runtime.enter();
-        let unsettled = self.settlements.settle(operation.cost(), operation.gives_units());
-        self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime);
+        let gives_units = operation.gives_units();
+        let unsettled = self.settlements.settle(operation.cost(), gives_units);
+        match gives_units {
+            true => self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime),
+            false => self.trips.charge(&self.key, operation, unsettled, &self.runtime),
+        }
     }
 }
 

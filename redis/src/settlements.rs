@@ -1,6 +1,7 @@
 //! The settlements of a store and of its limiters: those that are open, those that failed, and the units that they
 //! have charged or given back.
 
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,11 +34,13 @@ pub(super) struct Settlements {
     was_logged: AtomicBool,
 }
 
-/// A settlement or a charge whose trip has not ended. If this value is dropped before, the trip has failed.
+/// Settlements or charges whose trip has not ended. If this value is dropped before, the trip has failed.
 #[derive(Debug)]
 pub(super) struct Unsettled {
     settlements: Arc<Settlements>,
     units: u64,
+    /// The number of settlements or charges, which are one operation.
+    count: u64,
     kind: Kind,
     has_ended: bool,
 }
@@ -110,11 +113,18 @@ impl Settlements {
 
     fn begin(self: &Arc<Self>, units: u64, kind: Kind) -> Unsettled {
         self.store.open.fetch_add(1, Ordering::SeqCst);
-        Unsettled { settlements: Arc::clone(self), units, kind, has_ended: false }
+        Unsettled { settlements: Arc::clone(self), units, count: 1, kind, has_ended: false }
     }
 }
 
 impl Unsettled {
+    /// Adds other charges of the same limiter, which have become a part of this operation.
+    pub(super) fn add(&mut self, mut other: Self) {
+        self.units = self.units.saturating_add(other.units);
+        self.count += mem::take(&mut other.count);
+        other.has_ended = true;
+    }
+
     /// Ends the settlement by the result of its trip: the number of units that were charged.
     pub(super) fn end(mut self, charged: Result<u64, &RedisError>) {
         self.count(charged);
@@ -122,7 +132,8 @@ impl Unsettled {
 
     fn count(&mut self, charged: Result<u64, &RedisError>) {
         self.has_ended = true;
-        let (settlements, units, kind) = (&self.settlements, self.units, self.kind);
+        let Self { settlements, units, count, kind, .. } = self;
+        let (units, kind) = (*units, *kind);
         match (charged, kind) {
             (Ok(_), Kind::Refund) => settlements.units.add_refund(units),
             (Ok(charged), _) => settlements.units.add_charge(units, charged),
@@ -132,8 +143,8 @@ impl Unsettled {
                 if kind == Kind::Charge {
                     settlements.units.add_charge(units, 0);
                 }
-                settlements.failed.fetch_add(1, Ordering::Relaxed);
-                settlements.store.failed.fetch_add(1, Ordering::Relaxed);
+                settlements.failed.fetch_add(*count, Ordering::Relaxed);
+                settlements.store.failed.fetch_add(*count, Ordering::Relaxed);
                 if !settlements.was_logged.swap(true, Ordering::Relaxed) {
                     log_failed(&settlements.name, error);
                 }
@@ -149,7 +160,7 @@ impl Drop for Unsettled {
             self.count(Err(&RedisError::new(RedisErrorKind::NoRuntime, detail)));
         }
         let store = &self.settlements.store;
-        if store.open.fetch_sub(1, Ordering::SeqCst) == 1 {
+        if self.count > 0 && store.open.fetch_sub(self.count, Ordering::SeqCst) == self.count {
             store.none_open.notify_waiters();
         }
     }

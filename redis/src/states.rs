@@ -369,6 +369,17 @@ impl<A: StoredAlgorithm> Operation<A> {
         Self { cost, ..self.clone() }
     }
 
+    /// Adds the cost of another charge after the fact to this one. Does nothing and returns `false` if the charges are of
+    /// different tiers, or have different bounds of debt.
+    pub(super) fn add(&mut self, other: &Self) -> bool {
+        let unit = |operation: &Self| operation.tier.as_ref().map(StoredAlgorithm::unit);
+        let is_same = self.action == other.action && unit(self) == unit(other);
+        if is_same {
+            self.cost = self.cost.saturating_add(other.cost);
+        }
+        is_same
+    }
+
     /// Returns the operation that charges a check at once for the time of its release, which is at most `max_wait`
     /// nanoseconds later. Returns `None` if no such time can be determined when the call is charged.
     pub(super) fn reserving(&self, plan: &Plan<A>, max_wait: u64) -> Option<Self> {

@@ -214,14 +214,15 @@ impl RedisStore {
     }
 
     /// Waits until no settlement of any limiter of this store is open, but at most for `timeout`. Returns how many
-    /// settlements are still open, so 0 if the server has answered all of them, or their deadlines have passed.
+    /// settlements are still open, so 0 if all of them were made or have failed.
     ///
     /// A settlement is open from the call of [`settle`](tower_throttle::limiter::Reservation::settle) until its trip has
     /// ended, and a [charge](super::RedisLimiter::charge) from the first poll of its future. No response waits for them, so
     /// the trips that are under way when a process ends are lost. To lose none at a shutdown, first end all calls, and
     /// then call this method before the runtime ends. Reservations that are not settled yet are not waited for, and
-    /// settlements that begin meanwhile are. Each trip ends within the [deadline](RedisStoreBuilder::deadline), so a
-    /// few times the deadline is long enough, also while the server fails.
+    /// settlements that begin meanwhile are. While the server works, a few times the
+    /// [deadline](RedisStoreBuilder::deadline) is long enough. Charges that no response waits for, such as those of a
+    /// meter, are open until the server has made them, also while it fails.
     /// [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts the settlements that failed.
     ///
     /// ```no_run

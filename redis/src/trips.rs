@@ -1,24 +1,28 @@
 //! The trips of a limiter to the server. At most one trip is made at a time for a key. Calls that arrive during a trip
-//! are decided together in the next trip, up to 256 of them, in the order in which they arrived.
+//! are decided together in the next trip, up to 256 of them, in the order in which they arrived. Charges for which no
+//! caller waits are one call, which has the place of the first of them.
 //!
 //! A trip decides its calls by a script, or by reading the state and writing the new state.
 //!
 //! The limiter remembers for a short time which keys have no units available. So a client that retries at once causes
 //! no trips.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::iter;
 use std::mem;
+use std::ops::Bound;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use dashmap::{DashMap, Entry};
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::error::RedisError;
+use super::error::{RedisError, RedisErrorKind};
 use super::flight::{Awaited, PolledFlight};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
@@ -36,6 +40,16 @@ const MAX_BATCH: usize = 256;
 /// full set, a new key replaces the key whose request was sent first.
 const SETS: usize = 1_024;
 const SET_KEYS: usize = 10;
+/// The time, in nanoseconds, for which the reply to a charge is awaited after its deadline, if no caller waits for it. A
+/// runtime that is busy with other tasks may receive a reply late. Meanwhile, another flight may take over.
+const LATE_REPLY: u64 = 5_000_000_000;
+/// The pauses, in nanoseconds, after which charges that were not made are tried again. While no link admits one, the
+/// pause doubles, from the first of these to the second.
+const RETRY_PAUSES: (u64, u64) = (50_000_000, 400_000_000);
+/// The maximum number of keys whose charges wait for another try. Charges of more keys are lost.
+const MAX_RETRIES: usize = 10_000;
+/// The maximum numbers of keys whose charges are tried again at once, and that are looked at for this.
+const RETRIED: (usize, usize) = (256, 1_000);
 
 /// The trips of a limiter, for all its keys. The limiter's clones and its flights share this value.
 pub(super) struct Trips<A: StoredAlgorithm> {
@@ -46,7 +60,26 @@ pub(super) struct Trips<A: StoredAlgorithm> {
     /// The keys for which a trip is under way, each with the calls that wait for its next trip.
     flights: DashMap<Arc<str>, Waiting<A>>,
     flights_begun: AtomicU64,
+    retries: Retries<A>,
     denials: Denials<A>,
+}
+
+/// Charges that were certainly not made, and that a task tries again: for each key, one for each tier.
+#[derive(Debug)]
+struct Retries<A>(Mutex<RetryQueue<A>>);
+
+#[derive(Debug)]
+struct RetryQueue<A> {
+    charges: BTreeMap<Arc<str>, SmallVec<[Pending<A>; 1]>>,
+    /// The key that was tried last.
+    last: Option<Arc<str>>,
+    has_task: bool,
+}
+
+/// The task that tries charges again. If a runtime drops the task, the charges are lost.
+struct RetryTask<A: StoredAlgorithm> {
+    trips: Arc<Trips<A>>,
+    has_ended: bool,
 }
 
 /// The calls that wait for the next trip of a key.
@@ -55,7 +88,11 @@ struct Waiting<A> {
     flight: u64,
     /// The time at which the present trip ends at the latest, if the runtime of the flight is driven.
     ends: Nanos,
-    calls: Vec<Pending<A>>,
+    calls: VecDeque<Pending<A>>,
+    /// The number of calls that have left `calls`.
+    taken: u64,
+    /// The calls that are charges for which no caller waits, one for each tier: the numbers of calls that arrived before.
+    charges: SmallVec<[u64; 2]>,
     present: PolledFlight,
 }
 
@@ -64,6 +101,8 @@ struct Flight<A: StoredAlgorithm> {
     trips: Arc<Trips<A>>,
     key: Arc<str>,
     number: u64,
+    /// `true` if a request that may change the state was sent, and the server has not answered it.
+    may_have_written: AtomicBool,
     has_ended: bool,
 }
 
@@ -130,6 +169,7 @@ impl<A: StoredAlgorithm> Trips<A> {
             scripts,
             flights: DashMap::new(),
             flights_begun: AtomicU64::default(),
+            retries: Retries::default(),
             denials: Denials::new(remember_denials),
         }
     }
@@ -233,6 +273,37 @@ impl<A: StoredAlgorithm> Trips<A> {
         self.send(key, Pending { operation, deadline, reply: None, unsettled }, runtime);
     }
 
+    /// Makes a charge for which no caller waits. Together with other such charges of its key, it is tried until it is
+    /// made, or may have been made, or the runtime ends.
+    pub(super) fn charge(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        operation: Operation<A>,
+        unsettled: Unsettled,
+        runtime: &Handle,
+    ) {
+        let link = self.links.route(key).link;
+        let charge =
+            Pending { operation, deadline: link.deadline(), reply: None, unsettled: Some(unsettled) };
+        match link.admit(link.now()) {
+            Ok(()) => self.send(key, charge, runtime),
+            Err(open) => self.retry_later(key, charge, open, runtime),
+        }
+    }
+
+    /// Lets a charge that was not made, because of `error`, wait for another try.
+    fn retry_later(
+        self: &Arc<Self>,
+        key: &Arc<str>,
+        charge: Pending<A>,
+        error: RedisError,
+        runtime: &Handle,
+    ) {
+        if self.retries.add(key, charge, error) {
+            runtime.spawn(RetryTask { trips: Arc::clone(self), has_ended: false }.run());
+        }
+    }
+
     /// Adds a call to the next trip of its key, which a task makes.
     fn send(self: &Arc<Self>, key: &Arc<str>, call: Pending<A>, runtime: &Handle) {
         if let Some(flight) = self.send_polled(key, call, None, runtime) {
@@ -252,13 +323,14 @@ impl<A: StoredAlgorithm> Trips<A> {
         let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
         let ends = call.deadline;
         let flight = |batch, prepared| {
-            let flight = Flight { trips: Arc::clone(self), key: Arc::clone(key), number, has_ended: false };
+            let (trips, key, may_have_written) = (Arc::clone(self), Arc::clone(key), AtomicBool::new(false));
+            let flight = Flight { trips, key, number, may_have_written, has_ended: false };
             PolledFlight::new(flight.run(batch, prepared), runtime)
         };
         let present = match self.flights.entry(Arc::clone(key)) {
             Entry::Occupied(mut waiting) => {
                 let waiting = waiting.get_mut();
-                waiting.calls.push(call);
+                waiting.add(call);
                 // The present trip should have ended at `waiting.ends`. If it is still under way one deadline after
                 // that time, its flight counts as abandoned.
                 let now = self.links.any().now();
@@ -271,8 +343,10 @@ impl<A: StoredAlgorithm> Trips<A> {
             }
             Entry::Vacant(place) => {
                 let present = flight(vec![call], prepared);
-                let calls = Vec::new();
-                drop(place.insert(Waiting { flight: number, ends, calls, present: present.clone() }));
+                let (calls, taken, charges) = Default::default();
+                let waiting =
+                    Waiting { flight: number, ends, calls, taken, charges, present: present.clone() };
+                drop(place.insert(waiting));
                 return Some(present);
             }
         };
@@ -283,6 +357,24 @@ impl<A: StoredAlgorithm> Trips<A> {
 }
 
 impl<A> Pending<A> {
+    /// Returns whether this is a charge for which no caller waits.
+    fn is_charge(&self) -> bool {
+        self.reply.is_none() && self.unsettled.is_some() && !self.operation.gives_units()
+    }
+
+    /// Adds another charge to this one. Returns the other charge if it is of another tier.
+    fn add(&mut self, mut charge: Self) -> Option<Self>
+    where
+        A: StoredAlgorithm,
+    {
+        if !self.operation.add(&charge.operation) {
+            return Some(charge);
+        }
+        self.deadline = charge.deadline;
+        self.unsettled.iter_mut().zip(charge.unsettled.take()).for_each(|(sum, more)| sum.add(more));
+        None
+    }
+
     /// Returns whether the caller has dropped the call.
     fn is_cancelled(&self) -> bool {
         self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
@@ -300,11 +392,27 @@ impl<A> Pending<A> {
     }
 }
 
-impl<A> Waiting<A> {
+impl<A: StoredAlgorithm> Waiting<A> {
+    /// Adds a call. A charge for which no caller waits is added to that of the same tier.
+    fn add(&mut self, mut call: Pending<A>) {
+        if call.is_charge() {
+            for number in &self.charges {
+                match self.calls[(number - self.taken) as usize].add(call) {
+                    Some(other) => call = other,
+                    None => return,
+                }
+            }
+            self.charges.push(self.taken + self.calls.len() as u64);
+        }
+        self.calls.push_back(call);
+    }
+
     /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest.
     fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
-        let later = self.calls.split_off(self.calls.len().min(MAX_BATCH));
-        batch.extend(mem::replace(&mut self.calls, later));
+        let count = self.calls.len().min(MAX_BATCH);
+        batch.extend(self.calls.drain(..count));
+        self.taken += count as u64;
+        self.charges.retain(|number| *number >= self.taken);
         self.ends = batch.iter().map(|call| call.deadline).max().unwrap_or(self.ends);
         batch
     }
@@ -358,13 +466,17 @@ impl<A: StoredAlgorithm> Flight<A> {
         mut route: Route,
         plan: &Arc<Plan<A>>,
     ) -> Vec<Operation<A>> {
+        self.may_have_written.store(false, Ordering::Relaxed);
+        // Nobody waits for these charges, so their time begins with the trip.
+        let deadline = self.trips.links.any().deadline();
+        batch.iter_mut().filter(|call| call.is_charge()).for_each(|charge| charge.deadline = deadline);
         loop {
             let link = &*route.link;
             let now = link.now();
             // Calls that were cancelled, or whose deadline has passed, are not sent.
             batch.retain(|call| !call.is_cancelled());
             for call in batch.extract_if(.., |call| call.deadline <= now) {
-                let _ = call.answer(Err(link.deadline_error()));
+                self.fail(call, link.deadline_error(), true);
             }
             let (Some(first), Some(last)) =
                 (batch.iter().map(|call| call.deadline).min(), batch.iter().map(|call| call.deadline).max())
@@ -372,13 +484,41 @@ impl<A: StoredAlgorithm> Flight<A> {
                 return Vec::new();
             };
             let attempted = {
-                let decided = pin!(self.decide_batch(&route, plan, &batch, first));
-                self.trips.links.attempt(&route, last, decided).await
+                let is_over = AtomicBool::new(false);
+                let mut decided = pin!(async {
+                    let decided = self.decide_batch(&route, plan, &batch, first).await;
+                    is_over.store(true, Ordering::Relaxed);
+                    decided
+                });
+                let attempted = self.trips.links.attempt(&route, last, decided.as_mut()).await;
+                let may_have_written =
+                    !is_over.load(Ordering::Relaxed) && self.may_have_written.load(Ordering::Relaxed);
+                match attempted {
+                    // The reply tells what was charged, even if it comes too late for callers.
+                    Attempted::Over(Err(error))
+                        if may_have_written && batch.iter().any(Pending::is_charge) =>
+                    {
+                        let end = link.now().saturating_add(LATE_REPLY);
+                        match link.until(end, decided).await {
+                            Some(Ok(Some(outcomes))) => Attempted::Over(Ok(outcomes)),
+                            _ => Attempted::Over(Err(error)),
+                        }
+                    }
+                    attempted => attempted,
+                }
             };
             match attempted {
                 Attempted::Over(outcomes) => return self.answer(plan, batch, outcomes),
                 Attempted::Again(next) => route = next,
             }
+        }
+    }
+
+    /// Answers a call whose trip has failed. A charge for which no caller waits is tried again if `is_retried`.
+    fn fail(&self, call: Pending<A>, error: RedisError, is_retried: bool) {
+        match is_retried && call.is_charge() {
+            true => self.trips.retry_later(&self.key, call, error, &Handle::current()),
+            false => _ = call.answer(Err(error)),
         }
     }
 
@@ -391,9 +531,10 @@ impl<A: StoredAlgorithm> Flight<A> {
         let outcomes = match outcomes {
             Ok(outcomes) => outcomes,
             Err(error) => {
-                batch.into_iter().for_each(|call| {
-                    let _ = call.answer(Err(error.clone()));
-                });
+                let is_uncharged = !self.may_have_written.load(Ordering::Relaxed);
+                let may_pass = error.kind().is_outage()
+                    || matches!(error.kind(), RedisErrorKind::Open | RedisErrorKind::Unserved);
+                batch.into_iter().for_each(|call| self.fail(call, error.clone(), is_uncharged && may_pass));
                 return Vec::new();
             }
         };
@@ -465,11 +606,16 @@ impl<A: StoredAlgorithm> Flight<A> {
                 let ttl = state.time_to_live(&plan.algorithm, found.now);
                 let sent = route.link.now();
                 let swap = Swap::new(&found.text, &after, ttl);
+                self.may_have_written.store(true, Ordering::Relaxed);
                 let swapped = match has_turns {
-                    true => route.swap_in_turn(&self.key, not_after, swap).await?,
-                    false => route.swap(&[&*self.key], not_after, &[swap]).await?,
+                    true => route.swap_in_turn(&self.key, not_after, swap).await,
+                    false => route.swap(&[&*self.key], not_after, &[swap]).await,
                 };
-                match swapped {
+                // A connection that ends may have sent the request.
+                let is_unknown =
+                    matches!(&swapped, Err(error) if error.kind() == RedisErrorKind::Unreachable);
+                self.may_have_written.store(is_unknown, Ordering::Relaxed);
+                match swapped? {
                     Answer::Done(..) => {}
                     // Another process has changed the state since it was read, or it is the turn of another process.
                     // The calls are decided again, from the state in the reply.
@@ -510,6 +656,113 @@ impl<A: StoredAlgorithm> Flight<A> {
             || self.trips.flights.get(&self.key).is_some_and(|waiting| waiting.flight == self.number);
         if outcomes.iter().any(|outcome| !outcome.decision().is_allowed()) && is_current() {
             self.trips.denials.remember(&self.key, plan, state.into_own(), found.now, found.sent);
+        }
+    }
+}
+
+impl<A> Default for Retries<A> {
+    fn default() -> Self {
+        Self(Mutex::new(RetryQueue { charges: BTreeMap::new(), last: None, has_task: false }))
+    }
+}
+
+impl<A: StoredAlgorithm> Retries<A> {
+    /// Adds a charge, which was not made because of `error`. Returns whether the caller must start the task.
+    #[must_use]
+    fn add(&self, key: &Arc<str>, charge: Pending<A>, error: RedisError) -> bool {
+        let mut queue = self.lock();
+        if queue.charges.len() >= MAX_RETRIES && !queue.charges.contains_key(key) {
+            drop(queue);
+            let _ = charge.answer(Err(error));
+            return false;
+        }
+        let charges = queue.charges.entry(Arc::clone(key)).or_default();
+        let other = charges.iter_mut().try_fold(charge, |charge, sum| sum.add(charge));
+        charges.extend(other);
+        !mem::replace(&mut queue.has_task, true)
+    }
+}
+
+impl<A> Retries<A> {
+    /// Takes the charges of the key that has waited longest for a try.
+    fn next(&self) -> Option<(Arc<str>, SmallVec<[Pending<A>; 1]>)> {
+        let mut queue = self.lock();
+        let after = |key: &Arc<str>| {
+            let later = queue.charges.range::<str, _>((Bound::Excluded(&**key), Bound::Unbounded)).next();
+            later.map(|(key, _)| Arc::clone(key))
+        };
+        let key = queue.last.as_ref().and_then(after);
+        let key = key.or_else(|| queue.charges.first_key_value().map(|(key, _)| Arc::clone(key)))?;
+        queue.last = Some(Arc::clone(&key));
+        queue.charges.remove_entry(&*key)
+    }
+
+    /// Returns the number of keys. If it is zero, the task ends.
+    fn len_or_end(&self) -> usize {
+        let mut queue = self.lock();
+        queue.has_task = !queue.charges.is_empty();
+        queue.charges.len()
+    }
+
+    /// Ends the task because its runtime has ended, and with it all charges.
+    fn end(&self) {
+        let lost = {
+            let mut queue = self.lock();
+            queue.has_task = false;
+            mem::take(&mut queue.charges)
+        };
+        drop(lost);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RetryQueue<A>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: StoredAlgorithm> RetryTask<A> {
+    async fn run(mut self) {
+        let link = self.trips.links.any();
+        let mut pause = RETRY_PAUSES.0;
+        loop {
+            link.sleep_until(link.now().saturating_add(pause)).await;
+            let waiting = self.trips.retries.len_or_end();
+            if waiting == 0 {
+                break;
+            }
+            pause = match self.retry(waiting) {
+                0 => RETRY_PAUSES.1.min(pause * 2),
+                _ => RETRY_PAUSES.0,
+            };
+        }
+        self.has_ended = true;
+    }
+
+    /// Sends the charges of some of the `waiting` keys. Returns how many keys these are.
+    fn retry(&self, waiting: usize) -> usize {
+        let (trips, runtime, mut sent) = (&self.trips, Handle::current(), 0);
+        for _ in 0..waiting.min(RETRIED.1) {
+            let Some((key, charges)) = trips.retries.next() else { break };
+            let link = trips.links.route(&key).link;
+            let admitted = link.admit(link.now());
+            for charge in charges {
+                match admitted.clone() {
+                    Ok(()) => trips.send(&key, Pending { deadline: link.deadline(), ..charge }, &runtime),
+                    Err(open) => trips.retry_later(&key, charge, open, &runtime),
+                }
+            }
+            sent += usize::from(admitted.is_ok());
+            if sent == RETRIED.0 {
+                break;
+            }
+        }
+        sent
+    }
+}
+
+impl<A: StoredAlgorithm> Drop for RetryTask<A> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.trips.retries.end();
         }
     }
 }

@@ -7,6 +7,7 @@ mod faults;
 mod flights;
 mod joined;
 mod kept;
+mod late;
 mod outages;
 mod own_trips;
 mod queues;

@@ -46,6 +46,8 @@ pub(super) enum Mode {
     Hang,
     /// Calls are executed after `release`.
     Hold,
+    /// Calls are executed at once, and the replies are sent after `release`.
+    Withhold,
     NoScript,
     Fail(&'static str),
     /// The present connection has ended.
@@ -167,6 +169,13 @@ impl Connection for Staged {
                 Box::pin(async move {
                     server.0.go.notified().await;
                     server.execute(&command)
+                })
+            }
+            Mode::Withhold => {
+                let (server, reply) = (self.clone(), self.execute(&command));
+                Box::pin(async move {
+                    server.0.go.notified().await;
+                    reply
                 })
             }
             Mode::NoScript => Box::pin(ready(match command[0].as_str() {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::script::TimeSource;
+use crate::settlements::{Settlements, StoreSettlements};
 use crate::states::Action;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{Algorithm, FixedWindow};
@@ -22,4 +23,28 @@ fn a_flood_of_keys_is_bounded_and_locks_out_no_newer_key() {
     assert!(denials.answer(&Arc::from("99999"), &plan, &call, Nanos(100_000)).is_none());
     denials.clear();
     assert!(denials.sets.iter().all(|set| set.lock().unwrap().is_empty()));
+}
+
+#[test]
+fn charges_of_a_bounded_number_of_keys_wait_and_more_are_counted_as_lost() {
+    let settlements = Arc::new(Settlements::new(Arc::<StoreSettlements>::default(), "test"));
+    let retries = Retries::<FixedWindow>::default();
+    let error = RedisError::new(RedisErrorKind::Open, "");
+    let add = |key: u64| {
+        let operation = Operation::new(Action::ChargeMore(9), 2, None);
+        let unsettled = Some(settlements.settle(2, false));
+        let charge = Pending { operation, deadline: Nanos::ZERO, reply: None, unsettled };
+        retries.add(&Arc::from(key.to_string()), charge, error.clone())
+    };
+    assert!(add(0), "the task begins");
+    assert!((1..10_000).all(|key| !add(key)));
+    assert_eq!(settlements.failed(), 0);
+    assert!((9_000..10_010).all(|key| !add(key)));
+    assert_eq!((settlements.failed(), settlements.units().uncharged), (10, 20));
+    // Each key has its turn.
+    let mut keys: Vec<_> = (0..10_000).map(|_| retries.next().unwrap().0).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!((keys.len(), retries.len_or_end()), (10_000, 0));
+    assert!(add(1), "another task begins");
 }

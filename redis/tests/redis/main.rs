@@ -12,6 +12,7 @@ mod layer;
 mod leases;
 mod limits;
 mod memory;
+mod metered_sockets;
 mod metrics;
 mod network;
 mod outages;
