@@ -232,6 +232,10 @@ impl<A: StoredAlgorithm> Both<'_, A> {
             if !here.is_empty() {
                 self.unsettled.push((here, there));
             }
+            // In memory, a call from before a reset gives nothing back. Redis does not know of the reset.
+            if matches!(call, Call::Reset) {
+                self.unsettled.clear();
+            }
         }
         // A peek is decided after the settlements before it.
         let last = Call::Peek { tier: self.random_tier(random), cost: 1 };
@@ -339,9 +343,10 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
             let mut batch = Vec::new();
             for _ in 0..count {
                 let call = both.random_call(random);
-                // A batch has at most one settlement, because the places of the others would change.
-                let settles = |call: &Call| matches!(call, Call::Settle { .. } | Call::Keep { .. });
-                if !(settles(&call) && batch.iter().any(settles)) {
+                // A batch changes only once which calls are unsettled, because the places of others would change.
+                let changes =
+                    |call: &Call| matches!(call, Call::Settle { .. } | Call::Keep { .. } | Call::Reset);
+                if !(changes(&call) && batch.iter().any(changes)) {
                     batch.push(call);
                 }
             }
