@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ::redis::{ConnectionAddr, ConnectionInfo, Value};
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::client::{Client, Server};
 use super::connection::{Connection, at_address};
@@ -190,7 +190,7 @@ impl Links {
         deadline: Nanos,
         runtime: &Handle,
     ) -> Result<(), RedisError> {
-        let (link, mut has_tried) = (&route.link, false);
+        let (link, mut task) = (&route.link, None::<JoinHandle<()>>);
         loop {
             let mut ended = pin!(link.trial_ended());
             // From here on, the end of the trial is not missed.
@@ -199,13 +199,15 @@ impl Links {
                 Admission::Closed | Admission::Trial(_, true) => return Ok(()),
                 Admission::Fails(error) => return Err(error),
                 Admission::Waits(until) => until,
-                // The runtime has dropped the task of the trial at once.
-                Admission::Trial(..) if has_tried => {
-                    return Err(RedisError::new(RedisErrorKind::NoRuntime, "the runtime has ended"));
-                }
                 Admission::Trial(number, false) => {
-                    runtime.spawn(self.clone().try_server(route.clone(), key.to_owned(), number));
-                    has_tried = true;
+                    let trial = Trial::new(link, number);
+                    if let Some(task) = task.take_if(|task| task.is_finished())
+                        && task.await.is_err()
+                    {
+                        // The runtime has dropped the task of the trial. The next call that waits begins another.
+                        return Err(RedisError::new(RedisErrorKind::NoRuntime, "the runtime has ended"));
+                    }
+                    task = Some(runtime.spawn(self.clone().try_server(route.clone(), key.to_owned(), trial)));
                     deadline
                 }
             };
@@ -218,8 +220,8 @@ impl Links {
     }
 
     /// Tries the server of `route`, whose circuit breaker records the result.
-    async fn try_server(self, route: Route, key: String, number: u64) {
-        let (trial, deadline) = (Trial::new(&route.link, number), route.link.deadline());
+    async fn try_server(self, route: Route, key: String, trial: Trial) {
+        let deadline = route.link.deadline();
         let _ = self.attempt(&route, deadline, pin!(route.ping(&key, deadline))).await;
         trial.end();
     }

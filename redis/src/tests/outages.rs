@@ -8,11 +8,12 @@ use tokio::time::{Instant, advance};
 
 use super::faults::swaps;
 use super::flights::{begun, settle};
-use super::limiter;
 use super::staged::{Mode, Staged};
+use super::{limiter, store};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::in_process::RedisInProcess;
 use crate::limiter::RedisLimiter;
+use crate::store::RedisStoreBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle::{Decision, Quota, RateLimiter};
 
@@ -189,4 +190,51 @@ fn a_trial_whose_runtime_ends_is_made_by_the_next_call_that_waits() {
     server.set(Mode::Serve);
     drop(first);
     assert_eq!(second.block_on(failed(waiting)), []);
+}
+
+#[test]
+fn a_trial_whose_runtime_ends_before_it_begins_is_made_by_the_next_call_that_waits() {
+    let runtime = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let (first, second): (Runtime, Runtime) = (runtime(), runtime());
+    let (server, limiter) = second.block_on(async {
+        let server = Staged::new();
+        let limiter = limiter(&swaps(&server), window());
+        open(&server, &limiter).await;
+        server.set(Mode::Serve);
+        (server, limiter)
+    });
+    first.block_on(advance(1_000 * MS));
+    let _kept = {
+        let _context = first.enter();
+        begun(limiter.check("a"))
+    };
+    let waiting = second.block_on(async {
+        let waiting = burst(&limiter);
+        settle().await;
+        waiting
+    });
+    assert_eq!(server.commands().len(), 0, "the task of the trial is not polled");
+    drop(first);
+    assert_eq!(second.block_on(failed(waiting)), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_notices_the_end_of_its_trial_only_after_the_pause_is_decided_and_so_are_the_others() {
+    let server = Staged::new();
+    let settings = |store: RedisStoreBuilder| store.without_scripts().deadline(500 * MS);
+    let limiter = limiter(&store(server.clone(), settings), window());
+    open(&server, &limiter).await;
+    advance(50 * MS).await;
+    server.set(Mode::Fail("LOADING"));
+    let late = begun(limiter.check("a"));
+    settle().await;
+    assert_eq!(server.commands().len(), 1, "the trial has failed");
+    server.set(Mode::Serve);
+    advance(150 * MS).await;
+    let start = Instant::now();
+    let late = tokio::spawn(late);
+    yield_now().await;
+    assert_eq!(failed(burst(&limiter)).await, []);
+    assert_eq!(failed(vec![late]).await, []);
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
