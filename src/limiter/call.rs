@@ -138,7 +138,9 @@ impl<A: Algorithm> RateLimiter<A> {
     /// A queued call has a timer, so keep polling its future, in a task or a `select!`. If the future of a queued call
     /// is kept and not polled, the calls behind that call are admitted nevertheless, a few milliseconds late if only the
     /// first call is not polled. Behind several such calls, a call waits at most half as long again as it would
-    /// otherwise, and a few milliseconds for each of them. The units of a call that is not polled stay charged to it.
+    /// otherwise, and a few milliseconds for each of them. If its wait becomes shorter meanwhile, because calls before it
+    /// are cancelled or units are refunded, that is half of the wait with which it was queued. The units of a call that is
+    /// not polled stay charged to it.
     /// With [`Concurrency`](crate::algorithm::Concurrency), the first queued call is given the next
     /// free permit. If the future of that call is kept but never polled again, the permit stays taken, as in any fair
     /// semaphore. A call that waits for a window is charged to the window in which the call is admitted. If its future

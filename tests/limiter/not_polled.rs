@@ -226,3 +226,29 @@ async fn joined_calls_wait_at_most_half_as_long_again_behind_joined_calls_that_a
         assert!(start.elapsed() <= intervals + GRACE * 10, "{ahead}: {:?}", start.elapsed());
     }
 }
+
+/// The waits in the queue of a tuple with a `Concurrency` are unknown, also while only the bucket is used up.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_units_and_a_permit_is_admitted_though_those_before_it_are_not_polled() {
+    for ahead in [1, 2, 3, 40_u32] {
+        for is_held in [false, true] {
+            let permits = u64::from(ahead) + 1;
+            let bucket = TokenBucket::new(Quota::per_second(1).burst(permits)).queue(99);
+            let limiter = RateLimiter::new((Concurrency::per_key(permits).queue(99), bucket));
+            let mut permit = limiter.call("key").cost(permits).acquire_permit().await.ok();
+            assert!(permit.is_some());
+            // If the permits are held, it is unknown how long the calls wait when they arrive.
+            permit = permit.filter(|_| is_held);
+            let start = Instant::now();
+            let _kept: Vec<_> = (0..ahead).map(|_| waits(limiter.acquire_permit("key"))).collect();
+            let last = tokio::spawn(limiter.acquire_permit("key"));
+            sleep(SECOND / 2).await;
+            drop(permit);
+            let admitted = timeout(SECOND * 1_000, last).await.expect("it waits for ever").unwrap();
+            let longest = if ahead == 1 { SECOND * 2 } else { SECOND * (ahead + 1) * 3 / 2 };
+            let waited = start.elapsed();
+            assert!(admitted.is_ok() && waited >= SECOND * (ahead + 1), "{ahead}, {is_held}: {waited:?}");
+            assert!(waited <= longest + SECOND / 2 + GRACE * (ahead + 1), "{ahead}, {is_held}: {waited:?}");
+        }
+    }
+}

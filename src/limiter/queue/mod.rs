@@ -14,7 +14,13 @@
 //! timer of the second waiter is set [a little later](GRACE) than that of the first. The timer of any other waiter is
 //! set to the half of the wait that is left, again and again. If a waiter finds that the first one was overdue, its next
 //! timer is that of a second waiter. So behind `k` waiters that are not polled, a call waits at most half as long again
-//! as it would otherwise, and is polled about `log2(k)` times if all are polled.
+//! as it would otherwise, and is polled about `log2(k)` times if all are polled. Timers are not set anew if waiters
+//! before it are cancelled or units are refunded, so its timer may then be at half of the wait with which it was queued.
+//!
+//! If it is unknown when calls will be released, as in a tuple with a [`Concurrency`](crate::algorithm::Concurrency),
+//! the others set timers only while the time of the first waiter is known, because permits are free and it waits for
+//! units. Each waiter then counts as one that waits as long as the first. The others are woken when that time becomes
+//! known.
 //!
 //! One of the first two waiters is woken to set its timer again if the timer would fire too late. So is the waiter
 //! directly behind a waiter that was cancelled, or denied at its maximum wait, and each waiter of a key that was reset,
@@ -445,12 +451,17 @@ impl<A: Algorithm> Queue<A> {
     fn next_timer(&mut self, base: &A, state: &A::State, now: Nanos, at: usize) -> Nanos {
         let (first, now) = (self.ready_at.unwrap_or(Nanos::MAX), self.seen.max(now));
         let is_overdue = mem::take(&mut self.is_overdue);
-        if at == 0 || !self.config(base).is_timed() {
-            return if at == 0 { first } else { Nanos::MAX };
+        if at == 0 {
+            return first;
         }
         let (second, mut ready_at) = (first.saturating_add(GRACE), self.waiting[at].ready_at);
         if is_overdue || at == 1 && ready_at <= now {
             return second;
+        }
+        if !self.config(base).is_timed() {
+            // Each call counts as one that waits as long as the first. Often, it is unknown how long the first waits.
+            let half = first.saturating_since(now) / 2;
+            return second.max(now.saturating_add(half.saturating_mul(at as u64 + 1)));
         }
         if ready_at <= now {
             // The waiters before it are late, for example because units were charged after the fact.
@@ -1018,6 +1029,13 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         for (waiter, latest) in queue.waiting.iter_mut().zip([ready_at, ready_at.saturating_add(GRACE)]) {
             if waiter.wake_at > latest {
                 waiter.wake_at = latest;
+                wake.extend(waiter.waker.clone());
+            }
+        }
+        if ready_at < Nanos::MAX && !queue.config(base).is_timed() {
+            // The others have set no timers while it was unknown when the first is released.
+            for waiter in queue.waiting.iter_mut().skip(2).filter(|other| other.wake_at >= other.deadline) {
+                waiter.wake_at = Nanos::ZERO;
                 wake.extend(waiter.waker.clone());
             }
         }
