@@ -41,6 +41,9 @@ pub enum RedisErrorKind {
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
+    /// The server accepts no writes, because too few replicas are connected to it (`NOREPLICAS`, see
+    /// `min-replicas-to-write`). It may be a master that was cut off, or that another server has replaced.
+    NoReplicas,
     /// The server is out of memory (`OOM`), or cannot write its snapshot (`MISCONF`).
     OutOfMemory,
     /// The server is busy with a script that takes long (`BUSY`).
@@ -115,6 +118,7 @@ impl RedisErrorKind {
     fn of_code(code: &str) -> Option<Self> {
         Some(match code {
             "READONLY" => Self::ReadOnly,
+            "NOREPLICAS" => Self::NoReplicas,
             "OOM" | "MISCONF" => Self::OutOfMemory,
             "BUSY" => Self::Busy,
             "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" => Self::Loading,
@@ -131,6 +135,7 @@ impl RedisErrorKind {
         matches!(
             self,
             Self::ReadOnly
+                | Self::NoReplicas
                 | Self::OutOfMemory
                 | Self::Busy
                 | Self::Loading
@@ -155,6 +160,10 @@ impl RedisErrorKind {
                 "the value of the key is not a state of this limiter: set a `prefix`, or delete the key"
             }
             Self::ReadOnly => "Redis only reads: connect to the master, not to a replica",
+            Self::NoReplicas => {
+                "Redis has too few replicas to write: check them and `min-replicas-to-write`, or connect to the present \
+                 master by `RedisStore::sentinel`"
+            }
             Self::OutOfMemory => "Redis cannot write: raise `maxmemory`, or check its disk",
             Self::Busy => "Redis executes a script that takes long: find it, or `SCRIPT KILL`",
             Self::Loading => "Redis is not ready",
@@ -206,6 +215,7 @@ mod tests {
     fn errors_of_the_server_have_names() {
         for (text, kind) in [
             ("READONLY You can't write against a read only replica.", RedisErrorKind::ReadOnly),
+            ("NOREPLICAS Not enough good replicas to write.", RedisErrorKind::NoReplicas),
             ("OOM command not allowed when used memory > 'maxmemory'.", RedisErrorKind::OutOfMemory),
             ("BUSY Redis is busy running a script.", RedisErrorKind::Busy),
             ("LOADING Redis is loading the dataset in memory", RedisErrorKind::Loading),
@@ -230,6 +240,10 @@ mod tests {
             (
                 "ERR Error running script (call to f_1f3c): @user_script:9: -READONLY You can't write",
                 RedisErrorKind::ReadOnly,
+            ),
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:9: -NOREPLICAS Not enough good replicas",
+                RedisErrorKind::NoReplicas,
             ),
             (
                 "ERR Error running script (call to f_1f3c): @user_script:6: -WRONGTYPE Operation against a key",

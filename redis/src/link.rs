@@ -761,7 +761,13 @@ impl ServerTime {
 
 /// Returns whether a server that replies with an error of this kind may still be able to read.
 const fn concerns_writes(kind: RedisErrorKind) -> bool {
-    matches!(kind, RedisErrorKind::ReadOnly | RedisErrorKind::OutOfMemory | RedisErrorKind::Permission)
+    matches!(
+        kind,
+        RedisErrorKind::ReadOnly
+            | RedisErrorKind::NoReplicas
+            | RedisErrorKind::OutOfMemory
+            | RedisErrorKind::Permission
+    )
 }
 
 /// Returns whether a new connection may help after an error of this kind, because it reaches another server, or the
@@ -772,6 +778,7 @@ const fn needs_connection(kind: RedisErrorKind) -> bool {
         RedisErrorKind::Late
             | RedisErrorKind::Unreachable
             | RedisErrorKind::ReadOnly
+            | RedisErrorKind::NoReplicas
             | RedisErrorKind::Auth
             | RedisErrorKind::Loading
     )

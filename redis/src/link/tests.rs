@@ -96,7 +96,12 @@ fn a_success_between_late_calls_keeps_it_closed() {
 
 #[test]
 fn a_reply_does_not_close_it_while_writes_fail() {
-    for kind in [RedisErrorKind::OutOfMemory, RedisErrorKind::ReadOnly, RedisErrorKind::Permission] {
+    for kind in [
+        RedisErrorKind::OutOfMemory,
+        RedisErrorKind::ReadOnly,
+        RedisErrorKind::NoReplicas,
+        RedisErrorKind::Permission,
+    ] {
         let breaker = Breaker::default();
         assert!(breaker.failed(&error(kind), at(0)));
         breaker.replied();

@@ -69,6 +69,7 @@ async fn late_calls_open_the_breaker_and_one_call_tries_again() {
 async fn errors_by_which_no_call_can_be_decided_open_it_at_once() {
     for (text, kind) in [
         ("READONLY You can't write against a read only replica.", RedisErrorKind::ReadOnly),
+        ("NOREPLICAS Not enough good replicas to write.", RedisErrorKind::NoReplicas),
         ("OOM command not allowed when used memory > 'maxmemory'.", RedisErrorKind::OutOfMemory),
         ("BUSY Redis is busy running a script.", RedisErrorKind::Busy),
         ("LOADING Redis is loading the dataset in memory", RedisErrorKind::Loading),

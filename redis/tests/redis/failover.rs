@@ -22,28 +22,34 @@ const KEYS: usize = 5;
 
 type Limiter = RedisLimiter<FixedWindow>;
 
-/// A master and its replica, watched by three sentinels.
+/// A master and its replicas, watched by three sentinels.
 pub(crate) struct Group {
     pub(crate) master: RedisServer,
-    replica: RedisServer,
-    sentinels: [RedisServer; 3],
+    pub(crate) replicas: Vec<RedisServer>,
+    pub(crate) sentinels: [RedisServer; 3],
 }
 
 impl Group {
+    /// Starts a master and one replica.
     pub(crate) fn start() -> Self {
+        Self::of(1)
+    }
+
+    pub(crate) fn of(replicas: usize) -> Self {
         let master = RedisServer::start();
-        let replica = master.replica();
+        let all = format!("slaves={replicas},sentinels=3");
+        let replicas = (0..replicas).map(|_| master.replica()).collect();
         let sentinels = [(); 3].map(|()| RedisServer::sentinel(&master));
         let start = Instant::now();
         let knows_all = |sentinel: &RedisServer| {
             let info = sentinel.info("sentinel");
-            info.contains("status=ok") && info.contains("slaves=1,sentinels=3")
+            info.contains("status=ok") && info.contains(&all)
         };
         while !sentinels.iter().all(knows_all) {
             assert!(start.elapsed() < PATIENCE, "{}", sentinels[0].info("sentinel"));
             std::thread::sleep(10 * MS);
         }
-        Self { master, replica, sentinels }
+        Self { master, replicas, sentinels }
     }
 
     pub(crate) fn urls(&self) -> [String; 3] {
@@ -110,7 +116,7 @@ async fn sentinels_name_the_replica_that_takes_over_and_what_it_missed_is_admitt
     let builder = RedisStore::sentinel(group.urls(), "mymaster").deadline(500 * MS);
     let limiter = limiter(&builder.connect().await.unwrap());
     let keys: Vec<_> = (0..KEYS).map(|key| format!("key-{key}")).collect();
-    lose_60(&limiter, &keys, &mut group.master, &group.replica).await;
+    lose_60(&limiter, &keys, &mut group.master, &group.replicas[0]).await;
     let took = recovers(&limiter, &keys[0]).await;
     for key in &keys {
         assert_eq!(admitted(&limiter, key, LIMIT).await, 60, "the charges that the replica had missed");
@@ -129,7 +135,7 @@ async fn a_planned_failover_of_sentinels_admits_at_most_one_more_limit_per_key()
     let load = Load::start(&limiter, (0..KEYS).map(|key| format!("key-{key}")).collect());
     sleep(50 * MS).await;
     group.sentinels[0].call(&["SENTINEL", "FAILOVER", "mymaster"]).ok();
-    group.replica.until_role("master");
+    group.replicas[0].until_role("master");
     group.master.until_role("slave");
     let admitted = load.end(&limiter).await;
     println!("a planned failover of sentinels: {admitted:?} admitted of {LIMIT}");
@@ -228,7 +234,7 @@ async fn stale_sentinel(named: &RedisServer) -> (String, tokio::task::JoinHandle
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_names_a_replica_delays_nothing() {
     let group = Group::start();
-    let (stale, task) = stale_sentinel(&group.replica).await;
+    let (stale, task) = stale_sentinel(&group.replicas[0]).await;
     let mut urls = vec![stale];
     urls.extend(group.urls());
     for _ in 0..20 {

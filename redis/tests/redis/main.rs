@@ -22,6 +22,7 @@ mod permits;
 mod permits_queue;
 mod processes;
 mod proxy;
+mod sentinels;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 #[cfg(feature = "tls")]

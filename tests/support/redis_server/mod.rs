@@ -5,6 +5,7 @@
 mod cluster;
 mod process;
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 use std::thread::sleep;
@@ -74,9 +75,7 @@ impl RedisServer {
     /// of a server that becomes a replica, including the connection of this function.
     pub(crate) fn until_role(&self, role: &str) {
         until(role, || {
-            let asked = Connection::to(self.port, &self.arguments)
-                .and_then(|mut server| server.try_call(&["INFO", "replication"]));
-            let Ok(info) = asked.map(Reply::text) else { return false };
+            let Ok(info) = self.try_call(&["INFO", "replication"]).map(Reply::text) else { return false };
             let is_linked = role == "master" || info.contains("master_link_status:up");
             info.contains(&format!("role:{role}\r")) && is_linked
         });
@@ -133,6 +132,11 @@ impl RedisServer {
         self.connect().call(command)
     }
 
+    /// Sends one command on a connection of its own, which the server may close meanwhile.
+    pub(crate) fn try_call(&self, command: &[&str]) -> io::Result<Reply> {
+        Connection::to(self.port, &self.arguments)?.try_call(command)
+    }
+
     /// Returns a section of `INFO`.
     pub(crate) fn info(&self, section: &str) -> String {
         self.call(&["INFO", section]).text()
@@ -141,12 +145,17 @@ impl RedisServer {
     /// Returns the number of calls of `command`, in lower case, that the server has executed since it started or since
     /// `CONFIG RESETSTAT`.
     pub(crate) fn calls_of(&self, command: &str) -> u64 {
-        let stats = self.info("commandstats");
+        self.try_calls_of(command).unwrap()
+    }
+
+    /// Returns the same as [`calls_of`](Self::calls_of), from a server that may close the connection meanwhile.
+    pub(crate) fn try_calls_of(&self, command: &str) -> io::Result<u64> {
+        let stats = self.try_call(&["INFO", "commandstats"])?.text();
         let calls = stats.lines().find_map(|line| {
             let rest = line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls=")?;
             rest.split(',').next()?.parse().ok()
         });
-        calls.unwrap_or(0)
+        Ok(calls.unwrap_or(0))
     }
 
     fn signal(&self, signal: &str) {
