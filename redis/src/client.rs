@@ -40,6 +40,8 @@ use tower_throttle::clock::{AnyClock, Nanos};
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 
+/// The time between two questions to the sentinels, in nanoseconds.
+const BETWEEN_QUESTIONS: u64 = 1_000_000_000;
 /// The number of times that a command is sent again, because a server may accept connections only to close them.
 const MAX_UNSENT: u32 = 3;
 /// The maximum number of commands that wait until the connection sends them.
@@ -71,12 +73,16 @@ struct Inner {
     current: watch::Sender<Current>,
     connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
+    /// The earliest time, in nanoseconds, at which the sentinels may be asked again.
+    next_question: AtomicU64,
 }
 
 /// The present connection, if there is one. Each connection has a number of its own.
 #[derive(Clone, Default)]
 struct Current {
     number: u64,
+    /// The version of the master that is connected to, or 0 without sentinels.
+    version: u64,
     connection: Option<Connected>,
 }
 
@@ -96,6 +102,14 @@ struct ConnectTask {
     number: u64,
 }
 
+/// A question to the sentinels. While this value exists, no other question begins, unless it takes so long that its
+/// runtime is probably not driven.
+struct Question {
+    inner: Arc<Inner>,
+    /// The earliest time of the next question.
+    next: u64,
+}
+
 impl Client {
     pub(super) fn new(server: Server, timeout: Duration) -> Self {
         let (current, _) = watch::channel(Current::default());
@@ -106,6 +120,7 @@ impl Client {
             current,
             connecting: Mutex::default(),
             problem: Mutex::new(None),
+            next_question: AtomicU64::new(0),
         }))
     }
 
@@ -133,24 +148,64 @@ impl Client {
 
 impl Inner {
     async fn attempt(&self) -> Result<(), ::redis::RedisError> {
-        // Calls that are not polled keep their places in the pipeline. So the pipeline is long. Otherwise a task that
-        // begins many calls and does not poll them would delay all other calls.
-        let config = AsyncConnectionConfig::new()
-            .set_pipeline_buffer_size(PIPELINE)
-            .set_connection_timeout(None)
-            .set_response_timeout(None);
-        let connection = match tokio::time::timeout(self.timeout, self.server.connect(&config)).await {
-            Ok(connected) => connected?,
-            Err(_) => {
-                let detail = format!("within {:?}", self.timeout);
-                return Err((ErrorKind::Io, "no connection, see `connect_timeout`", detail).into());
+        let (version, connection) = self.in_time(self.server.connect(self.timeout, &config())).await?;
+        self.use_connection(version, connection);
+        Ok(())
+    }
+
+    /// Awaits an attempt to connect within its time limit.
+    async fn in_time<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        tokio::time::timeout(self.timeout, attempt).await.unwrap_or_else(|_| {
+            let detail = format!("within {:?}", self.timeout);
+            Err((ErrorKind::Io, "no connection, see `connect_timeout`", detail).into())
+        })
+    }
+
+    /// Replaces the present connection, unless it is one to a newer master. The trips that are under way end on the
+    /// connection on which they began.
+    fn use_connection(&self, version: u64, connection: Connected) {
+        self.current.send_if_modified(|current| {
+            let is_newer = current.connection.is_none() || version >= current.version;
+            if is_newer {
+                *current = Current { number: current.number + 1, version, connection: Some(connection) };
             }
-        };
-        self.current.send_modify(|current| {
-            *current = Current { number: current.number + 1, connection: Some(connection) };
+            is_newer
         });
         *self.lock_problem() = None;
-        Ok(())
+    }
+
+    /// Starts a task that asks the sentinels which server is the master, if they were last asked more than a second
+    /// ago.
+    fn ask_sentinels(self: &Arc<Self>) {
+        let Server::Master(sentinels) = &self.server else { return };
+        let (now, next) = (self.clock.now().0, self.next_question.load(Ordering::Relaxed));
+        if now < next {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (after, longest) =
+            (now.saturating_add(BETWEEN_QUESTIONS), Nanos::from(self.timeout).0.saturating_mul(10));
+        let abandoned = after.saturating_add(longest);
+        let ours = self.next_question.compare_exchange(next, abandoned, Ordering::Relaxed, Ordering::Relaxed);
+        if ours.is_ok() {
+            let (question, sentinels) =
+                (Question { inner: Arc::clone(self), next: after }, sentinels.clone());
+            runtime.spawn(async move { question.inner.follow(&sentinels).await });
+        }
+    }
+
+    /// Asks the sentinels, and replaces the connection if it is one to a former master. If the new master cannot be
+    /// reached, the connection is kept until the next question.
+    async fn follow(&self, sentinels: &Sentinels) {
+        sentinels.ask(self.timeout).await;
+        let Ok(Some((version, server))) = sentinels.master() else { return };
+        let is_former = {
+            let current = self.current.borrow();
+            current.connection.is_some() && current.version < version
+        };
+        if is_former && let Ok(connection) = self.in_time(connect_to_master(server, config())).await {
+            self.use_connection(version, connection);
+        }
     }
 
     fn lock_problem(&self) -> MutexGuard<'_, Option<RedisError>> {
@@ -211,7 +266,7 @@ impl Inner {
     /// Returns a connection that is not known to have ended, and its number. Waits until there is one.
     async fn connected(self: &Arc<Self>) -> Result<(u64, Connected), RedisError> {
         loop {
-            let Current { number, connection } = self.current.borrow().clone();
+            let Current { number, connection, .. } = self.current.borrow().clone();
             match connection {
                 Some(last) if !last.has_ended() => return Ok((number, last)),
                 Some(_) => self.discard(number),
@@ -236,6 +291,7 @@ impl Inner {
     /// Sends a command, and returns the reply. If the connection has ended before the command was sent, sends the
     /// command on another connection.
     async fn send(self: &Arc<Self>, command: &Command) -> Result<Value, CallError> {
+        self.ask_sentinels();
         let mut unsent = 0;
         loop {
             let (number, mut connected) = self.connected().await.map_err(CallError::Failed)?;
@@ -289,6 +345,12 @@ impl Drop for ConnectTask {
     }
 }
 
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.inner.next_question.store(self.next, Ordering::Relaxed);
+    }
+}
+
 impl Connection for Client {
     fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
         Box::pin(Arc::clone(&self.0).call(command))
@@ -326,12 +388,27 @@ impl Connection for Client {
     }
 }
 
+/// Returns the settings of connections.
+fn config() -> AsyncConnectionConfig {
+    // Calls that are not polled keep their places in the pipeline. So the pipeline is long. Otherwise a task that begins
+    // many calls and does not poll them would delay all other calls.
+    AsyncConnectionConfig::new()
+        .set_pipeline_buffer_size(PIPELINE)
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+}
+
 impl Server {
-    /// Makes a connection.
-    async fn connect(&self, config: &AsyncConnectionConfig) -> RedisResult<Connected> {
+    /// Makes a connection. Also returns the version of the master, or 0 without sentinels. Each sentinel is asked within
+    /// `limit`.
+    async fn connect(
+        &self,
+        limit: Duration,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<(u64, Connected)> {
         match self {
-            Self::At(client) => Connected::open(client, config).await,
-            Self::Master(sentinels) => Ok(sentinels.connect(config, connect_to_master).await?.1),
+            Self::At(client) => Ok((0, Connected::open(client, config).await?)),
+            Self::Master(sentinels) => sentinels.connect(limit, config, connect_to_master).await,
         }
     }
 
@@ -339,10 +416,10 @@ impl Server {
     async fn subscribe(&self, channel: &str) -> RedisResult<PubSub> {
         let mut subscription = match self {
             Self::At(client) => client.get_async_pubsub().await?,
-            Self::Master(sentinels) => {
-                let (client, _) = sentinels.connect(&AsyncConnectionConfig::new(), connect_to_master).await?;
-                client.get_async_pubsub().await?
-            }
+            Self::Master(sentinels) => match sentinels.master()? {
+                Some((_, client)) => client.get_async_pubsub().await?,
+                None => return Err((ErrorKind::Io, "no sentinel has named a master").into()),
+            },
         };
         subscription.subscribe(channel).await?;
         Ok(subscription)
@@ -351,16 +428,11 @@ impl Server {
 
 /// Connects to a server. Returns an error if the server is not a master, since sentinels name the former master until
 /// they have agreed on a new one.
-async fn connect_to_master(
-    server: ::redis::Client,
-    config: AsyncConnectionConfig,
-) -> RedisResult<(::redis::Client, Connected)> {
+async fn connect_to_master(server: ::redis::Client, config: AsyncConnectionConfig) -> RedisResult<Connected> {
     let mut connected = Connected::open(&server, &config).await?;
     let role: Value = ::redis::cmd("ROLE").query_async(&mut connected.connection).await?;
     match &role {
-        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => {
-            Ok((server, connected))
-        }
+        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => Ok(connected),
         _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
     }
 }

@@ -1,31 +1,90 @@
 //! The master of a group of servers that Redis Sentinel watches.
 //!
-//! After a failover, connections to the former master end, or calls on them fail. So it is enough to ask the sentinels
-//! before each new connection, and no subscription to their events is needed.
+//! During a failover, the former master goes on deciding for about ten seconds, and the sentinels learn one after
+//! another which server replaces it. Each failover has an epoch, which is higher than those before. So the master with
+//! the highest epoch that a sentinel has named is used, and no other sentinel, and no role of a server, leads back to
+//! the former master.
+//!
+//! The epochs begin anew if the sentinels are set up anew. Otherwise, a lower epoch only means that a sentinel was not
+//! told yet, which takes it a few seconds. So what most of the sentinels say for longer counts, even if the epoch is
+//! lower.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use ::redis::{AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult};
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value,
+    from_redis_value,
+};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connection::{at_address, completed};
+use tower_throttle::clock::{AnyClock, Nanos};
 
-/// The sentinels of a group.
+/// The time after which a master of a lower epoch is used, in nanoseconds. For this time, more than half of the
+/// sentinels must have named it, and no sentinel a master of the known epoch.
+const LOWER_AFTER: u64 = 10_000_000_000;
+/// The time for which the answers to a question are awaited.
+const ROUND: Duration = Duration::from_secs(1);
+/// The time for which a connection to a master waits for sentinels that have not answered yet. They may name a newer
+/// master.
+const GRACE: Duration = Duration::from_millis(20);
+/// The time, in nanoseconds, for which a connection to a sentinel is kept without a question.
+const KEPT: u64 = 10_000_000_000;
+
+/// The sentinels of a group. Clones share what is known of the master.
 #[derive(Clone)]
-pub(super) struct Sentinels {
-    sentinels: Vec<Client>,
+pub(super) struct Sentinels(Arc<Group>);
+
+struct Group {
+    sentinels: Vec<Sentinel>,
     /// The name under which the sentinels know the master.
     name: String,
     /// The settings with which the master is reached, apart from its address.
     like: ConnectionInfo,
+    clock: AnyClock,
+    known: Mutex<Known>,
+}
+
+struct Sentinel {
+    client: Client,
+    /// The connection that is kept, and the time of its last reply. Locked while the sentinel is asked.
+    kept: tokio::sync::Mutex<Option<(MultiplexedConnection, Nanos)>>,
+    /// `true` if the sentinel did not answer the last question.
+    is_silent: AtomicBool,
+}
+
+/// A master, as a sentinel names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Master {
+    epoch: u64,
+    host: String,
+    port: u16,
+}
+
+/// What is known of the master.
+#[derive(Debug, Default)]
+struct Known {
+    /// The master that is used.
+    master: Option<Master>,
+    /// The number of times that the address of the master has changed.
+    version: u64,
+    /// The master of a lower epoch that most sentinels name, and since when.
+    lower: Option<(Master, Nanos)>,
 }
 
 /// A step of an attempt to connect to the master.
-enum Progress<C> {
-    /// A sentinel has named the host and the port of the master.
-    Named(String, u16),
-    Connected(C),
+enum Step<C> {
+    /// A sentinel was asked. The Boolean is `true` if its answer was expected soon.
+    Asked(bool, RedisResult<Master>),
+    /// The master of this version was connected to.
+    Connected(u64, RedisResult<C>),
 }
 
 impl Sentinels {
@@ -34,7 +93,9 @@ impl Sentinels {
         if sentinels.is_empty() {
             return Err(no_sentinels());
         }
-        Ok(Self { sentinels, name: name.to_owned(), like })
+        let sentinels = sentinels.into_iter().map(Sentinel::new).collect();
+        let (clock, known) = Default::default();
+        Ok(Self(Arc::new(Group { sentinels, name: name.to_owned(), like, clock, known })))
     }
 
     /// Creates sentinels from their addresses. The master is reached with the settings of the first sentinel.
@@ -49,39 +110,238 @@ impl Sentinels {
         Self::new(sentinels, name, like)
     }
 
-    /// Connects to the present master. Asks all sentinels at once, and connects to each server that one of them names,
-    /// by `connect`, which fails if the server is not a master. Returns the first connection. So neither a sentinel
-    /// that does not answer nor a sentinel that names the former master delays the connection.
+    /// Returns the version of the master: the number of times that its address has changed.
+    pub(super) fn version(&self) -> u64 {
+        self.0.lock().version
+    }
+
+    /// Returns the server that is known to be the master, and its version. Returns `None` if no sentinel has named a
+    /// master yet.
+    pub(super) fn master(&self) -> RedisResult<Option<(u64, Client)>> {
+        let (version, master) = {
+            let known = self.0.lock();
+            (known.version, known.master.clone())
+        };
+        master
+            .map(|Master { host, port, .. }| {
+                Ok((version, Client::open(at_address(&self.0.like, host, port))?))
+            })
+            .transpose()
+    }
+
+    /// Asks all sentinels at once, each within `limit`. Returns when one of them has named another master, when all
+    /// have answered, or after a second.
+    pub(super) async fn ask(&self, limit: Duration) {
+        let (mut asked, version) = (JoinSet::new(), self.version());
+        for index in 0..self.0.sentinels.len() {
+            let group = Arc::clone(&self.0);
+            asked.spawn(async move { group.ask(index, limit).await });
+        }
+        let (mut answers, end) = (Vec::new(), Instant::now() + ROUND);
+        while let Ok(Some(asked)) = timeout_at(end, asked.join_next()).await {
+            answers.extend(asked.ok().and_then(Result::ok));
+            if self.version() != version {
+                break;
+            }
+        }
+        // The others may have to be connected to first.
+        asked.detach_all();
+        self.0.conclude(&answers);
+    }
+
+    /// Connects to the present master by `connect`, which fails if the server is not a master. Also returns the version
+    /// of the master.
+    ///
+    /// Asks all sentinels at once, each within `limit`, and meanwhile connects to the known master. A sentinel that did
+    /// not answer before is not waited for, and the others not for long, once there is a connection.
     pub(super) async fn connect<C, F>(
         &self,
+        limit: Duration,
         config: &AsyncConnectionConfig,
         connect: fn(Client, AsyncConnectionConfig) -> F,
-    ) -> RedisResult<C>
+    ) -> RedisResult<(u64, C)>
     where
         C: Send + 'static,
         F: Future<Output = RedisResult<C>> + Send + 'static,
     {
         let mut steps = JoinSet::new();
-        for sentinel in &self.sentinels {
-            steps.spawn(ask(sentinel.clone(), self.name.clone(), config.clone()));
+        let mut expected = 0_usize;
+        for (index, sentinel) in self.0.sentinels.iter().enumerate() {
+            let (group, is_expected) = (Arc::clone(&self.0), !sentinel.is_silent.load(Ordering::Relaxed));
+            expected += usize::from(is_expected);
+            steps.spawn(async move { Step::Asked(is_expected, group.ask(index, limit).await) });
         }
-        let (mut named, mut failed) = (Vec::new(), None);
-        while let Some(step) = steps.join_next().await {
-            match step {
-                Ok(Ok(Progress::Connected(connection))) => return Ok(connection),
-                Ok(Ok(Progress::Named(host, port))) if !named.contains(&(host.clone(), port)) => {
-                    let server = Client::open(at_address(&self.like, host.clone(), port))?;
-                    let connected = connect(server, config.clone());
-                    steps.spawn(async move { connected.await.map(Progress::Connected) });
-                    named.push((host, port));
+        // The connection to the master of the version `tried`, and since when there is one.
+        let (mut tried, mut connected) = (0, None);
+        let (mut answers, mut unknown, mut failed) = (Vec::new(), None, None);
+        loop {
+            if let Some((version, server)) = self.master()?
+                && version > tried
+            {
+                let connecting = connect(server, config.clone());
+                steps.spawn(async move { Step::Connected(version, connecting.await) });
+                (tried, connected) = (version, None);
+            }
+            let next = match &connected {
+                // If the sentinels know no master of the name, what they have said before does not count.
+                Some((since, _)) if !answers.is_empty() || unknown.is_none() => {
+                    let end = if expected == 0 { *since } else { *since + GRACE };
+                    timeout_at(end, steps.join_next()).await.unwrap_or(None)
                 }
-                Ok(Ok(Progress::Named(..))) | Err(_) => {}
-                // The user can correct a wrong name, so this error is returned rather than another.
-                Ok(Err(error)) if error.kind() == ErrorKind::InvalidClientConfig => failed = Some(error),
-                Ok(Err(error)) => failed = failed.or(Some(error)),
+                _ => steps.join_next().await,
+            };
+            match next {
+                Some(Ok(Step::Asked(is_expected, answer))) => {
+                    expected -= usize::from(is_expected);
+                    match answer {
+                        Ok(master) => answers.push(master),
+                        Err(error) if error.kind() == ErrorKind::InvalidClientConfig => unknown = Some(error),
+                        Err(error) => failed = failed.or(Some(error)),
+                    }
+                }
+                Some(Ok(Step::Connected(version, result))) if version == tried => match result {
+                    Ok(connection) => connected = Some((Instant::now(), connection)),
+                    Err(error) => failed = failed.or(Some(error)),
+                },
+                Some(_) => {}
+                None => {
+                    if connected.is_none() {
+                        self.0.conclude(&answers);
+                    }
+                    if self.version() == tried {
+                        break;
+                    }
+                }
             }
         }
-        Err(failed.unwrap_or_else(|| (ErrorKind::Io, "the runtime of the attempt has ended").into()))
+        steps.detach_all();
+        match connected {
+            Some((_, connection)) if !answers.is_empty() || unknown.is_none() => Ok((tried, connection)),
+            // The user can correct a wrong name, so this error is returned rather than another.
+            _ => Err(unknown
+                .or(failed)
+                .unwrap_or_else(|| (ErrorKind::Io, "the runtime of the attempt has ended").into())),
+        }
+    }
+}
+
+impl Group {
+    /// Asks a sentinel for the master, within `limit`, and takes note of the answer.
+    async fn ask(&self, index: usize, limit: Duration) -> RedisResult<Master> {
+        let sentinel = &self.sentinels[index];
+        let answer = timeout(limit, sentinel.ask(&self.name, &self.clock)).await.unwrap_or_else(|_| {
+            let detail = format!("within {limit:?}");
+            Err((ErrorKind::Io, "a sentinel does not answer, see `connect_timeout`", detail).into())
+        });
+        let is_silent = answer.as_ref().is_err_and(RedisError::is_io_error);
+        sentinel.is_silent.store(is_silent, Ordering::Relaxed);
+        if let Ok(master) = &answer {
+            self.lock().hear(master.clone());
+        }
+        answer
+    }
+
+    fn conclude(&self, answers: &[Master]) {
+        self.lock().conclude(answers, self.sentinels.len(), self.clock.now());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sentinel {
+    fn new(client: Client) -> Self {
+        Self { client, kept: Default::default(), is_silent: AtomicBool::new(false) }
+    }
+
+    async fn ask(&self, name: &str, clock: &AnyClock) -> RedisResult<Master> {
+        let mut kept = self.kept.lock().await;
+        // If the answer is not awaited, the connection is dropped.
+        if let Some((mut connection, since)) = kept.take()
+            && clock.now().saturating_since(since) < KEPT
+            && let Ok(replies) = question(&mut connection, name).await
+        {
+            *kept = Some((connection, clock.now()));
+            return Master::parse(replies, name);
+        }
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let replies = question(&mut connection, name).await?;
+        *kept = Some((connection, clock.now()));
+        Master::parse(replies, name)
+    }
+}
+
+/// Asks for the epoch and the address of the master. In the middle of a failover, `SENTINEL MASTER` has the new epoch
+/// and still the former address.
+async fn question(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Vec<Value>> {
+    let mut question = ::redis::pipe();
+    question.cmd("SENTINEL").arg("MASTER").arg(name);
+    question.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    connection.send_packed_commands(&question, 0, 2).await
+}
+
+impl Master {
+    /// Parses the replies to a question.
+    fn parse(replies: Vec<Value>, name: &str) -> RedisResult<Self> {
+        let [fields, address] =
+            <[Value; 2]>::try_from(replies).map_err(|replies| no_sentinel(format!("{replies:?}")))?;
+        if address == Value::Nil {
+            let detail = format!("no master is called {name:?}");
+            return Err((ErrorKind::InvalidClientConfig, "the sentinels do not know the name", detail).into());
+        }
+        let fields: HashMap<String, String> = from_redis_value(fields.extract_error()?)?;
+        let (host, port) = from_redis_value(address.extract_error()?)?;
+        let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let epoch = epoch.ok_or_else(|| no_sentinel(format!("{fields:?}")))?;
+        Ok(Self { epoch, host, port })
+    }
+
+    fn is_at_address_of(&self, other: &Self) -> bool {
+        self.host == other.host && self.port == other.port
+    }
+}
+
+impl Known {
+    /// Takes note of the answer of a sentinel. A higher epoch counts at once.
+    fn hear(&mut self, master: Master) {
+        if self.master.as_ref().is_none_or(|known| master.epoch > known.epoch) {
+            self.replace(master);
+        }
+    }
+
+    /// Draws the conclusion from the answers of one round, at `now`. `sentinels` is the number of all sentinels.
+    ///
+    /// Most sentinels are right if the epoch is the known one, since each failover has an epoch of its own: the master
+    /// was configured anew. They are right about a lower epoch after a while, unless any sentinel knows better.
+    fn conclude(&mut self, answers: &[Master], sentinels: usize, now: Nanos) {
+        let Some(known) = &self.master else { return };
+        let is_confirmed = answers.iter().any(|answer| answer.epoch >= known.epoch);
+        let named_by_most = answers.iter().filter(|answer| {
+            2 * answers.iter().filter(|other| other.is_at_address_of(answer)).count() > sentinels
+        });
+        match named_by_most.max_by_key(|answer| answer.epoch) {
+            Some(most) if most.epoch >= known.epoch => self.replace(most.clone()),
+            Some(most) if !is_confirmed => match &self.lower {
+                Some((lower, since)) if lower.is_at_address_of(most) => {
+                    if now.saturating_since(*since) >= LOWER_AFTER {
+                        self.replace(most.clone());
+                    }
+                }
+                _ => self.lower = Some((most.clone(), now)),
+            },
+            _ if is_confirmed => self.lower = None,
+            // Too few sentinels have answered.
+            _ => {}
+        }
+    }
+
+    fn replace(&mut self, master: Master) {
+        if self.master.as_ref().is_none_or(|known| !known.is_at_address_of(&master)) {
+            self.version += 1;
+        }
+        (self.master, self.lower) = (Some(master), None);
     }
 }
 
@@ -89,23 +349,77 @@ fn no_sentinels() -> RedisError {
     (ErrorKind::InvalidClientConfig, "at least one sentinel is needed").into()
 }
 
-/// Asks a sentinel for the address of the master.
-async fn ask<C>(sentinel: Client, name: String, config: AsyncConnectionConfig) -> RedisResult<Progress<C>> {
-    let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
-    let mut question = ::redis::cmd("SENTINEL");
-    question.arg("get-master-addr-by-name").arg(&name);
-    match question.query_async(&mut connection).await? {
-        Some((host, port)) => Ok(Progress::Named(host, port)),
-        None => {
-            let detail = format!("no master is called {name:?}");
-            Err((ErrorKind::InvalidClientConfig, "the sentinels do not know the name", detail).into())
-        }
-    }
+fn no_sentinel(reply: String) -> RedisError {
+    (ErrorKind::UnexpectedReturnType, "the reply is not that of a sentinel", reply).into()
 }
 
 impl fmt::Debug for Sentinels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The settings may have a password.
-        f.debug_struct("Sentinels").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Sentinels").field("name", &self.0.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn master(epoch: u64, port: u16) -> Master {
+        Master { epoch, host: "10.0.0.1".into(), port }
+    }
+
+    /// Lets three sentinels answer at these seconds. Returns the ports of the masters that are used then.
+    fn ports<const N: usize>(rounds: [(u64, &[(u64, u16)]); N]) -> [u16; N] {
+        let mut known = Known::default();
+        rounds.map(|(seconds, answers)| {
+            let answers: Vec<_> = answers.iter().map(|(epoch, port)| master(*epoch, *port)).collect();
+            answers.iter().for_each(|answer| known.hear(answer.clone()));
+            known.conclude(&answers, 3, Nanos(seconds * 1_000_000_000));
+            known.master.as_ref().unwrap().port
+        })
+    }
+
+    #[test]
+    fn the_highest_epoch_counts_whoever_names_it_and_in_whatever_order() {
+        assert_eq!(ports([(0, &[(0, 1), (0, 1), (0, 1)]), (1, &[(0, 1), (1, 2), (0, 1)])]), [1, 2]);
+        assert_eq!(
+            ports([(0, &[(3, 2), (2, 1), (2, 1)]), (1, &[(2, 1), (2, 1)]), (2, &[(3, 2)])]),
+            [2, 2, 2]
+        );
+        assert_eq!(ports([(0, &[(1, 1)]), (1, &[(2, 2)]), (2, &[(1, 1)]), (3, &[(4, 1)])]), [1, 2, 2, 1]);
+    }
+
+    #[test]
+    fn most_sentinels_are_believed_about_a_lower_epoch_after_ten_seconds() {
+        let late: &[_] = &[(0, 1), (0, 1)];
+        assert_eq!(
+            ports([(0, &[(1, 2)]), (1, late), (10, late), (11, late), (12, &[(1, 2)])]),
+            [2, 2, 2, 1, 2]
+        );
+        // They were told in time.
+        let told: &[_] = &[(1, 2), (0, 1), (0, 1)];
+        assert_eq!(
+            ports([(0, told), (9, late), (18, told), (20, late), (29, late), (30, late)]),
+            [2, 2, 2, 2, 2, 1]
+        );
+        // One of three is not most of them, however long it says so.
+        assert_eq!(ports([(0, &[(1, 2)]), (1, &[(0, 1)]), (99, &[(0, 1)]), (999, &[(0, 1)])]), [2; 4]);
+        // They must agree.
+        assert_eq!(
+            ports([(0, &[(1, 2)]), (1, late), (11, &[(0, 3), (0, 3), (0, 1)]), (21, &[(0, 3), (0, 3)])]),
+            [2, 2, 2, 3]
+        );
+    }
+
+    #[test]
+    fn sentinels_that_are_set_up_anew_are_followed() {
+        let (before, anew): (&[_], &[_]) = (&[(7, 1), (7, 1), (7, 1)], &[(0, 1), (0, 1), (0, 1)]);
+        // The address is the same, so that the next failover counts at once.
+        assert_eq!(ports([(0, before), (1, anew), (11, anew), (12, &[(1, 2), (0, 1)])]), [1, 1, 1, 2]);
+        // The epoch is the same.
+        assert_eq!(
+            ports([(0, anew), (1, &[(0, 2), (0, 1), (0, 1)]), (2, &[(0, 2), (0, 2), (0, 1)])]),
+            [1, 1, 2]
+        );
     }
 }

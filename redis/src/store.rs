@@ -173,12 +173,20 @@ impl RedisStore {
     /// Returns a builder of a store on the master that Redis Sentinel knows under the name `master`. `urls` are the
     /// URLs of one or more sentinels.
     ///
-    /// Before each new connection, all sentinels are asked for the current master at the same time. The store uses the
-    /// first connection to a server that is a master. After a failover, the store connects to the new master as soon as
-    /// the connection to the former master ends, five trips in a row are late, or the former master replies that it is
-    /// a replica. Charges that the new master did not receive are lost. For each key, at most the units of these
-    /// charges are admitted once more. In a planned failover (`SENTINEL FAILOVER`), the former master still decides
-    /// calls until it learns that it is a replica, and these charges are lost as well.
+    /// While calls are made, a background task asks all sentinels once a second which server is the master, on
+    /// connections that are kept. Each answer has an epoch (`config-epoch`), which increases with each failover. The
+    /// master with the highest epoch that any sentinel has named is used, also for new connections. The store connects to
+    /// it first, and the calls that are under way end on the former connection. A new connection is also made as soon as
+    /// the present one ends, five trips in a row are late, or the server refuses to write. If no sentinel answers, the
+    /// last known master is used. A master of a lower epoch is used only after more than half of the given sentinels have
+    /// named it for ten seconds, and none a master of the known epoch, as after the sentinels were set up anew.
+    ///
+    /// Charges that the new master did not receive are lost. For each key, at most the units of these charges are
+    /// admitted once more. In a planned failover (`SENTINEL FAILOVER`), the former master goes on deciding, and the
+    /// charges of about two seconds are lost: it takes the sentinels a second to notice that the replica has taken over,
+    /// and up to another second until they are asked. In this other second, two processes may use two masters. A call
+    /// after an idle time may be decided by the former master as well, while the sentinels are asked. A master that
+    /// requires replicas (`min-replicas-to-write`) refuses calls as soon as it has too few.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_throttle_redis::RedisError> {
@@ -193,7 +201,8 @@ impl RedisStore {
     /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
     /// sentinel with those of its own URL, without the database. If the master needs other settings than the first
     /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user must be
-    /// allowed to run the command `ROLE`. [`connect`](RedisStoreBuilder::connect) and
+    /// allowed to run the command `ROLE`, and the user at the sentinels `SENTINEL MASTER` and
+    /// `SENTINEL GET-MASTER-ADDR-BY-NAME`. [`connect`](RedisStoreBuilder::connect) and
     /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
     /// `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::FixedWindow;
 use tower_throttle_redis::{RedisErrorKind, RedisLimiter, RedisStore, RedisStoreBuilder};
 
+use crate::sentinels::FakeSentinel;
 use crate::support::redis_server::{RedisCluster, RedisServer};
 
 const MS: Duration = Duration::from_millis(1);
@@ -208,34 +207,11 @@ async fn wrong_names_and_sentinels_are_named_errors() {
     assert_eq!(admitted(&limiter(&store), "a", 3).await, 3);
 }
 
-/// Starts a server that replies at once to each command of a sentinel's client, with the address of `named`.
-async fn stale_sentinel(named: &RedisServer) -> (String, tokio::task::JoinHandle<()>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    let port = named.address().port().to_string();
-    let address = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
-    let serve = async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut request = [0; 4_096];
-            while let Ok(length @ 1..) = stream.read(&mut request).await {
-                // Each command is an array, and no word of a command contains an asterisk.
-                for command in String::from_utf8_lossy(&request[..length]).split('*').skip(1) {
-                    let reply = if command.contains("SENTINEL") { &address } else { "+OK\r\n" };
-                    // Writing may fail, because the client may have found a master by another sentinel.
-                    let _ = stream.write_all(reply.as_bytes()).await;
-                }
-            }
-        }
-    };
-    (url, tokio::spawn(serve))
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sentinel_that_names_a_replica_delays_nothing() {
     let group = Group::start();
-    let (stale, task) = stale_sentinel(&group.replicas[0]).await;
-    let mut urls = vec![stale];
+    let stale = FakeSentinel::start(0, &group.replicas[0]).await;
+    let mut urls = vec![stale.url()];
     urls.extend(group.urls());
     for _ in 0..20 {
         let store = RedisStore::sentinel(&urls, "mymaster").deadline(20_000 * MS).connect().await.unwrap();
@@ -243,7 +219,6 @@ async fn a_sentinel_that_names_a_replica_delays_nothing() {
     }
     let kind = RedisStore::sentinel(&urls[..1], "mymaster").connect().await.unwrap_err().kind();
     assert_eq!(kind, RedisErrorKind::Unreachable, "it names no master");
-    task.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

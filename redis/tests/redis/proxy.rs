@@ -69,6 +69,10 @@ impl Proxy {
         format!("redis://{}", self.address)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Returns the number of messages that were lost.
     pub(crate) fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
