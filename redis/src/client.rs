@@ -29,10 +29,10 @@ use futures_core::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Listened, Reply};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::sentinel::Sentinels;
 use tower_throttle::clock::{AnyClock, Nanos};
@@ -71,6 +71,8 @@ struct Inner {
     timeout: Duration,
     clock: AnyClock,
     current: watch::Sender<Current>,
+    /// Notifies tasks that do not wait for a connection when the present connection has changed.
+    changed: Notify,
     connecting: Mutex<Connecting>,
     problem: Mutex<Option<RedisError>>,
     /// The earliest time, in nanoseconds, at which the sentinels may be asked again.
@@ -118,6 +120,7 @@ impl Client {
             timeout,
             clock: AnyClock::default(),
             current,
+            changed: Notify::new(),
             connecting: Mutex::default(),
             problem: Mutex::new(None),
             next_question: AtomicU64::new(0),
@@ -172,6 +175,7 @@ impl Inner {
             is_newer
         });
         *self.lock_problem() = None;
+        self.changed.notify_waiters();
     }
 
     /// Starts a task that asks the sentinels which server is the master, if they were last asked more than a second
@@ -254,13 +258,72 @@ impl Inner {
 
     /// Drops the connection with this number, unless it was dropped before.
     fn discard(&self, number: u64) {
-        self.current.send_if_modified(|current| {
+        let is_discarded = self.current.send_if_modified(|current| {
             let is_this = current.number == number && current.connection.is_some();
             if is_this {
                 current.connection = None;
             }
             is_this
         });
+        if is_discarded {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Waits until the connection with this number is dropped.
+    async fn dropped(&self, number: u64) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // A change after this line is not missed.
+            changed.as_mut().enable();
+            let is_present = {
+                let current = self.current.borrow();
+                current.number == number && current.connection.is_some()
+            };
+            if !is_present {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn listen(
+        &self,
+        channel: &str,
+        on_message: &(dyn Fn(&str) + Send + Sync),
+    ) -> RedisResult<Listened> {
+        let (number, version) = {
+            let current = self.current.borrow();
+            match current.connection {
+                Some(_) => (current.number, current.version),
+                None => return Ok(Listened::Unconnected),
+            }
+        };
+        let server = match &self.server {
+            Server::At(server) => server.clone(),
+            Server::Master(sentinels) => match sentinels.master()? {
+                Some((known, server)) if known == version => server,
+                // The connection is about to be replaced.
+                _ => return Ok(Listened::Unconnected),
+            },
+        };
+        let subscribing = async {
+            let mut subscription = server.get_async_pubsub().await?;
+            subscription.subscribe(channel).await?;
+            Ok(subscription)
+        };
+        let mut messages = pin!(self.in_time(subscribing).await?.into_on_message());
+        let mut dropped = pin!(self.dropped(number));
+        Ok(poll_fn(|cx| {
+            while let Poll::Ready(message) = messages.as_mut().poll_next(cx) {
+                match message {
+                    Some(message) => on_message(&String::from_utf8_lossy(message.get_payload_bytes())),
+                    None => return Poll::Ready(Listened::Ended),
+                }
+            }
+            dropped.as_mut().poll(cx).map(|()| Listened::Unconnected)
+        })
+        .await)
     }
 
     /// Returns a connection that is not known to have ended, and its number. Waits until there is one.
@@ -375,15 +438,11 @@ impl Connection for Client {
         self.0.current.borrow().connection.as_ref().is_some_and(Connected::is_silent)
     }
 
-    fn listen(&self, channel: String, on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<()> {
+    fn listen(&self, channel: String, on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<Listened> {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
-            let subscribed = tokio::time::timeout(inner.timeout, inner.server.subscribe(&channel)).await;
-            let Ok(Ok(subscription)) = subscribed else { return };
-            let mut messages = pin!(subscription.into_on_message());
-            while let Some(message) = poll_fn(|cx| messages.as_mut().poll_next(cx)).await {
-                on_message(&String::from_utf8_lossy(message.get_payload_bytes()));
-            }
+            let listened = inner.listen(&channel, &*on_message).await;
+            listened.unwrap_or_else(|error| Listened::Refused(convert(&error)))
         })
     }
 }
@@ -410,19 +469,6 @@ impl Server {
             Self::At(client) => Ok((0, Connected::open(client, config).await?)),
             Self::Master(sentinels) => sentinels.connect(limit, config, connect_to_master).await,
         }
-    }
-
-    /// Subscribes to a channel, on a connection of its own.
-    async fn subscribe(&self, channel: &str) -> RedisResult<PubSub> {
-        let mut subscription = match self {
-            Self::At(client) => client.get_async_pubsub().await?,
-            Self::Master(sentinels) => match sentinels.master()? {
-                Some((_, client)) => client.get_async_pubsub().await?,
-                None => return Err((ErrorKind::Io, "no sentinel has named a master").into()),
-            },
-        };
-        subscription.subscribe(channel).await?;
-        Ok(subscription)
     }
 }
 

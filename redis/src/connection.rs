@@ -46,11 +46,21 @@ pub(super) trait Connection: Send + Sync + 'static {
         false
     }
 
-    /// Subscribes to a channel, on a connection of its own, and passes each message to `on_message`. The future ends
-    /// when that connection ends, or if it cannot be made. By default, there are no messages.
-    fn listen(&self, _channel: String, _on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<()> {
+    /// Subscribes to a channel, on a connection of its own to the server of the present connection, and passes each
+    /// message to `on_message`. The future ends when one of the two connections ends. By default, there are no messages.
+    fn listen(&self, _channel: String, _on_message: Box<dyn Fn(&str) + Send + Sync>) -> BoxFuture<Listened> {
         Box::pin(std::future::pending())
     }
+}
+
+/// Why no more messages arrive.
+#[derive(Debug)]
+pub(super) enum Listened {
+    /// The present connection has ended, or there was none.
+    Unconnected,
+    /// The connection for messages has ended.
+    Ended,
+    Refused(RedisError),
 }
 
 /// A future whose type is erased.

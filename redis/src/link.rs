@@ -24,7 +24,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::sync::{Notify, oneshot};
 
-use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Listened, Reply};
 use super::error::{RedisError, RedisErrorKind};
 use super::script::{KeySteps, Packed, Script, TimeSource};
 use tower_throttle::clock::{AnyClock, Nanos};
@@ -347,12 +347,12 @@ impl Link {
         }
     }
 
-    /// Passes the messages on a channel to `on_message`, until the connection for messages ends.
+    /// Passes the messages on a channel to `on_message`, until no more messages can arrive.
     pub(super) fn listen(
         &self,
         channel: String,
         on_message: Box<dyn Fn(&str) + Send + Sync>,
-    ) -> BoxFuture<()> {
+    ) -> BoxFuture<Listened> {
         self.connection.listen(channel, on_message)
     }
 

@@ -5,9 +5,9 @@
 //! the highest epoch that a sentinel has named is used, and no other sentinel, and no role of a server, leads back to
 //! the former master.
 //!
-//! The epochs begin anew if the sentinels are set up anew. Otherwise, a lower epoch only means that a sentinel was not
-//! told yet, which takes it a few seconds. So what most of the sentinels say for longer counts, even if the epoch is
-//! lower.
+//! The epochs begin anew if the sentinels are set up anew. Otherwise, a lower epoch only means that a sentinel does
+//! not know the latest failover yet, which takes a few seconds. So what most of the sentinels say for longer counts, even
+//! if the epoch is lower.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_epoch_counts_whoever_names_it_and_in_whatever_order() {
+    fn the_highest_epoch_counts_even_if_one_sentinel_names_it() {
         assert_eq!(ports([(0, &[(0, 1), (0, 1), (0, 1)]), (1, &[(0, 1), (1, 2), (0, 1)])]), [1, 2]);
         assert_eq!(
             ports([(0, &[(3, 2), (2, 1), (2, 1)]), (1, &[(2, 1), (2, 1)]), (2, &[(3, 2)])]),
@@ -396,10 +396,10 @@ mod tests {
             ports([(0, &[(1, 2)]), (1, late), (10, late), (11, late), (12, &[(1, 2)])]),
             [2, 2, 2, 1, 2]
         );
-        // They were told in time.
-        let told: &[_] = &[(1, 2), (0, 1), (0, 1)];
+        // One of them knows the latest failover meanwhile.
+        let newer: &[_] = &[(1, 2), (0, 1), (0, 1)];
         assert_eq!(
-            ports([(0, told), (9, late), (18, told), (20, late), (29, late), (30, late)]),
+            ports([(0, newer), (9, late), (18, newer), (20, late), (29, late), (30, late)]),
             [2, 2, 2, 2, 2, 1]
         );
         // One of three is not most of them, however long it says so.

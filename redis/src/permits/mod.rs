@@ -25,6 +25,7 @@ use tokio::task::AbortHandle;
 use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Trip};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
+use super::connection::Listened;
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Awaited;
 use super::link::Route;
@@ -40,7 +41,7 @@ use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{CallOutcome, Charge, Settlement, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
-/// pause doubles each time, until a connection lasts for [`IDLE`].
+/// pause doubles each time, until a message arrives or a connection lasts for [`IDLE`].
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// The interval at which the task examines whether a call waits. If no call waits, the task closes the connection.
 const IDLE: Duration = Duration::from_secs(10);
@@ -126,7 +127,7 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// [`connect`](super::RedisStoreBuilder::connect), the user also needs GET. For messages, the user needs PUBLISH and
 /// SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
 /// [prefix](super::RedisStoreBuilder::prefix)). Without the permissions for messages, no messages arrive, and processes
-/// only ask the server.
+/// only ask the server. If SUBSCRIBE fails, a warning is logged once (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,
@@ -162,6 +163,8 @@ pub(super) struct Listener {
     waiting: DashMap<u64, Arc<Records>>,
     /// The task that receives messages.
     task: Mutex<Option<AbortHandle>>,
+    /// `true` if it was logged that no messages arrive, or if a connection for messages has ended.
+    has_logged: AtomicBool,
 }
 
 /// The part of a limiter that its clones, its permits and its tasks share.
@@ -635,6 +638,7 @@ impl Listener {
             next_number: AtomicU64::new(0),
             waiting: DashMap::new(),
             task: Mutex::default(),
+            has_logged: AtomicBool::new(false),
         }
     }
 
@@ -684,23 +688,47 @@ impl Listener {
 async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: Arc<str>) {
     let mut pause = PAUSES.0;
     while listener.upgrade().is_some_and(|listener| !listener.waiting.is_empty()) {
-        let (receiver, of) = (listener.clone(), links.clone());
+        let (receiver, of, has_received) =
+            (listener.clone(), links.clone(), Arc::new(AtomicBool::new(false)));
+        let received = Arc::clone(&has_received);
         let on_message = move |text: &str| {
+            received.store(true, Ordering::Relaxed);
             if let Some(listener) = receiver.upgrade() {
                 listener.receive(text, &of);
             }
         };
         let mut messages = pin!(links.route(&key).link.listen(channel.clone(), Box::new(on_message)));
-        while tokio::time::timeout(IDLE, &mut messages).await.is_err() {
-            pause = PAUSES.0;
+        let listened = loop {
+            match tokio::time::timeout(IDLE, &mut messages).await {
+                Ok(listened) => break listened,
+                Err(_) => pause = PAUSES.0,
+            }
             if listener.upgrade().is_none_or(|listener| listener.waiting.is_empty()) {
                 return;
             }
+        };
+        if has_received.load(Ordering::Relaxed) || matches!(listened, Listened::Unconnected) {
+            pause = PAUSES.0;
+        }
+        if let Some(listener) = listener.upgrade()
+            && !matches!(listened, Listened::Unconnected)
+            && !listener.has_logged.swap(true, Ordering::Relaxed)
+            && let Listened::Refused(error) = listened
+        {
+            log_refused(&error);
         }
         tokio::time::sleep(pause).await;
         pause = PAUSES.1.min(2 * pause);
     }
 }
+
+#[cfg(feature = "tracing")]
+fn log_refused(error: &RedisError) {
+    tracing::warn!(%error, "tower-throttle: calls that wait for permits ask Redis, because no messages arrive");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_refused(_: &RedisError) {}
 
 impl Drop for Owner {
     fn drop(&mut self) {

@@ -60,3 +60,26 @@ fn a_waiter_gets_its_permit_if_the_runtime_that_made_the_trips_ends() {
     assert!(waited.unwrap().is_ok());
     runtime().block_on(until_admitted(&limiter));
 }
+
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn a_user_who_may_not_subscribe_is_logged_once() {
+    let server = RedisServer::start();
+    server.call(&["ACL", "SETUSER", "app", "on", ">secret", "allkeys", "allcommands", "-subscribe"]).ok();
+    let url = format!("redis://app:secret@{}", server.address());
+    let store = RedisStore::builder(&url).deadline(LEASE / 8).connect().await.unwrap();
+    let limiter = store.permits("test", 1).lease(LEASE).build().unwrap();
+    let logged = crate::tests::settlements::Errors::default();
+    let _logging = tracing::subscriber::set_default(logged.clone());
+    let permit = limiter.acquire_permit("a").await.unwrap().unwrap();
+    let waiter = tokio::spawn(limiter.acquire_permit("a"));
+    // The subscription is tried again after 100, 200, 400 and 800 ms.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    drop(permit);
+    assert!(waiter.await.unwrap().unwrap().is_ok(), "it has asked the server");
+    let logged = logged.0.lock().unwrap();
+    assert!(
+        matches!(&logged[..], [one] if one.contains("no messages") && one.contains("NOPERM")),
+        "{logged:?}"
+    );
+}

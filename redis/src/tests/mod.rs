@@ -18,7 +18,7 @@ pub(super) mod redis_connection;
 pub(super) mod redis_server;
 mod runtimes;
 mod settled;
-mod settlements;
+pub(super) mod settlements;
 mod staged;
 mod threads;
 

@@ -232,15 +232,15 @@ async fn parts_of_joint_calls_are_settled_and_counted_like_single_calls() {
     assert_eq!(counts(&limiter), [30, 2, 8, 0]);
 }
 
-/// A subscriber that keeps the errors that are logged.
+/// A subscriber that keeps the errors and warnings that are logged.
 #[cfg(feature = "tracing")]
 #[derive(Clone, Default)]
-struct Errors(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+pub(crate) struct Errors(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
 #[cfg(feature = "tracing")]
 impl tracing::Subscriber for Errors {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::ERROR
+        *metadata.level() <= tracing::Level::WARN
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {

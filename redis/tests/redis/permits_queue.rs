@@ -9,7 +9,8 @@ use tower_throttle_redis::{RedisStore, RedisStoreBuilder};
 use crate::failover::Group;
 use crate::permits::{leasing, limiter, waiting};
 use crate::proxy::{Fault, Proxy};
-use crate::support::redis_server::{RedisCluster, RedisServer};
+use crate::sentinels::FakeSentinel;
+use crate::support::redis_server::{RedisCluster, RedisServer, Reply};
 
 const WAITERS: u64 = 1_000;
 const LIMIT: u64 = 3;
@@ -139,4 +140,72 @@ async fn messages_arrive_from_a_cluster_and_from_the_master_that_sentinels_name(
     a_message_arrives(|| RedisStore::cluster(cluster.urls())).await;
     let group = Group::start();
     a_message_arrives(|| RedisStore::sentinel(group.urls(), "mymaster")).await;
+}
+
+/// Returns the channels to which somebody has subscribed.
+fn channels(server: &RedisServer) -> Vec<Reply> {
+    match server.call(&["PUBSUB", "CHANNELS"]) {
+        Reply::List(channels) => channels,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Waits until somebody has subscribed to a channel, for at most `limit`.
+async fn until_subscribed(server: &RedisServer, limit: Duration) -> Reply {
+    let start = Instant::now();
+    loop {
+        if let Some(channel) = channels(server).pop() {
+            return channel;
+        }
+        assert!(start.elapsed() < limit, "nobody has subscribed within {limit:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_arrive_from_another_master_soon_after_it_is_named() {
+    let (former, new) = (RedisServer::start(), RedisServer::start());
+    let sentinel = FakeSentinel::start(0, &former).await;
+    let lease = Duration::from_secs(20);
+    let store =
+        |builder: RedisStoreBuilder| builder.deadline(Duration::from_secs(5)).connect_lazily().unwrap();
+    // Both servers have a permit that is held.
+    let mut held = Vec::new();
+    for server in [&former, &new] {
+        let limiter = limiter(&store(RedisStore::builder(&server.url())), lease, 1);
+        held.push(limiter.acquire_permit("a").await.unwrap().unwrap());
+    }
+    let waiter = limiter(&store(RedisStore::sentinel([sentinel.url()], "mymaster")), lease, 1);
+    let waiter = tokio::spawn(async move { waiter.acquire_permit("a").await.unwrap().unwrap() });
+    until_subscribed(&former, Duration::from_secs(5)).await;
+    sentinel.name(1, &new);
+    // The waiter asks the server every second or more often, which asks the sentinel.
+    until_subscribed(&new, Duration::from_secs(5)).await;
+    let start = Instant::now();
+    while !channels(&former).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it has left the former master");
+        sleep(Duration::from_millis(10)).await;
+    }
+    drop(held);
+    drop(timeout(Duration::from_secs(20), waiter).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn a_connection_for_messages_that_is_cut_after_each_message_is_made_again_soon() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(40);
+    let limiter = limiter(&leasing(&server.url(), lease).connect().await.unwrap(), lease, 1);
+    let permit = limiter.acquire_permit("a").await.unwrap().unwrap();
+    let waiter = tokio::spawn(limiter.acquire_permit("a"));
+    for round in 0..7 {
+        let start = Instant::now();
+        let channel = until_subscribed(&server, Duration::from_secs(30)).await.text();
+        // Without a message, the seventh pause is 6.4 s.
+        assert!(start.elapsed() < Duration::from_secs(3), "round {round}: {:?}", start.elapsed());
+        assert_eq!(server.call(&["PUBLISH", &channel, "0 0 0"]), Reply::Integer(1));
+        sleep(Duration::from_millis(50)).await;
+        server.call(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    drop(permit);
+    assert!(waiter.await.unwrap().unwrap().is_ok());
 }

@@ -301,7 +301,7 @@ impl FakeSentinel {
         format!("redis://{}", self.address)
     }
 
-    fn name(&self, epoch: u64, master: &RedisServer) {
+    pub(crate) fn name(&self, epoch: u64, master: &RedisServer) {
         self.name_port(epoch, master.port());
     }
 
