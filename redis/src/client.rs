@@ -13,15 +13,15 @@
 //! it is found out before each command whether the task has ended. Commands that fail later count as sent.
 
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, Read as _};
 use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::redis::aio::{MultiplexedConnection, PubSub};
+use ::redis::aio::MultiplexedConnection;
 use ::redis::io::tcp::TcpSettings;
 use ::redis::io::tcp::socket2::SockRef;
 use ::redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisResult, ServerErrorKind, Value};
@@ -46,6 +46,9 @@ const BETWEEN_QUESTIONS: u64 = 1_000_000_000;
 const MAX_UNSENT: u32 = 3;
 /// The maximum number of commands that wait until the connection sends them.
 const PIPELINE: usize = 1 << 16;
+
+/// The maximum number of bytes of a line by which a server refuses a connection.
+const MAX_REFUSAL: usize = 1 << 10;
 
 /// The silence, in nanoseconds, after which it is found out whether a connection has ended before something is sent.
 const SHORT: u64 = 1_000_000;
@@ -533,10 +536,21 @@ impl Connected {
     {
         let (writes, silence) = (Arc::default(), Arc::new(Silence::default()));
         silence.end();
-        let stream = ObservedStream { stream, writes: Arc::clone(&writes), silence: Arc::clone(&silence) };
+        let refusal = Arc::new(OnceLock::new());
+        let stream = ObservedStream {
+            stream,
+            writes: Arc::clone(&writes),
+            silence: Arc::clone(&silence),
+            refusal: Some(Arc::clone(&refusal)),
+        };
         let settings = client.get_connection_info().redis_settings();
-        let (connection, driver) =
-            MultiplexedConnection::new_with_config(settings, stream, config.clone()).await?;
+        let made = MultiplexedConnection::new_with_config(settings, stream, config.clone()).await;
+        let (connection, driver) = made.map_err(|error| match refusal.get() {
+            Some(line) if error.is_io_error() || error.is_unrecoverable_error() => {
+                (ErrorKind::Io, "the server refused the connection", line.clone()).into()
+            }
+            _ => error,
+        })?;
         let task = tokio::spawn(driver).abort_handle();
         Ok(Self { connection, observed: Some(Arc::new(Observed { writes, task })), silence })
     }
@@ -623,6 +637,9 @@ struct ObservedStream<S> {
     stream: S,
     writes: Arc<AtomicU64>,
     silence: Arc<Silence>,
+    /// The line by which a server refuses a connection before it closes it. `None` once anything was received. The
+    /// crate takes such a line as a reply to the first command, which it ignores.
+    refusal: Option<Arc<OnceLock<String>>>,
 }
 
 impl<S> ObservedStream<S>
@@ -637,6 +654,27 @@ where
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
     }
+
+    /// Keeps a refusal that the crate will not read, because it could not write.
+    fn keep_unread_refusal(&mut self) {
+        let mut unread = [0; MAX_REFUSAL];
+        if self.refusal.is_some()
+            && let Ok(length) = (&*SockRef::from(&self.stream)).read(&mut unread)
+        {
+            keep_refusal(&mut self.refusal, &unread[..length]);
+        }
+    }
+}
+
+/// Keeps the first bytes that were received, if they are one line with an error.
+fn keep_refusal(refusal: &mut Option<Arc<OnceLock<String>>>, received: &[u8]) {
+    let Some(refusal) = refusal.take_if(|_| !received.is_empty()) else { return };
+    let text = String::from_utf8_lossy(received);
+    if let Some(line) = text.trim_end().strip_prefix('-')
+        && !line.contains('\n')
+    {
+        let _ = refusal.set(line.to_owned());
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
@@ -645,9 +683,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for ObservedStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_ready() {
             self.silence.end();
+            if self.refusal.is_some() {
+                keep_refusal(&mut self.refusal, &buffer.filled()[before..]);
+            }
         }
         read
     }
@@ -662,8 +704,12 @@ where
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(_)) = written {
-            self.writes.fetch_add(1, Ordering::Release);
+        match written {
+            Poll::Ready(Ok(_)) => {
+                self.writes.fetch_add(1, Ordering::Release);
+            }
+            Poll::Ready(Err(_)) => self.keep_unread_refusal(),
+            Poll::Pending => {}
         }
         written
     }

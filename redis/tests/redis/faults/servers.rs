@@ -146,3 +146,48 @@ async fn a_server_that_is_far_away_is_reached_with_a_longer_connect_timeout() {
 async fn connect_within(url: &str, deadline: Duration) -> Result<RedisStore, RedisError> {
     RedisStore::builder(url).deadline(deadline).connect().await
 }
+
+#[tokio::test]
+async fn what_a_server_says_when_it_refuses_a_connection_is_in_the_error() {
+    let path = std::env::temp_dir().join(format!("tower-throttle-refused-{}", std::process::id()));
+    let server = RedisServer::with(&["--maxclients", "1", "--unixsocket", path.to_str().unwrap()]);
+    let _only_client = server.connect();
+    let mut urls = vec![server.url()];
+    if cfg!(unix) {
+        urls.push(format!("redis+unix://{}", path.display()));
+    }
+    for url in urls {
+        // The server may refuse before or after the client has sent something.
+        for _ in 0..20 {
+            let error = RedisStore::connect(&url).await.unwrap_err();
+            assert_eq!(error.kind(), RedisErrorKind::Unreachable);
+            assert!(error.to_string().contains("ERR max number of clients reached"), "{url}: {error}");
+        }
+    }
+    let _ = std::fs::remove_file(path);
+}
+
+/// In protected mode, a server refuses connections from other machines.
+#[tokio::test]
+async fn a_line_that_refuses_a_connection_is_not_taken_for_a_reply() {
+    for (line, says) in [
+        (
+            "-DENIED Redis is running in protected mode because no password is set\r\n",
+            "DENIED Redis is running",
+        ),
+        // Redis before 7.2 does not know two commands that are sent at the beginning.
+        ("-ERR unknown subcommand 'SETINFO'\r\n-ERR unknown subcommand 'SETINFO'\r\n", ""),
+    ] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            std::io::Write::write_all(&mut client, line.as_bytes()).unwrap();
+        });
+        let error = RedisStore::connect(&url).await.unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Unreachable);
+        assert_eq!(error.to_string().contains("refused the connection"), !says.is_empty(), "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        server.join().unwrap();
+    }
+}
