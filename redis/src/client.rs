@@ -63,7 +63,7 @@ pub(super) struct Client(Arc<Inner>);
 /// The server to which a client connects.
 #[derive(Clone, Debug)]
 pub(super) enum Server {
-    At(::redis::Client),
+    At(Box<::redis::Client>),
     /// The current master of a group of servers. The sentinels of the group say which server is the master.
     Master(Sentinels),
 }
@@ -303,7 +303,7 @@ impl Inner {
             }
         };
         let server = match &self.server {
-            Server::At(server) => server.clone(),
+            Server::At(server) => (**server).clone(),
             Server::Master(sentinels) => match sentinels.master()? {
                 Some((known, server)) if known == version => server,
                 // The connection is about to be replaced.

@@ -80,7 +80,8 @@
 //! # What is not promised
 //!
 //! - A failover to a replica loses the charges that were not replicated. For each key, at most as many additional units
-//!   are admitted as were charged but not replicated.
+//!   are admitted as were charged but not replicated. A planned failover of Sentinel loses the charges of about [two
+//!   seconds](guide::many_machines#with-redis-sentinel).
 //! - With the eviction policies `allkeys-*` and `volatile-*`, a server that is full may evict keys, which resets their
 //!   limits. With `noeviction`, calls that must write fail instead.
 //! - If another process resets or refunds a key, a process that remembers that the key has no units may still deny

@@ -567,7 +567,7 @@ impl Node {
     fn new(like: &ConnectionInfo, address: Address, settings: &NodeSettings) -> Result<Self, RedisError> {
         let NodeSettings { timeout, deadline, clock } = settings.clone();
         let client = ::redis::Client::open(address.apply_to(like)).map_err(|error| convert(&error))?;
-        let client = Client::new(Server::At(client), timeout);
+        let client = Client::new(Server::At(client.into()), timeout);
         let link = Link::new(Box::new(client.clone()), clock, deadline, TimeSource::Server).into();
         Ok(Self { address, client, link })
     }

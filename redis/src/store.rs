@@ -94,7 +94,7 @@ pub struct RedisStoreBuilder {
 
 /// The servers to which a store connects.
 enum Servers {
-    One(Box<Server>),
+    One(Server),
     /// The cluster to which these nodes belong.
     Cluster(Vec<ConnectionInfo>),
     /// The server of a connection that another part of this crate has made. A feature must not remove `UnwindSafe` from
@@ -452,7 +452,7 @@ impl RedisStoreBuilder {
         let timeout = connect_timeout.unwrap_or_else(|| deadline.max(CONNECT_TIMEOUT));
         Ok(match servers? {
             Servers::One(server) => {
-                let client = Client::new(*server, timeout);
+                let client = Client::new(server, timeout);
                 let connection = Box::new(client.clone());
                 (RedisStore::to_server(connection, deadline, TimeSource::Server, settings), Some(client))
             }
@@ -479,11 +479,11 @@ impl RedisStoreBuilder {
 impl Servers {
     fn at(info: ConnectionInfo) -> RedisResult<Self> {
         let client = ::redis::Client::open(completed(info))?;
-        Ok(Self::One(Server::At(client).into()))
+        Ok(Self::One(Server::At(client.into())))
     }
 
     fn master(sentinels: Sentinels) -> Self {
-        Self::One(Server::Master(sentinels).into())
+        Self::One(Server::Master(sentinels))
     }
 }
 

@@ -376,7 +376,7 @@ async fn one_of_three_sentinels_that_has_the_news_is_followed_though_both_server
             .connect()
     };
     let limiter = limiter(&build().await.unwrap());
-    until_decides(&limiter, &former, 1_000 * MS).await;
+    until_decides(&limiter, &former, 5_000 * MS).await;
     sentinels[2].name(5, &new);
     let took = until_decides(&limiter, &new, 5_000 * MS).await;
     println!("followed after {took:?}");
@@ -452,7 +452,8 @@ async fn sentinels_that_hang_or_are_gone_change_nothing() {
 async fn sentinels_are_asked_once_a_second_on_one_connection_and_not_while_idle() {
     let server = RedisServer::start();
     let sentinel = FakeSentinel::start(0, &server).await;
-    let limiter = limiter(&RedisStore::sentinel([sentinel.url()], "mymaster").connect().await.unwrap());
+    let builder = RedisStore::sentinel([sentinel.url()], "mymaster").deadline(10_000 * MS);
+    let limiter = limiter(&builder.connect().await.unwrap());
     let _ = limiter.check("a").await;
     sleep(1_500 * MS).await;
     let asked = || sentinel.says.asked.each_ref().map(|asked| asked.load(Ordering::Relaxed));
