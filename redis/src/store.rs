@@ -1,7 +1,6 @@
 //! The connection to a server, of which limiters are built, and its builder.
 
 use std::fmt;
-#[cfg(any(test, feature = "test-util"))]
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +93,8 @@ pub struct RedisStoreBuilder {
 
 /// The servers to which a store connects.
 enum Servers {
-    One(Server),
+    /// What is known of sentinels is replaced as a whole, so a builder stays `UnwindSafe`.
+    One(AssertUnwindSafe<Server>),
     /// The cluster to which these nodes belong.
     Cluster(Vec<ConnectionInfo>),
     /// The server of a connection that another part of this crate has made. A feature must not remove `UnwindSafe` from
@@ -451,7 +451,7 @@ impl RedisStoreBuilder {
         let Self { servers, deadline, connect_timeout, settings } = self;
         let timeout = connect_timeout.unwrap_or_else(|| deadline.max(CONNECT_TIMEOUT));
         Ok(match servers? {
-            Servers::One(server) => {
+            Servers::One(AssertUnwindSafe(server)) => {
                 let client = Client::new(server, timeout);
                 let connection = Box::new(client.clone());
                 (RedisStore::to_server(connection, deadline, TimeSource::Server, settings), Some(client))
@@ -479,11 +479,11 @@ impl RedisStoreBuilder {
 impl Servers {
     fn at(info: ConnectionInfo) -> RedisResult<Self> {
         let client = ::redis::Client::open(completed(info))?;
-        Ok(Self::One(Server::At(client.into())))
+        Ok(Self::One(AssertUnwindSafe(Server::At(client.into()))))
     }
 
     fn master(sentinels: Sentinels) -> Self {
-        Self::One(Server::Master(sentinels))
+        Self::One(AssertUnwindSafe(Server::Master(sentinels)))
     }
 }
 

@@ -2,6 +2,7 @@
 //! news late.
 
 use std::net::SocketAddr;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,6 +23,12 @@ const MS: Duration = Duration::from_millis(1);
 const LIMIT: u64 = 1_000_000;
 
 type Limiter = RedisLimiter<FixedWindow>;
+
+/// A builder can be passed through `catch_unwind`.
+const _: fn() = || {
+    fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
+    is_unwind_safe::<RedisStoreBuilder>();
+};
 
 fn limiter(store: &RedisStore) -> Limiter {
     store.limiter("test", FixedWindow::new(Quota::per_day(LIMIT))).build().unwrap()
