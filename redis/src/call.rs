@@ -422,7 +422,7 @@ macro_rules! call_methods {
                 Self::calls(self.shared()).add_to(self.stats_without_calls())
             }
 
-            /// Returns the text of a key, which is its name in Redis.
+            /// Returns the name of a key in Redis.
             fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
                 self.registered().key(key)
             }

@@ -36,8 +36,8 @@ pub enum RedisErrorKind {
     /// Earlier calls failed, so this call was not sent. After a pause of at most 400 ms since the last failure, the
     /// next call is sent to try the server again.
     Open,
-    /// The value of the key is not a state of this limiter. It was written by another program, by a limiter with
-    /// another algorithm, or by a version of this crate with another format. The value is not changed.
+    /// The value of the key is not a state of this limiter. It was written by another program, or by a version of this
+    /// crate with another format. The value is not changed.
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,

@@ -17,14 +17,15 @@
 //!
 //! # What is exact
 //!
-//! All processes whose limiters have the same name and the same [prefix](RedisStoreBuilder::prefix), on one server or
-//! in one cluster, share one limit. Together they admit exactly the calls that one process would admit. The exceptions
-//! are [below](#what-is-not-promised). Times are those of the server's clock, in microseconds. For most algorithms, a
-//! script on the server decides a call in one round trip. For the other algorithms, one round trip reads the state, and
-//! a second writes the new state. If another process has changed the state between these two round trips, the call is
-//! decided again. Except in a cluster, the process whose write failed then reserves the next write, unless another
-//! process has reserved it already. For this purpose, the failed write sets a second Redis key (`…:turn:`), which
-//! exists for at most 100 ms and keeps other processes from writing. This table lists the round trips:
+//! All processes whose limiters have the same name, the same [kind](guide::many_machines#keys) of algorithm and the
+//! same [prefix](RedisStoreBuilder::prefix), on one server or in one cluster, share one limit. Together they admit
+//! exactly the calls that one process would admit. The exceptions are [below](#what-is-not-promised). Times are those
+//! of the server's clock, in microseconds. For most algorithms, a script on the server decides a call in one round
+//! trip. For the other algorithms, one round trip reads the state, and a second writes the new state. If another
+//! process has changed the state between these two round trips, the call is decided again. Except in a cluster, the
+//! process whose write failed then reserves the next write, unless another process has reserved it already. For this
+//! purpose, the failed write sets a second Redis key (`…:turn:`), which exists for at most 100 ms and keeps other
+//! processes from writing. This table lists the round trips:
 //!
 //! | algorithm | round trips |
 //! |---|---|
@@ -128,7 +129,9 @@
 //!   quota's period ends. The state is dropped when no machine has
 //!   used that quota for as long as it takes until all units of the quota are available again. At most four states of a
 //!   key are kept, so all of this does not hold for more than four quotas. While a key has several states, an admitted
-//!   call takes at least two round trips. Another kind of algorithm needs another name.
+//!   call takes at least two round trips.
+//! - While machines with different [kinds](guide::many_machines#deployments) of algorithms use one name, a key has one
+//!   limit of each kind.
 //! - Two limiters with the same name in one process make separate trips.
 //! - The delay of the next slot of a `LeakyBucket` is kept in 64 bits. So it is at most 584 years for most quotas, but
 //!   at most five hours for `Quota::per_second(999_999_999)`. A charge with a longer delay, such as one of `u64::MAX`

@@ -170,8 +170,8 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// limited in Redis again as soon as Redis works. Reset the key once more then, or use a limiter without a fallback
     /// if you have to know.
     ///
-    /// `limiter` gets the text of each key, as it is in Redis. So ask `limiter` about a key by its
-    /// [`KeyText`](tower_throttle::limiter::KeyText), with the settings of the store:
+    /// `limiter` gets the text of each key, without the [kind](StoredAlgorithm::kind) that follows it in Redis. So ask
+    /// `limiter` about a key by its [`KeyText`](tower_throttle::limiter::KeyText), with the settings of the store:
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -217,7 +217,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
             self;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), scripts)?;
-        let name = name.register(plan.prefix())?;
+        let name = name.register(&A::kind(), plan.prefix())?;
         let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
         let (calls, queues) = (Arc::default(), WaitQueues::default());
         let settlements = Arc::new(Settlements::new(settlements, name.as_str()));
@@ -330,9 +330,9 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
             let changed = shared.trips.ask(&plan, &key, operation, None).await.map(|_| ());
             let Some(local) = &shared.fallback else { return changed };
             match action {
-                Action::Reset => local.reset(&*key),
+                Action::Reset => local.reset(shared.name.text_of(&key)),
                 // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
-                Action::Refund if changed.is_err() => local.refund(&*key, cost),
+                Action::Refund if changed.is_err() => local.refund(shared.name.text_of(&key), cost),
                 _ => {}
             }
             Ok(())
@@ -356,7 +356,7 @@ impl<A: StoredAlgorithm> RedisCall<'_, RedisLimiter<A>> {
             let charged = shared.trips.ask(&plan, &key, operation, Some(unsettled)).await;
             match (charged, local) {
                 (Err(_), Some(local)) => {
-                    local.charge_attempt(&*key, request.attempt(&plan.algorithm));
+                    local.charge_attempt(shared.name.text_of(&key), request.attempt(&plan.algorithm));
                     Ok(())
                 }
                 (charged, _) => charged.map(|_| ()),
@@ -404,7 +404,9 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
             return Ok(denial);
         }
         match (called.peek().await, &shared.fallback) {
-            (Err(_), Some(local)) => Ok(local.peek_attempt(&*key, request.attempt(&plan.algorithm))),
+            (Err(_), Some(local)) => {
+                Ok(local.peek_attempt(shared.name.text_of(&key), request.attempt(&plan.algorithm)))
+            }
             (peeked, _) => Ok(*peeked?.decision()),
         }
     }
@@ -543,15 +545,15 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
     async fn fall_back(&self, local: &RateLimiter<A>, counted: &mut CountedCall<'_>) -> Decided {
-        let Self { plan, key, request, .. } = *self;
+        let Self { shared, plan, key, request } = *self;
         let acquired = {
-            let attempt = request.attempt(&plan.algorithm);
+            let (text, attempt) = (shared.name.text_of(key), request.attempt(&plan.algorithm));
             match request.is_check() {
                 true => {
-                    let (decision, reservation) = local.reserve_attempt(&**key, attempt);
+                    let (decision, reservation) = local.reserve_attempt(text, attempt);
                     Acquired::Ready(decision, reservation)
                 }
-                false => LimiterFor::acquire(local, &**key, attempt),
+                false => LimiterFor::acquire(local, text, attempt),
             }
         };
         let decided = match acquired {
@@ -774,7 +776,8 @@ impl<A: StoredAlgorithm> Member for Part<A> {
 
     fn fallback_part(&self) -> Option<JointRequest<'_>> {
         let local = self.shared.fallback.as_ref()?;
-        Some(memory_part(local, &*self.key, self.request.attempt(&self.plan.algorithm)))
+        let text = self.shared.name.text_of(&self.key);
+        Some(memory_part(local, text, self.request.attempt(&self.plan.algorithm)))
     }
 }
 

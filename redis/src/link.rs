@@ -784,8 +784,8 @@ const fn needs_connection(kind: RedisErrorKind) -> bool {
     )
 }
 
-/// Returns the key that says whose turn it is to change `key`. The text of a limiter's key ends with the limiter's
-/// name, which has no colon. So it is not a turn.
+/// Returns the key that says whose turn it is to change `key`. The name of a limiter's key ends with the kind of its
+/// state, which is not empty and has no colon. So it is not a turn.
 fn turn_of(key: &str) -> String {
     format!("{key}:turn:")
 }

@@ -1,3 +1,8 @@
+//! The names of limiters, and of their keys in Redis.
+//!
+//! The name of a key in Redis is its text, which [`KeyText`] creates, a colon, and the *kind* of its value. So a
+//! limiter finds only values that it can read, also after a deployment that has changed the algorithm.
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,6 +16,8 @@ pub(super) struct Names(Arc<Mutex<HashMap<String, Entry>>>);
 
 #[derive(Debug)]
 struct Entry {
+    /// A colon, and the kind of the values.
+    suffix: String,
     /// The beginning of the values that the limiters write. Different algorithms and quotas have different beginnings.
     unit: String,
     limiters: usize,
@@ -26,7 +33,11 @@ pub(super) struct Name {
 
 /// The name of a limiter that was built. The name is free again when the limiter is dropped.
 #[derive(Debug)]
-pub(super) struct Registered(Name);
+pub(super) struct Registered {
+    name: Name,
+    /// A colon, and the kind of the limiter's values.
+    suffix: String,
+}
 
 impl Names {
     fn with<R>(&self, f: impl FnOnce(&mut HashMap<String, Entry>) -> R) -> R {
@@ -40,10 +51,16 @@ impl Names {
 }
 
 impl Name {
-    /// Registers a limiter. Returns an error if the name is empty, or if the states of a registered limiter with this
-    /// name have another unit.
-    pub(super) fn register(self, unit: &str) -> Result<Registered, RedisError> {
+    /// Registers a limiter of values of this kind. Returns an error if the name is empty, if the states of a registered
+    /// limiter with this name have another kind or unit, or if the kind is not one word without a colon, since two keys
+    /// could then have one name.
+    pub(super) fn register(self, kind: &str, unit: &str) -> Result<Registered, RedisError> {
         let error = |detail: String| RedisError::new(RedisErrorKind::Name, detail);
+        if kind.is_empty() || !kind.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
+            let detail = format!("the kind {kind:?} of its states is not one word of ASCII without a colon");
+            return Err(RedisError::new(RedisErrorKind::Algorithm, detail));
+        }
+        let suffix = format!(":{kind}");
         let Self { names, name, .. } = &self;
         if name.is_empty() {
             return Err(error(
@@ -51,9 +68,9 @@ impl Name {
             ));
         }
         names.with(|names| {
-            let entry =
-                names.entry(name.clone()).or_insert_with(|| Entry { unit: unit.to_owned(), limiters: 0 });
-            if entry.unit != unit {
+            let new = || Entry { suffix: suffix.clone(), unit: unit.to_owned(), limiters: 0 };
+            let entry = names.entry(name.clone()).or_insert_with(new);
+            if entry.unit != unit || entry.suffix != suffix {
                 return Err(error(format!(
                     "{name:?} is the name of a limiter with another algorithm or quota: {:?} is not {unit:?}",
                     entry.unit
@@ -62,7 +79,7 @@ impl Name {
             entry.limiters += 1;
             Ok(())
         })?;
-        Ok(Registered(self))
+        Ok(Registered { name: self, suffix })
     }
 
     /// Returns the name.
@@ -74,18 +91,25 @@ impl Name {
 impl Registered {
     /// Returns the name.
     pub(super) fn as_str(&self) -> &str {
-        self.0.as_str()
+        self.name.as_str()
     }
 
-    /// Returns the text of a key, which is its name in Redis.
+    /// Returns the name of a key in Redis.
     pub(super) fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
-        self.0.text.of(key).into()
+        let mut name = self.name.text.of(key);
+        name.push_str(&self.suffix);
+        name.into()
+    }
+
+    /// Returns the text of a key, whose name in Redis [`key`](Self::key) has returned.
+    pub(super) fn text_of<'a>(&self, key: &'a str) -> &'a str {
+        key.strip_suffix(&*self.suffix).unwrap_or(key)
     }
 
     /// Sets the unit of the states that are kept under this name. This function is called after the algorithm of a
     /// limiter was replaced.
     pub(super) fn set(&self, unit: &str) {
-        let Name { names, name, .. } = &self.0;
+        let Name { names, name, .. } = &self.name;
         names.with(|names| {
             if let Some(entry) = names.get_mut(name) {
                 entry.unit = unit.to_owned();
@@ -96,7 +120,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let Name { names, name, .. } = &self.0;
+        let Name { names, name, .. } = &self.name;
         names.with(|names| {
             if let Some(entry) = names.get_mut(name) {
                 entry.limiters -= 1;
@@ -115,7 +139,7 @@ mod tests {
     #[test]
     fn a_name_has_one_quota_until_its_limiters_are_dropped() {
         let names = Names::default();
-        let register = |name: &str, unit| names.name(name, KeyText::new(name)).register(unit);
+        let register = |name: &str, unit| names.name(name, KeyText::new(name)).register("f", unit);
         let first = register("login", "1 f:5/1").unwrap();
         let second = register("login", "1 f:5/1").unwrap();
         let error = register("login", "1 f:6/1").unwrap_err();
@@ -129,5 +153,20 @@ mod tests {
             unnamed.kind() == RedisErrorKind::Name && unnamed.to_string().contains("a name"),
             "{unnamed}"
         );
+    }
+
+    #[test]
+    fn the_kind_follows_the_text_in_the_names_of_keys() {
+        let names = Names::default();
+        let register = |kind| names.name("login", KeyText::new("login")).register(kind, "1 x");
+        let registered = register("b(t)").unwrap();
+        let key = registered.key("user-42");
+        assert_eq!(&*key, "throttle:{user-42}:login:b(t)");
+        assert_eq!(registered.text_of(&key), "throttle:{user-42}:login");
+        assert_eq!(register("t").unwrap_err().kind(), RedisErrorKind::Name, "the units are the same");
+        drop(registered);
+        for kind in ["", "a b", "a:b", "é", "a\n"] {
+            assert_eq!(register(kind).unwrap_err().kind(), RedisErrorKind::Algorithm, "{kind:?}");
+        }
     }
 }

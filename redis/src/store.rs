@@ -29,7 +29,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// A connection to Redis or Valkey, for any number of limiters. Clones share the connection.
 ///
 /// [`limiter`](Self::limiter) creates a limiter of rates, and [`permits`](Self::permits) a limiter of the calls in
-/// progress. The name of a limiter is part of its keys, so all processes that use this name share the limit.
+/// progress. The name of a limiter is part of its keys, so all processes that use this name with the same
+/// [kind](crate::guide::many_machines#keys) of algorithm share the limit.
 ///
 /// # Guarantees
 ///
@@ -64,7 +65,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 ///
 /// # Memory
 ///
-/// On the server, a fixed window takes 120 bytes for a key of 24 bytes, a token bucket 136 bytes, and a sliding window
+/// On the server, a fixed window takes 120 bytes for a key of 26 bytes, a token bucket 136 bytes, and a sliding window
 /// with all ten slices in use 168 bytes (`MEMORY USAGE` of redis-server 7.0). A key that is hashed takes 32 bytes more.
 /// Including the hash tables of Redis itself, count 200 bytes per key.
 ///
@@ -257,7 +258,8 @@ impl RedisStore {
         self.settlements.flush(timeout).await
     }
 
-    /// Returns a builder of a limiter. All processes whose limiters have this name share the limit.
+    /// Returns a builder of a limiter. All processes whose limiters have this name, and this
+    /// [kind](StoredAlgorithm::kind) of algorithm, share the limit.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -271,6 +271,10 @@ impl Algorithm for FixedWindow {
 // The state as a string: the key's time, the age of the window, and the units counted in the window.
 #[doc(hidden)]
 impl StoredAlgorithm for FixedWindow {
+    fn kind() -> String {
+        "f".to_owned()
+    }
+
     fn unit(&self) -> String {
         let tag = if self.aligned { "fa" } else { "f" };
         format!("{tag}:{}/{}", self.quota.limit(), self.quota.period_nanos())

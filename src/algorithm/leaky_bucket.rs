@@ -445,6 +445,10 @@ impl Algorithm for LeakyBucket {
 // exact, and the key's time.
 #[doc(hidden)]
 impl StoredAlgorithm for LeakyBucket {
+    fn kind() -> String {
+        "l".to_owned()
+    }
+
     fn unit(&self) -> String {
         format!("l:{}/{}", self.quota.limit(), self.quota.period_nanos())
     }

@@ -440,6 +440,10 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
 // the age of the window in which they are counted, and the state of the inner algorithm.
 #[doc(hidden)]
 impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
+    fn kind() -> String {
+        format!("b({})", A::kind())
+    }
+
     fn unit(&self) -> String {
         let Self { duration, window, denials, .. } = self;
         format!("b:{duration}/{window}/{denials}({})", self.algorithm.unit())

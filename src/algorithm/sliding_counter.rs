@@ -298,6 +298,10 @@ impl Algorithm for SlidingCounter {
 // in the current window.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingCounter {
+    fn kind() -> String {
+        "c".to_owned()
+    }
+
     fn unit(&self) -> String {
         format!("c:{}/{}", self.quota.limit(), self.quota.period_nanos())
     }

@@ -336,6 +336,10 @@ impl Algorithm for SlidingLog {
 // record first.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingLog {
+    fn kind() -> String {
+        "g".to_owned()
+    }
+
     fn unit(&self) -> String {
         format!("g:{}/{}", self.quota.limit(), self.quota.period_nanos())
     }

@@ -486,6 +486,10 @@ impl Algorithm for SlidingWindow {
 // closed slices that are not empty, and the age and the units of each such slice.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingWindow {
+    fn kind() -> String {
+        "w".to_owned()
+    }
+
     fn unit(&self) -> String {
         format!("w:{}/{}/{}", self.quota.limit(), self.quota.period_nanos(), self.slices)
     }

@@ -475,6 +475,10 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
 // converted. Instants and the ages of windows are rounded as in the state of any other limit.
 #[doc(hidden)]
 impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
+    fn kind() -> String {
+        format!("d({})", A::kind())
+    }
+
     fn unit(&self) -> String {
         format!("d({})", self.algorithm.unit())
     }

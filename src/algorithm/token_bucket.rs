@@ -502,6 +502,10 @@ impl Algorithm for TokenBucket {
 // and the key's time.
 #[doc(hidden)]
 impl StoredAlgorithm for TokenBucket {
+    fn kind() -> String {
+        "t".to_owned()
+    }
+
     fn unit(&self) -> String {
         format!("t:{}/{}/{}", self.quota.limit(), self.quota.period_nanos(), self.capacity())
     }

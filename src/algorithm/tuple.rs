@@ -284,6 +284,10 @@ macro_rules! tuple {
 
         // The state as a string: the states of the members, one after another.
         impl<$($part: StoredAlgorithm),+> StoredAlgorithm for ($($part,)+) {
+            fn kind() -> String {
+                format!("({})", [$($part::kind()),+].join(","))
+            }
+
             fn unit(&self) -> String {
                 format!("({})", [$(self.$at.unit()),+].join(","))
             }

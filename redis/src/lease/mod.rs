@@ -31,7 +31,7 @@ use super::names::{Name, Registered};
 use super::states::Plan;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
@@ -96,10 +96,9 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 /// | `close` | also returns the units that the process has not spent |
 /// | `replace`, `settle` of a layer, `and` of a layer | do not compile |
 ///
-/// All limiters that share a name must lease units, and have the same quota. A call fails with
-/// [`RedisErrorKind::Foreign`] if the value of its key was written by a limiter that leases no units or has another
-/// quota. A call of a limiter without leases fails in the same way if the value was written by a limiter with leases. So
-/// choose a new name when you begin to use leases, or when you change the quota.
+/// The limiters that share the units of a key are those with the same name and quota that lease units as well. Limiters
+/// of other processes with this name, but with another quota or without leases, have [units of their
+/// own](crate::guide::many_machines#deployments).
 ///
 /// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to the
 /// commands of limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
@@ -296,6 +295,8 @@ impl RedisLeasesBuilder {
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let source = links.any().source();
         let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
+        // The states of a lease have one quota, so the quota is part of the kind.
+        let kind = format!("lease/{}", algorithm.unit().trim_start_matches("t:"));
         let bucket = Bucket::new(&algorithm).ok_or_else(|| {
             let detail = "the bucket is too large for leases, whose script computes with numbers up to 2^53: \
                 give a quota with a smaller burst or a shorter period, or call no `lease`";
@@ -303,7 +304,7 @@ impl RedisLeasesBuilder {
         })?;
         let shared = SharedLeases {
             links,
-            name: name.register(&format!("{prefix}, with leases"))?,
+            name: name.register(&kind, &format!("{prefix}, with leases"))?,
             calls: Calls::default(),
             info: AlgorithmInfo::of(&algorithm),
             algorithm,

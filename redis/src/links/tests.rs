@@ -96,6 +96,7 @@ fn keys_are_in_the_slots_of_the_specification() {
         assert_eq!(slot(key), expected, "{key}");
     }
     assert_eq!(slot("throttle:{foo}:login"), 12_182);
+    assert_eq!(slot("throttle:{foo}:login:b(t)"), 12_182, "the kind is not hashed");
     // If there is no text in the first pair of braces, the whole key determines the slot.
     assert_eq!(slot("foo{}{bar}"), crc16("foo{}{bar}") % 16_384);
     assert_eq!(slot("foo{bar"), crc16("foo{bar") % 16_384);

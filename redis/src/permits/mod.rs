@@ -284,7 +284,7 @@ impl RedisPermitsBuilder {
         let (source, process, channel) =
             (links.any().source(), listener.process.clone(), listener.channel.clone());
         let shared = SharedPermits {
-            name: name.register(&format!("{PREFIX} {limit}"))?,
+            name: name.register("p", &format!("{PREFIX} {limit}"))?,
             calls: Calls::default(),
             info: AlgorithmInfo::of(&algorithm),
             script: PermitScript::new(source, limit, places, lease, deadline, process, channel),

@@ -282,7 +282,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
     }
 
     fn name(&self) -> String {
-        format!("throttle:{{{}}}:test", self.key)
+        format!("throttle:{{{}}}:test:{}", self.key, A::kind())
     }
 
     /// Looks at what Redis keeps.

@@ -15,8 +15,6 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::Nanos;
 
-const KEY: &str = "throttle:{a}:test";
-
 /// A simple generator of random numbers (xorshift).
 struct Random(u64);
 
@@ -47,6 +45,7 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
     let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
     let store = super::settings(scripts, Duration::ZERO)(store).connect_lazily().unwrap();
     let limiter = super::limiter(&store, algorithm.clone());
+    let key = format!("throttle:{{a}}:test:{}", A::kind());
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut micros = 1_700_000_000_000_000;
     let mut state = algorithm.new_state(Nanos::ZERO, Nanos(micros * 1_000));
@@ -91,9 +90,9 @@ fn compare<A: StoredAlgorithm>(algorithm: A, scripts: bool, period: u64, max_cos
             allowed += u64::from(expected.is_allowed());
             decided += 1;
         }
-        let text = side.call(&["GET", KEY]);
+        let text = side.call(&["GET", &key]);
         if is_written && text != Reply::Nil && text != last_text {
-            let ttl: u64 = side.call(&["GET", &format!("ttl:{KEY}")]).text().parse().unwrap();
+            let ttl: u64 = side.call(&["GET", &format!("ttl:{key}")]).text().parse().unwrap();
             let reset = algorithm.peek(&mut state.clone(), now, 0).reset_after();
             let least = (reset.as_nanos() as u64).div_ceil(1_000_000);
             assert!((least..=least + 3).contains(&ttl), "{algorithm:?}: {ttl} ms for {reset:?}, {text:?}");

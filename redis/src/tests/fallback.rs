@@ -8,6 +8,7 @@ use crate::limiter::RedisLimiter;
 use tower_throttle::Quota;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, StoredAlgorithm};
+use tower_throttle::limiter::Attempt;
 
 fn with_fallback<A: StoredAlgorithm>(
     server: &Staged,
@@ -37,6 +38,29 @@ async fn a_fallback_decides_what_redis_cannot() {
     server.set(Mode::Serve);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_knows_a_key_by_its_text_without_the_kind() {
+    let server = Staged::new();
+    server.set(Mode::Hang);
+    let window = || FixedWindow::new(Quota::per_hour(20));
+    let local = RateLimiter::new(window());
+    let limiter = with_fallback(&server, window(), local.clone());
+    let left = || local.peek("throttle:{a}:test").remaining();
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    assert_eq!(left(), 19);
+    assert!(limiter.acquire("a").await.unwrap().is_allowed());
+    assert_eq!((left(), limiter.peek("a").await.unwrap().remaining()), (18, 18));
+    limiter.charge("a", 3).await.unwrap();
+    assert_eq!(left(), 15);
+    limiter.refund("a", 2).await.unwrap();
+    assert_eq!(left(), 17);
+    let decided = super::joined::decide(&limiter, "a", [Attempt::new(4)]).await.unwrap();
+    assert!(decided.into_iter().all(|one| one.is_some()));
+    assert_eq!(left(), 13);
+    limiter.reset("a").await.unwrap();
+    assert_eq!((left(), local.len()), (20, 0));
 }
 
 #[tokio::test(start_paused = true)]

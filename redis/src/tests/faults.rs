@@ -176,12 +176,12 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
         "1 f:5/3600000000000",
         "1 priority 1 2 3",
     ] {
-        server.put("throttle:{a}:test", value);
+        server.put("throttle:{a}:test:f", value);
         for _ in 0..10 {
             assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
             assert_eq!(limiter.reset("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
         }
-        assert_eq!(server.texts()["throttle:{a}:test"], value);
+        assert_eq!(server.texts()["throttle:{a}:test:f"], value);
         assert!(limiter.check("b").await.is_ok(), "other keys are not concerned");
         limiter.reset("b").await.unwrap();
     }

@@ -24,7 +24,7 @@ fn shadow<A: StoredAlgorithm>(cost: u64) -> Attempt<'static, A> {
 }
 
 /// Decides a joint call on `key` of one limiter, with a part for each of `attempts`.
-async fn decide<A: StoredAlgorithm>(
+pub(super) async fn decide<A: StoredAlgorithm>(
     limit: &RedisLimiter<A>,
     key: &str,
     attempts: impl IntoIterator<Item = Attempt<'static, A>>,

@@ -140,7 +140,11 @@ async fn a_new_key_has_only_the_tier_that_was_chosen() {
         assert_eq!((decision.remaining(), decision.reset_after()), (left, 200 * MS * (20 - left as u32)));
         calls.push(reservation);
     }
-    assert_eq!(server.texts()["throttle:{a}:test"].matches("t:").count(), 2, "one in the unit, and one tier");
+    assert_eq!(
+        server.texts()["throttle:{a}:test:d(t)"].matches("t:").count(),
+        2,
+        "one in the unit, and one tier"
+    );
     for reservation in calls {
         assert!(reservation.settle(0).is_none());
         settle().await;
@@ -198,7 +202,7 @@ async fn algorithms_that_differ_in_their_queues_are_one_tier_also_within_a_trip(
     let (first, second, third) = tokio::join!(first, second, third);
     assert_eq!([first, second, third].map(|(decision, _)| decision.remaining()), [9, 8, 7]);
     assert_eq!(
-        server.texts()["throttle:{a}:test"].matches("f:10").count(),
+        server.texts()["throttle:{a}:test:d(f)"].matches("f:10").count(),
         2,
         "one in the unit, and one tier"
     );

@@ -42,7 +42,7 @@ async fn processes_with_leases_admit_no_more_than_one_bucket() {
     assert!(admitted > 200, "{admitted}");
     let trips: u64 = stores.iter().map(|store| store.stats().trips).sum();
     assert!(trips < admitted, "{trips} trips for {admitted} calls");
-    let ttl = server.call(&["PTTL", "throttle:{a}:api"]);
+    let ttl = server.call(&["PTTL", "throttle:{a}:api:lease/1000/1000000000/200"]);
     assert!(matches!(ttl, Reply::Integer(1..=4_000)), "{ttl:?}");
 }
 
@@ -89,7 +89,7 @@ async fn leases_follow_a_slot_that_moves_and_lose_no_unit() {
     for (source, target) in [(0, 1), (1, 2), (2, 0)] {
         let slot = cluster.begin_to_move(&text, source, target);
         call(100).await;
-        cluster.move_key(&text, source, target);
+        cluster.move_keys(&slot, source, target);
         call(100).await;
         cluster.finish_moving(&slot, source, target);
         call(100).await;

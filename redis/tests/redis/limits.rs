@@ -31,7 +31,7 @@ async fn check_peek_refund_and_reset_keep_their_meaning() -> Result<(), RedisErr
     assert_eq!(limiter.peek("a").await?.remaining(), 3);
     limiter.reset("a").await?;
     assert_eq!(limiter.clone().peek("a").await?.remaining(), 5);
-    assert_eq!(server.call(&["GET", "throttle:{a}:login"]), Reply::Nil, "a fresh key is deleted");
+    assert_eq!(server.call(&["GET", "throttle:{a}:login:f"]), Reply::Nil, "a fresh key is deleted");
     assert!(limiter.try_acquire_permit("a").await?.is_ok());
     Ok(())
 }
@@ -66,7 +66,7 @@ async fn admits<A: StoredAlgorithm>(server: &RedisServer, algorithm: A, expected
             admitted += u64::from(limiter.check("a").await.unwrap().is_allowed());
         }
         assert_eq!(admitted, expected, "{algorithm:?}, scripts: {scripts}");
-        let ttl = server.call(&["PTTL", &format!("throttle:{{a}}:{name}")]);
+        let ttl = server.call(&["PTTL", &format!("throttle:{{a}}:{name}:{}", A::kind())]);
         assert!(matches!(ttl, Reply::Integer(1..)), "{algorithm:?}: {ttl:?}");
         limiters[0].reset("a").await.unwrap();
     }

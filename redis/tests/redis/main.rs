@@ -4,6 +4,7 @@ mod cluster;
 #[cfg(feature = "test-util")]
 mod contract;
 mod denial_reasons;
+mod deployments;
 mod failover;
 mod faults;
 mod idle;

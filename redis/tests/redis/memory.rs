@@ -23,9 +23,9 @@ fn size(server: &RedisServer, key: &str) -> i64 {
 async fn the_sizes_of_keys_are_below_200_bytes() {
     let server = RedisServer::start();
     let store = connect(&server).await;
-    let assert_small = |name: &str| {
-        let key = format!("throttle:{{user-42}}:{name}");
-        assert_eq!(key.len(), 24);
+    let assert_small = |name: &str, kind: &str| {
+        let key = format!("throttle:{{user-42}}:{name}:{kind}");
+        assert_eq!(key.len(), 26);
         let bytes = size(&server, &key);
         println!("{name}: {bytes} bytes");
         assert!(bytes < 200, "{name}: {bytes} bytes");
@@ -33,10 +33,10 @@ async fn the_sizes_of_keys_are_below_200_bytes() {
     let quota = Quota::per_hour(100);
     let bucket = store.limiter("token", TokenBucket::new(quota)).build().unwrap();
     assert!(bucket.check("user-42").await.unwrap().is_allowed());
-    assert_small("token");
+    assert_small("token", "t");
     let window = store.limiter("fixed", FixedWindow::new(quota)).build().unwrap();
     assert!(window.check("user-42").await.unwrap().is_allowed());
-    assert_small("fixed");
+    assert_small("fixed", "f");
     // Ten slices of 200 ms.
     let quota = Quota::per(100, Duration::from_secs(2)).unwrap();
     let window = store.limiter("slide", SlidingWindow::new(quota)).build().unwrap();
@@ -44,7 +44,7 @@ async fn the_sizes_of_keys_are_below_200_bytes() {
         assert!(window.check("user-42").await.unwrap().is_allowed());
         sleep(Duration::from_millis(190)).await;
     }
-    assert_small("slide");
+    assert_small("slide", "w");
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn the_sizes_of_permits_and_waiters_are_bounded() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let limiter = store.permits("exports", MANY).lease(Duration::from_secs(60)).queue(MANY).build().unwrap();
-    let key = "throttle:{a}:exports";
+    let key = "throttle:{a}:exports:p";
     let mut permits = Vec::new();
     for _ in 0..MANY {
         permits.push(acquire(&limiter).await);

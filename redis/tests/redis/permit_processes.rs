@@ -16,7 +16,7 @@ use crate::support::{Random, scaled};
 const URL: &str = "TOWER_THROTTLE_TEST_PERMITS";
 const KIND: &str = "TOWER_THROTTLE_TEST_PERMITS_KIND";
 const LEASE: Duration = Duration::from_millis(600);
-const KEY: &str = "throttle:{a}:exports";
+const KEY: &str = "throttle:{a}:exports:p";
 
 /// Returns the time in microseconds, by the clock of the machine, which the server uses, too.
 fn now() -> u64 {

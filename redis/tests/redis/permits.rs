@@ -45,7 +45,7 @@ pub(crate) async fn two(
 
 /// Returns the number of calls that are queued.
 pub(crate) fn waiting(server: &mut Connection) -> u64 {
-    let numbers = match server.call(&["HGET", "throttle:{a}:exports", "s"]) {
+    let numbers = match server.call(&["HGET", "throttle:{a}:exports:p", "s"]) {
         Reply::Text(text) => String::from_utf8(text).unwrap(),
         _ => return 0,
     };
@@ -96,7 +96,7 @@ async fn processes_share_permits_and_hand_them_over() {
     assert!(second.fencing_token() < third.fencing_token());
     drop((second, third));
     until_left(&one, 2).await;
-    assert!(matches!(server.call(&["PTTL", "throttle:{a}:exports"]), Reply::Integer(1..=20_001)));
+    assert!(matches!(server.call(&["PTTL", "throttle:{a}:exports:p"]), Reply::Integer(1..=20_001)));
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn dropped_waiters_leave_the_queue_and_the_queue_is_bounded() {
     let second = waiters.remove(0).await.unwrap();
     drop(second);
     until_left(&one, 1).await;
-    assert_eq!(server.call(&["HLEN", "throttle:{a}:exports"]), Reply::Integer(1), "no records are left");
+    assert_eq!(server.call(&["HLEN", "throttle:{a}:exports:p"]), Reply::Integer(1), "no records are left");
 }
 
 #[tokio::test]

@@ -561,6 +561,10 @@ impl Algorithm for Smooth {
 // The state as a string: the key's time, the next scheduled time, and the stored permits, counted as time.
 #[doc(hidden)]
 impl StoredAlgorithm for Smooth {
+    fn kind() -> String {
+        "s".to_owned()
+    }
+
     fn unit(&self) -> String {
         let (limit, period) = (self.quota.limit(), self.quota.period_nanos());
         match self.stored_permits {

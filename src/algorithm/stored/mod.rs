@@ -37,7 +37,8 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 ///
 /// [`write_state`](Self::write_state) and [`read_state`](Self::read_state) write and read the numbers of a state.
 /// [`unit`](Self::unit) and [`with_unit`](Self::with_unit) concern the *unit of a state*: the settings of the algorithm
-/// without which these numbers cannot be read.
+/// without which these numbers cannot be read. [`kind`](Self::kind) is the shape of the states, which is part of the
+/// names of the keys.
 ///
 /// In the string, the latest clock reading of a state is in whole microseconds.
 ///
@@ -58,6 +59,24 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
             around them; implement `StoredAlgorithm` for an algorithm of your own"
 )]
 pub trait StoredAlgorithm: Algorithm {
+    /// Returns the *kind* of the states: the shape of this type, without any number. It is one word of printable ASCII,
+    /// without a space or a colon.
+    ///
+    /// A store keeps the states of different kinds under different keys. So a deployment that replaces an algorithm by
+    /// one of another kind finds no states that it cannot read: each key starts anew. Two types with the same kind must
+    /// be able to read each other's states.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::{FixedWindow, Lockout, StoredAlgorithm, TokenBucket};
+    ///
+    /// assert_eq!(TokenBucket::kind(), "t");
+    /// assert_eq!(<(Lockout<TokenBucket>, FixedWindow)>::kind(), "(b(t),f)");
+    /// ```
+    ///
+    /// The kinds of this crate and of `tower-throttle-redis` begin with a parenthesis, a single letter or `lease/`. So
+    /// give an algorithm of your own a word, such as `acme-gcra`.
+    fn kind() -> String;
+
     /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, an unpaired
     /// parenthesis, or a comma outside of parentheses.
     ///
@@ -66,7 +85,7 @@ pub trait StoredAlgorithm: Algorithm {
 
     /// Returns an algorithm that can read and migrate states with this `unit`. The settings that `unit` does not
     /// contain, such as the queue, are those of `self`, and may differ from those of the algorithm that wrote the
-    /// states. Returns `None` if `unit` is not a unit of this type of algorithm.
+    /// states. Returns `None` if `unit` is not a unit of this [kind](Self::kind) of algorithm.
     fn with_unit(&self, unit: &str) -> Option<Self>;
 
     /// Writes the numbers of a state.

@@ -93,10 +93,15 @@ impl RedisCluster {
         slot
     }
 
-    /// Moves a key whose slot is moving.
-    pub(crate) fn move_key(&self, key: &str, from: usize, to: usize) {
+    /// Moves the keys of a slot that is moving.
+    pub(crate) fn move_keys(&self, slot: &str, from: usize, to: usize) {
         let port = self.nodes[to].port.to_string();
-        self.nodes[from].call(&["MIGRATE", "127.0.0.1", &port, key, "0", "30000"]).ok();
+        let Reply::List(keys) = self.nodes[from].call(&["CLUSTER", "GETKEYSINSLOT", slot, "100"]) else {
+            panic!("no list")
+        };
+        for key in keys {
+            self.nodes[from].call(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "30000"]).ok();
+        }
     }
 
     /// Gives the slot to the other node, which tells the third node.

@@ -238,9 +238,21 @@ async fn settings_that_cannot_work_are_errors_with_advice() {
     let both = store.limiter("api", per_minute(10)).lease(10).build();
     assert_eq!(both.unwrap_err().kind(), RedisErrorKind::Name);
 
-    let other = limiter(&server, per_minute(20), 10);
-    assert!(limiter(&server, per_minute(10), 10).check("a").await.unwrap().is_allowed());
-    assert_eq!(other.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
+    let both = store.limiter("api", per_minute(20)).lease(10).build();
+    assert_eq!(both.unwrap_err().kind(), RedisErrorKind::Name);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_with_another_quota_or_without_leases_has_units_of_its_own() {
+    let server = RedisInProcess::new(MS);
+    let limiters = [per_minute(10), per_minute(20)].map(|bucket| limiter(&server, bucket, 10));
+    let plain = server.connect().limiter("api", per_minute(10)).build().unwrap();
+    for _ in 0..10 {
+        assert!(limiters[0].check("a").await.unwrap().is_allowed());
+    }
+    assert!(!limiters[0].check("a").await.unwrap().is_allowed());
+    assert_eq!(limiters[1].check("a").await.unwrap().remaining(), 19);
+    assert_eq!(plain.check("a").await.unwrap().remaining(), 9);
 }
 
 #[test]

@@ -93,7 +93,7 @@ pub(super) async fn move_slots(
                 }
             };
             enough(20).await;
-            cluster.move_key(&text_of(key), source, target);
+            cluster.move_keys(&slot, source, target);
             enough(60).await;
             cluster.finish_moving(&slot, source, target);
             enough(80).await;

@@ -65,7 +65,7 @@ async fn the_permissions_that_the_error_names_suffice() {
         assert!(limiter.check("a").await.unwrap().is_allowed());
     }
     // The value is now one whose lease may have expired, as the next trip finds.
-    let key = "throttle:lease:{a}:test";
+    let key = "throttle:lease:{a}:test:lease/100/86400000000000/100";
     let value = server.call(&["HGET", key, "s"]).text();
     let (value, _) = value.rsplit_once(' ').unwrap();
     server.call(&["HSET", key, "s", &format!("{value} 1")]);
@@ -74,11 +74,32 @@ async fn the_permissions_that_the_error_names_suffice() {
 }
 
 #[tokio::test]
+async fn a_pattern_of_the_guide_permits_the_keys_of_one_limiter() {
+    let server = RedisServer::start();
+    let keys = ["~throttle:{*}:test:*", "~throttle:{*}:connect"];
+    let mut command = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all"];
+    command.extend(keys);
+    server.call(&command).ok();
+    let url = format!("redis://limited:secret@{}", server.address());
+    let store = RedisStore::builder(&url).deadline(Duration::from_secs(10)).connect().await.unwrap();
+    let window = || FixedWindow::new(Quota::per_day(5));
+    let lockout =
+        store.limiter("test", window().block_for(Duration::from_secs(60)).after(3)).build().unwrap();
+    // Each of these calls is written, and some of them in turn.
+    let calls: Vec<_> = (0..20).map(|_| tokio::spawn(lockout.check("a"))).collect();
+    for call in calls {
+        let _ = call.await.unwrap().unwrap();
+    }
+    let other = store.limiter("other", window()).build().unwrap();
+    assert_eq!(other.check("a").await.unwrap_err().kind(), RedisErrorKind::Permission);
+}
+
+#[tokio::test]
 async fn values_of_others_are_errors_and_stay_as_they_are() {
     let server = RedisServer::start();
     let limiter = patient_limiter(&server).await;
     let swaps = build(patient(&server).without_scripts().connect().await.unwrap()).1;
-    let key = "throttle:{a}:test";
+    let key = "throttle:{a}:test:t";
     let own = "1 t:10/86400000000000/100000";
     let values = [
         String::new(),
@@ -125,11 +146,11 @@ async fn a_clock_ahead_by_more_than_a_period_denies_no_longer_than_that() {
     // The window is full, and was written by a server whose clock was an hour ahead.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
     let text = format!("1 f:1/60000000000 {} 0 1", now + 3_600_000_000);
-    server.call(&["SET", "throttle:{a}:test", &text]).ok();
+    server.call(&["SET", "throttle:{a}:test:f", &text]).ok();
     let denial = limiter.check("a").await.unwrap();
     assert!(denial.retry_after() <= Some(Duration::from_secs(60)), "{denial:?}");
-    let text = server.call(&["GET", "throttle:{a}:test"]).text();
+    let text = server.call(&["GET", "throttle:{a}:test:f"]).text();
     let last: u128 = text.split(' ').nth(2).unwrap().parse().unwrap();
     assert!(last < now + 60_000_000, "the denial was written: {text}");
-    assert!(matches!(server.call(&["PTTL", "throttle:{a}:test"]), Reply::Integer(1..=60_010)));
+    assert!(matches!(server.call(&["PTTL", "throttle:{a}:test:f"]), Reply::Integer(1..=60_010)));
 }
