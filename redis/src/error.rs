@@ -92,8 +92,12 @@ impl RedisError {
             _ if text.starts_with("CLUSTERDOWN Hash slot not served") => RedisErrorKind::Unserved,
             Some(kind) => kind,
             _ if text.contains("max number of clients") => RedisErrorKind::Unreachable,
-            // A script fails with this text if the Redis user may not run one of its commands.
-            _ if text.contains("NOPERM") || text.contains("The user executing the script") => {
+            // A script fails with the second text if the Redis user may not run one of its commands, and with the third
+            // in Redis 7.2 and later, and in Valkey.
+            _ if ["NOPERM", "The user executing the script", "ACL failure in script"]
+                .iter()
+                .any(|part| text.contains(part)) =>
+            {
                 RedisErrorKind::Permission
             }
             _ => RedisErrorKind::Server,
@@ -223,6 +227,11 @@ mod tests {
             ("NOPERM this user has no permissions to run the 'evalsha' command", RedisErrorKind::Permission),
             (
                 "ERR The user executing the script can't run this command or subcommand",
+                RedisErrorKind::Permission,
+            ),
+            // The text of Redis 7.2 and later, and of Valkey.
+            (
+                "ERR ACL failure in script: User app has no permissions to run the 'hset' command",
                 RedisErrorKind::Permission,
             ),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
