@@ -35,6 +35,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::connection::{BoxFuture, CallError, Command, Connection, Listened, Reply};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::sentinel::Sentinels;
+use super::url;
 use tower_throttle::clock::{AnyClock, Nanos};
 
 /// The first pause between two attempts to connect, and the maximum pause. The pause doubles after each attempt.
@@ -63,7 +64,8 @@ pub(super) struct Client(Arc<Inner>);
 /// The server to which a client connects.
 #[derive(Clone, Debug)]
 pub(super) enum Server {
-    At(Box<::redis::Client>),
+    /// A server, and the [origin](url::name) of its address.
+    At(Box<::redis::Client>, &'static str),
     /// The current master of a group of servers. The sentinels of the group say which server is the master.
     Master(Sentinels),
 }
@@ -89,6 +91,8 @@ struct Current {
     /// The version of the master that is connected to, or 0 without sentinels.
     version: u64,
     connection: Option<Connected>,
+    /// The name of the server of the present connection, or of the last connection.
+    server: Option<Arc<str>>,
 }
 
 /// The task that connects, if there is one.
@@ -132,10 +136,7 @@ impl Client {
 
     /// Makes one attempt to connect.
     pub(super) async fn connect(&self) -> Result<(), RedisError> {
-        match self.0.attempt().await {
-            Ok(()) => Ok(()),
-            Err(error) => Err(convert(&error)),
-        }
+        self.0.attempt().await
     }
 
     /// Returns the server's reply to `CLUSTER SLOTS`, which says which nodes have which slots. Waits until there is a
@@ -153,18 +154,10 @@ impl Client {
 }
 
 impl Inner {
-    async fn attempt(&self) -> Result<(), ::redis::RedisError> {
-        let (version, connection) = self.in_time(self.server.connect(self.timeout, &config())).await?;
+    async fn attempt(&self) -> Result<(), RedisError> {
+        let (version, connection) = self.server.connect(self.timeout, &config()).await?;
         self.use_connection(version, connection);
         Ok(())
-    }
-
-    /// Awaits an attempt to connect within its time limit.
-    async fn in_time<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        tokio::time::timeout(self.timeout, attempt).await.unwrap_or_else(|_| {
-            let detail = format!("within {:?}", self.timeout);
-            Err((ErrorKind::Io, "no connection, see `connect_timeout`", detail).into())
-        })
     }
 
     /// Replaces the present connection, unless it is one to a newer master. The trips that are under way end on the
@@ -173,7 +166,8 @@ impl Inner {
         self.current.send_if_modified(|current| {
             let is_newer = current.connection.is_none() || version >= current.version;
             if is_newer {
-                *current = Current { number: current.number + 1, version, connection: Some(connection) };
+                let (number, server) = (current.number + 1, Some(Arc::clone(&connection.name)));
+                *current = Current { number, version, connection: Some(connection), server };
             }
             is_newer
         });
@@ -210,7 +204,7 @@ impl Inner {
             let current = self.current.borrow();
             current.connection.is_some() && current.version < version
         };
-        if is_former && let Ok(connection) = self.in_time(connect_to_master(server, config())).await {
+        if is_former && let Ok(connection) = connect_to_master(server, config(), self.timeout).await {
             self.use_connection(version, connection);
         }
     }
@@ -248,7 +242,7 @@ impl Inner {
             let mut pause = PAUSES.0;
             while inner.current.borrow().connection.is_none() && task.goes_on() {
                 let Err(error) = inner.attempt().await else { break };
-                *inner.lock_problem() = Some(convert(&error));
+                *inner.lock_problem() = Some(error);
                 if inner.current.receiver_count() == 0 {
                     break;
                 }
@@ -294,7 +288,7 @@ impl Inner {
         &self,
         channel: &str,
         on_message: &(dyn Fn(&str) + Send + Sync),
-    ) -> RedisResult<Listened> {
+    ) -> Result<Listened, RedisError> {
         let (number, version) = {
             let current = self.current.borrow();
             match current.connection {
@@ -303,7 +297,7 @@ impl Inner {
             }
         };
         let server = match &self.server {
-            Server::At(server) => (**server).clone(),
+            Server::At(server, _) => (**server).clone(),
             Server::Master(sentinels) => match sentinels.master()? {
                 Some((known, server)) if known == version => server,
                 // The connection is about to be replaced.
@@ -315,7 +309,8 @@ impl Inner {
             subscription.subscribe(channel).await?;
             Ok(subscription)
         };
-        let mut messages = pin!(self.in_time(subscribing).await?.into_on_message());
+        let subscription = in_time(self.timeout, subscribing).await.map_err(|error| convert(&error))?;
+        let mut messages = pin!(subscription.into_on_message());
         let mut dropped = pin!(self.dropped(number));
         Ok(poll_fn(|cx| {
             while let Poll::Ready(message) = messages.as_mut().poll_next(cx) {
@@ -371,11 +366,11 @@ impl Inner {
                 return Err(CallError::NoScript);
             }
             if !error.is_io_error() && !error.is_unrecoverable_error() {
-                return Err(CallError::FailedOn(number, convert(&error)));
+                return Err(CallError::FailedOn(number, connected.explain(convert(&error)).await));
             }
             self.discard(number);
             if !connected.has_sent_nothing_since(before) || unsent == MAX_UNSENT {
-                return Err(CallError::Ended(number, convert(&error)));
+                return Err(CallError::Ended(number, convert(&error).at(&connected.name)));
             }
             unsent += 1;
         }
@@ -429,6 +424,10 @@ impl Connection for Client {
         }
     }
 
+    fn server(&self) -> Option<Arc<str>> {
+        self.0.current.borrow().server.clone()
+    }
+
     fn number(&self) -> u64 {
         self.0.current.borrow().number
     }
@@ -445,7 +444,7 @@ impl Connection for Client {
         let inner = Arc::clone(&self.0);
         Box::pin(async move {
             let listened = inner.listen(&channel, &*on_message).await;
-            listened.unwrap_or_else(|error| Listened::Refused(convert(&error)))
+            listened.unwrap_or_else(Listened::Refused)
         })
     }
 }
@@ -467,29 +466,45 @@ impl Server {
         &self,
         limit: Duration,
         config: &AsyncConnectionConfig,
-    ) -> RedisResult<(u64, Connected)> {
+    ) -> Result<(u64, Connected), RedisError> {
         match self {
-            Self::At(client) => Ok((0, Connected::open(client, config).await?)),
+            Self::At(client, origin) => Ok((0, Connected::open(client, origin, limit, config).await?)),
             Self::Master(sentinels) => sentinels.connect(limit, config, connect_to_master).await,
         }
     }
 }
 
-/// Connects to a server. Returns an error if the server is not a master, since sentinels name the former master until
-/// they have agreed on a new one.
-async fn connect_to_master(server: ::redis::Client, config: AsyncConnectionConfig) -> RedisResult<Connected> {
-    let mut connected = Connected::open(&server, &config).await?;
-    let role: Value = ::redis::cmd("ROLE").query_async(&mut connected.connection).await?;
-    match &role {
-        Value::Array(parts) if parts.first() == Some(&Value::BulkString(b"master".to_vec())) => Ok(connected),
-        _ => Err((ErrorKind::Io, "the server that the sentinels name is not a master").into()),
+/// Connects to a server within `limit`. Returns an error if the server is not a master, since sentinels name the former
+/// master until they have agreed on a new one.
+async fn connect_to_master(
+    server: ::redis::Client,
+    config: AsyncConnectionConfig,
+    limit: Duration,
+) -> Result<Connected, RedisError> {
+    let mut connected = Connected::open(&server, url::FROM_SENTINEL, limit, &config).await?;
+    let role = in_time(limit, connected.role()).await;
+    match role.map_err(|error| convert(&error).at(&connected.name))? {
+        Some(role) if role == "master" => Ok(connected),
+        role => {
+            let detail = format!("its role is {:?}, not \"master\"", role.unwrap_or_default());
+            Err(RedisError::new(RedisErrorKind::Unreachable, detail).at(&connected.name))
+        }
     }
+}
+
+/// Awaits a part of an attempt to connect, within the time limit of the attempt.
+async fn in_time<T>(limit: Duration, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| {
+        Err((ErrorKind::Io, "no connection within the `connect_timeout`", format!("{limit:?}")).into())
+    })
 }
 
 /// A connection. The connection ends when its last clone is dropped.
 #[derive(Clone)]
 struct Connected {
     connection: MultiplexedConnection,
+    /// The [name](url::name) of the server.
+    name: Arc<str>,
     /// `None` if the connection is encrypted.
     observed: Option<Arc<Observed>>,
     /// The silence since anything was received or, if the connection is encrypted, since the last reply to a call that
@@ -509,27 +524,48 @@ struct Observed {
 struct Sent(Option<u64>);
 
 impl Connected {
-    async fn open(client: &::redis::Client, config: &AsyncConnectionConfig) -> RedisResult<Self> {
+    async fn open(
+        client: &::redis::Client,
+        origin: &str,
+        limit: Duration,
+        config: &AsyncConnectionConfig,
+    ) -> Result<Self, RedisError> {
+        let address = client.get_connection_info().addr();
+        let name = url::name(address, origin);
+        let opened = in_time(limit, Self::open_within(client, name.as_str().into(), config)).await;
+        opened.map_err(|error| url::unconnected(convert(&error), address, &name))
+    }
+
+    async fn open_within(
+        client: &::redis::Client,
+        name: Arc<str>,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<Self> {
         let info = client.get_connection_info();
         match info.addr() {
             ConnectionAddr::Tcp(host, port) => {
                 let stream = connect_tcp(host, *port, info.tcp_settings()).await?;
-                Self::over(stream, client, config).await
+                Self::over(stream, client, name, config).await
             }
             #[cfg(unix)]
             ConnectionAddr::Unix(path) => {
-                Self::over(tokio::net::UnixStream::connect(path).await?, client, config).await
+                Self::over(tokio::net::UnixStream::connect(path).await?, client, name, config).await
             }
             _ => {
                 let connection = client.get_multiplexed_async_connection_with_config(config).await?;
                 let silence = Arc::new(Silence::default());
                 silence.end();
-                Ok(Self { connection, observed: None, silence })
+                Ok(Self { connection, name, observed: None, silence })
             }
         }
     }
 
-    async fn over<S>(stream: S, client: &::redis::Client, config: &AsyncConnectionConfig) -> RedisResult<Self>
+    async fn over<S>(
+        stream: S,
+        client: &::redis::Client,
+        name: Arc<str>,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<Self>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         for<'a> SockRef<'a>: From<&'a S>,
@@ -552,7 +588,31 @@ impl Connected {
             _ => error,
         })?;
         let task = tokio::spawn(driver).abort_handle();
-        Ok(Self { connection, observed: Some(Arc::new(Observed { writes, task })), silence })
+        Ok(Self { connection, name, observed: Some(Arc::new(Observed { writes, task })), silence })
+    }
+
+    /// Returns the role of the server, such as `master`, `slave` or `sentinel`.
+    async fn role(&mut self) -> RedisResult<Option<String>> {
+        let role: Value = ::redis::cmd("ROLE").query_async(&mut self.connection).await?;
+        Ok(match role {
+            Value::Array(parts) => match parts.into_iter().next() {
+                Some(Value::BulkString(role)) => String::from_utf8(role).ok(),
+                _ => None,
+            },
+            _ => None,
+        })
+    }
+
+    /// Replaces the error of a command that the server does not know, because the server is a sentinel.
+    async fn explain(&mut self, error: RedisError) -> RedisError {
+        if error.detail().contains("unknown command")
+            && let Ok(Some(role)) = self.role().await
+            && role == "sentinel"
+        {
+            let detail = format!("{} is a sentinel: create the store with `RedisStore::sentinel`", self.name);
+            return RedisError::new(RedisErrorKind::Config, detail);
+        }
+        error
     }
 
     /// Sends a command, right after `ASKING` if it says so, and returns the reply to the command.

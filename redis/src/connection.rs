@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(any(test, feature = "test-util"))]
@@ -33,6 +34,11 @@ pub(super) trait Connection: Send + Sync + 'static {
     /// Returns why there is no connection. Returns `None` if there is a connection, or if no attempt to connect has
     /// failed yet.
     fn problem(&self) -> Option<RedisError>;
+
+    /// Returns the name of the server of the present connection, or of the last connection.
+    fn server(&self) -> Option<Arc<str>> {
+        None
+    }
 
     /// Returns the number of the present connection, or of the last connection if there is none now.
     fn number(&self) -> u64;

@@ -7,19 +7,23 @@ use tokio::runtime::Handle;
 
 /// The error of a [`RedisStore`](super::RedisStore) that could not be set up, or that could not decide a call.
 ///
-/// In most cases, the message of the error says what to change. By default, a layer that gets this error rejects the
-/// request with HTTP status 503, or with gRPC `UNAVAILABLE`.
+/// The message of the error says what to change, why and, if the store could not connect, which server the error is
+/// about. It has no part of a password. By default, a layer that gets this error rejects the request with HTTP status 503,
+/// or with gRPC `UNAVAILABLE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisError {
     kind: RedisErrorKind,
     detail: Arc<str>,
+    /// What to change, if it is not what errors of this kind usually need.
+    advice: Option<&'static str>,
 }
 
 /// The kind of a [`RedisError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RedisErrorKind {
-    /// The URL, or another setting of the store, is wrong.
+    /// The URL, or another setting of the store, is wrong. Or the server is a sentinel, no sentinel, or no node of a
+    /// cluster, although the store was created for one.
     Config,
     /// The name of a limiter is empty, or another limiter with the same name has another algorithm or quota.
     Name,
@@ -69,7 +73,22 @@ pub enum RedisErrorKind {
 
 impl RedisError {
     pub(crate) fn new(kind: RedisErrorKind, detail: impl Into<Arc<str>>) -> Self {
-        Self { kind, detail: detail.into() }
+        Self { kind, detail: detail.into(), advice: None }
+    }
+
+    /// Adds which server the error is about, unless the error says it already.
+    pub(super) fn at(mut self, server: &str) -> Self {
+        if !self.detail.starts_with(server) {
+            let end = if self.detail.is_empty() { "" } else { ": " };
+            self.detail = format!("{server}{end}{}", self.detail).into();
+        }
+        self
+    }
+
+    /// Replaces the advice of the kind, unless `advice` is `None`.
+    pub(super) fn with_advice(mut self, advice: Option<&'static str>) -> Self {
+        self.advice = advice.or(self.advice);
+        self
     }
 
     /// Returns the runtime of the caller, or an error if there is none.
@@ -171,7 +190,10 @@ impl RedisErrorKind {
             Self::OutOfMemory => "Redis cannot write: raise `maxmemory`, or check its disk",
             Self::Busy => "Redis executes a script that takes long: find it, or `SCRIPT KILL`",
             Self::Loading => "Redis is not ready",
-            Self::Auth => "Redis does not know the user or the password: check those in the URL",
+            Self::Auth => {
+                "Redis does not know the user or the password: check those in the URL, such as \
+                 `redis://user:password@host`, in which special characters are percent-encoded"
+            }
             Self::Permission => {
                 "the Redis user lacks a permission: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the \
                  prefix; with leases or `Concurrency` also EXISTS, HGET, HMGET, HGETALL, HSET, HDEL and PEXPIRE; with \
@@ -188,7 +210,7 @@ impl RedisErrorKind {
 
 impl fmt::Display for RedisError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.advice())?;
+        f.write_str(self.advice.unwrap_or(self.kind.advice()))?;
         if self.detail.is_empty() { Ok(()) } else { write!(f, " ({})", self.detail) }
     }
 }
@@ -197,18 +219,38 @@ impl Error for RedisError {}
 
 /// Converts an error of the `redis` crate.
 pub(super) fn convert(error: &::redis::RedisError) -> RedisError {
+    // The crate adds the name of its own kind to some texts, such as `no connection - Io: within 250ms`.
+    let text = error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1);
     match error.kind() {
-        ErrorKind::AuthenticationFailed => RedisError::new(RedisErrorKind::Auth, error.to_string()),
-        ErrorKind::InvalidClientConfig => RedisError::new(RedisErrorKind::Config, error.to_string()),
+        ErrorKind::AuthenticationFailed => RedisError::new(RedisErrorKind::Auth, text),
+        ErrorKind::InvalidClientConfig | ErrorKind::MasterNameNotFoundBySentinel => {
+            RedisError::new(RedisErrorKind::Config, text)
+        }
+        ErrorKind::Server(_) if text.starts_with("Redis server refused to switch database") => {
+            of_select(error.detail().unwrap_or_default())
+        }
         ErrorKind::Server(_) | ErrorKind::Extension => {
             let (code, detail) = (error.code().unwrap_or("ERR"), error.detail().unwrap_or_default());
             RedisError::from_reply(format!("{code} {detail}").trim_end())
         }
         _ if error.is_io_error() || error.is_unrecoverable_error() => {
-            RedisError::new(RedisErrorKind::Unreachable, error.to_string())
+            RedisError::new(RedisErrorKind::Unreachable, text)
         }
-        _ => RedisError::new(RedisErrorKind::Server, error.to_string()),
+        _ => RedisError::new(RedisErrorKind::Server, text),
     }
+}
+
+/// Returns the error of a reply to `SELECT`, of which the crate keeps only the text after the code.
+fn of_select(detail: &str) -> RedisError {
+    let code = match detail {
+        _ if detail.starts_with("Authentication required") => "NOAUTH",
+        _ if detail.contains("no permissions to run") => "NOPERM",
+        _ => {
+            let text = format!("the server does not have the database of the URL: {detail}");
+            return RedisError::new(RedisErrorKind::Config, text);
+        }
+    };
+    RedisError::from_reply(&format!("{code} {detail}"))
 }
 
 #[cfg(test)]

@@ -165,6 +165,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod trips;
+mod url;
 mod wait;
 
 pub use call::Callee;

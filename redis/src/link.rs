@@ -298,8 +298,17 @@ impl Link {
 
     pub(super) fn deadline_error(&self) -> RedisError {
         // If there is no connection, the error of the last attempt to connect explains the failure better.
-        let late = || RedisError::new(RedisErrorKind::Late, format!("after {:?}", self.deadline));
-        self.connection.problem().unwrap_or_else(late)
+        self.connection.problem().unwrap_or_else(|| {
+            self.named(RedisError::new(RedisErrorKind::Late, format!("no reply within {:?}", self.deadline)))
+        })
+    }
+
+    /// Adds the name of the server to an error, if it is known.
+    fn named(&self, error: RedisError) -> RedisError {
+        match self.connection.server() {
+            Some(server) => error.at(&server),
+            None => error,
+        }
     }
 
     pub(super) fn stats(&self) -> StoreStats {
@@ -317,10 +326,10 @@ impl Link {
         let route = Route { link: Arc::clone(self), is_asking: false, redirects: 0 };
         match self.until(limit, route.read(&[key], limit)).await {
             Some(Ok(Some(_))) => Ok(()),
-            Some(Err(error)) => Err(error),
-            Some(Ok(None)) => Err(RedisError::new(RedisErrorKind::Late, "while connecting")),
+            Some(Err(error)) => Err(self.named(error)),
+            Some(Ok(None)) => Err(self.named(RedisError::new(RedisErrorKind::Late, "while connecting"))),
             None => {
-                let late = || RedisError::new(RedisErrorKind::Late, "while connecting");
+                let late = || self.named(RedisError::new(RedisErrorKind::Late, "while connecting"));
                 Err(self.connection.problem().unwrap_or_else(late))
             }
         }

@@ -21,6 +21,7 @@ use super::connection::{Connection, at_address};
 use super::error::{RedisError, RedisErrorKind, convert};
 use super::link::{Admission, Link, Route, Trial};
 use super::script::TimeSource;
+use super::url;
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::limiter::KeyText;
 use tower_throttle::stats::StoreStats;
@@ -80,6 +81,8 @@ struct Question(Arc<Cluster>);
 #[derive(Clone)]
 struct Node {
     address: Address,
+    /// The [name](url::name) of the server.
+    name: Arc<str>,
     client: Client,
     link: Arc<Link>,
 }
@@ -327,7 +330,7 @@ impl Cluster {
             }
             let address = Address::of(info)
                 .ok_or_else(|| config(format!("a node of a cluster is not reached at {}", info.addr())))?;
-            first.push(Node::new(info, address, &settings)?);
+            first.push(Node::new(info, address, "", &settings)?);
         }
         let Some(node) = first.first() else {
             return Err(config("a cluster needs the URL of at least one node".to_owned()));
@@ -400,19 +403,24 @@ impl Cluster {
             if let Some(address) = Address::of(info)
                 && !known.iter().any(|node| node.address == address)
             {
-                known.push(Node::new(info, address, &self.settings)?);
+                known.push(Node::new(info, address, "", &self.settings)?);
             }
         }
         let mut failed = None;
         for some in known.chunks(ASKED_AT_ONCE) {
             let mut replies = JoinSet::new();
-            for Node { client, address, .. } in some.iter().cloned() {
+            for Node { client, address, name, .. } in some.iter().cloned() {
                 let timeout = self.settings.max_time();
                 replies.spawn(async move {
-                    let reply = tokio::time::timeout(timeout, client.slots()).await;
-                    let late =
-                        |_| RedisError::new(RedisErrorKind::Unreachable, format!("within {timeout:?}"));
-                    let reply = reply.map_err(|error| client.problem().unwrap_or_else(|| late(error)))??;
+                    let late = || {
+                        let detail = format!("no reply within {timeout:?}");
+                        RedisError::new(RedisErrorKind::Unreachable, detail)
+                    };
+                    let reply = match tokio::time::timeout(timeout, client.slots()).await {
+                        Ok(reply) => reply,
+                        Err(_) => Err(client.problem().unwrap_or_else(late)),
+                    };
+                    let reply = reply.map_err(|error| name_no_cluster(error, &name))?;
                     parse_slots(&reply, &address.host)
                 });
             }
@@ -422,7 +430,7 @@ impl Cluster {
                     Ok(Ok(_)) => {
                         failed = Some(RedisError::new(RedisErrorKind::Loading, "no node of it has slots"));
                     }
-                    Ok(Err(error)) => failed = Some(name_no_cluster(error)),
+                    Ok(Err(error)) => failed = Some(error),
                     Err(_) => {}
                 }
             }
@@ -463,16 +471,16 @@ impl Cluster {
     /// unreachable or still loading is returned only if no other master answers. The error that the slot of the test
     /// key has moved counts as an answer. Any other error is returned at once.
     async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
-        let links: Vec<_> = self.read().nodes.iter().map(|node| Arc::clone(&node.link)).collect();
+        let nodes = self.read().nodes.clone();
         let timeout = self.settings.max_time();
         let mut replies = JoinSet::new();
-        for link in &links {
+        for Node { link, name, .. } in &nodes {
             // There are 16 test keys per node, so each node very probably has at least one, unless the node has few
             // slots.
-            let mut keys = (0..16 * links.len() as u64).map(|number| keys.of(&number));
+            let mut keys = (0..16 * nodes.len() as u64).map(|number| keys.of(&number));
             let Some(key) = keys.find(|key| Arc::ptr_eq(&self.link_of(key), link)) else { continue };
-            let link = Arc::clone(link);
-            replies.spawn(async move { link.verify(&key, timeout).await });
+            let (link, name) = (Arc::clone(link), Arc::clone(name));
+            replies.spawn(async move { link.verify(&key, timeout).await.map_err(|error| error.at(&name)) });
         }
         let (mut verified, mut failed) = (false, None);
         while let Some(reply) = replies.join_next().await {
@@ -504,7 +512,7 @@ impl Cluster {
 
     /// Creates a node at `address`, with the settings of the first server that the user has named.
     fn node(&self, address: Address) -> Result<Node, RedisError> {
-        Node::new(&self.named[0], address, &self.settings)
+        Node::new(&self.named[0], address, url::FROM_CLUSTER, &self.settings)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Nodes> {
@@ -537,15 +545,15 @@ fn index_of(
     index.map_err(|_| RedisError::new(RedisErrorKind::Server, "more nodes than slots"))
 }
 
-/// Replaces the error of a server without cluster support by one that says to use `RedisStore::connect`. Returns any
-/// other error unchanged.
-fn name_no_cluster(error: RedisError) -> RedisError {
+/// Adds the name of the server to an error. The error of a server without cluster support is replaced by one that says
+/// to use `RedisStore::connect`.
+fn name_no_cluster(error: RedisError, name: &str) -> RedisError {
     match error.detail().contains("cluster support disabled") {
         true => RedisError::new(
             RedisErrorKind::Config,
-            "the server is no node of a cluster: create the store with `RedisStore::connect`",
+            format!("{name} is no node of a cluster: create the store with `RedisStore::connect`"),
         ),
-        false => error,
+        false => error.at(name),
     }
 }
 
@@ -563,13 +571,20 @@ impl NodeSettings {
 }
 
 impl Node {
-    /// Creates a node at `address` with the other settings of `like`. The node connects when it is first used.
-    fn new(like: &ConnectionInfo, address: Address, settings: &NodeSettings) -> Result<Self, RedisError> {
+    /// Creates a node at `address`, which has this [origin](url::name), with the other settings of `like`. The node
+    /// connects when it is first used.
+    fn new(
+        like: &ConnectionInfo,
+        address: Address,
+        origin: &'static str,
+        settings: &NodeSettings,
+    ) -> Result<Self, RedisError> {
         let NodeSettings { timeout, deadline, clock } = settings.clone();
         let client = ::redis::Client::open(address.apply_to(like)).map_err(|error| convert(&error))?;
-        let client = Client::new(Server::At(client.into()), timeout);
+        let name = url::name(client.get_connection_info().addr(), origin).into();
+        let client = Client::new(Server::At(client.into(), origin), timeout);
         let link = Link::new(Box::new(client.clone()), clock, deadline, TimeSource::Server).into();
-        Ok(Self { address, client, link })
+        Ok(Self { address, name, client, link })
     }
 
     /// Returns the sum of `stats` and the counts of this node.

@@ -18,13 +18,14 @@ use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{
-    AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value,
-    from_redis_value,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisResult, Value, from_redis_value,
 };
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use super::connection::{at_address, completed};
+use super::error::{RedisError, RedisErrorKind, convert};
+use super::url;
 use tower_throttle::clock::{AnyClock, Nanos};
 
 /// The time after which a master of a lower epoch is used, in nanoseconds. For this time, more than half of the
@@ -82,14 +83,21 @@ struct Known {
 /// A step of an attempt to connect to the master.
 enum Step<C> {
     /// A sentinel was asked. The Boolean is `true` if its answer was expected soon.
-    Asked(bool, RedisResult<Master>),
+    Asked(bool, Result<Master, NoMaster>),
     /// The master of this version was connected to.
-    Connected(u64, RedisResult<C>),
+    Connected(u64, Result<C, RedisError>),
+}
+
+/// Why a sentinel has named no master.
+enum NoMaster {
+    /// The sentinel knows no master of the name.
+    Unknown(RedisError),
+    Failed(RedisError),
 }
 
 impl Sentinels {
     /// Creates sentinels from their clients. The master is reached with the settings of `like`, apart from the address.
-    pub(super) fn new(sentinels: Vec<Client>, name: &str, like: ConnectionInfo) -> RedisResult<Self> {
+    pub(super) fn new(sentinels: Vec<Client>, name: &str, like: ConnectionInfo) -> Result<Self, RedisError> {
         if sentinels.is_empty() {
             return Err(no_sentinels());
         }
@@ -99,14 +107,14 @@ impl Sentinels {
     }
 
     /// Creates sentinels from their addresses. The master is reached with the settings of the first sentinel.
-    pub(super) fn from_infos(infos: Vec<ConnectionInfo>, name: &str) -> RedisResult<Self> {
+    pub(super) fn from_infos(infos: Vec<ConnectionInfo>, name: &str) -> Result<Self, RedisError> {
         let like = infos.first().cloned().ok_or_else(no_sentinels)?;
         // A sentinel has no databases.
         let without_database = |info: ConnectionInfo| {
             let settings = info.redis_settings().clone().set_db(0);
-            Client::open(completed(info.set_redis_settings(settings)))
+            Client::open(completed(info.set_redis_settings(settings))).map_err(|error| convert(&error))
         };
-        let sentinels = infos.into_iter().map(without_database).collect::<RedisResult<_>>()?;
+        let sentinels = infos.into_iter().map(without_database).collect::<Result<_, _>>()?;
         Self::new(sentinels, name, like)
     }
 
@@ -117,14 +125,15 @@ impl Sentinels {
 
     /// Returns the server that is known to be the master, and its version. Returns `None` if no sentinel has named a
     /// master yet.
-    pub(super) fn master(&self) -> RedisResult<Option<(u64, Client)>> {
+    pub(super) fn master(&self) -> Result<Option<(u64, Client)>, RedisError> {
         let (version, master) = {
             let known = self.0.lock();
             (known.version, known.master.clone())
         };
         master
             .map(|Master { host, port, .. }| {
-                Ok((version, Client::open(at_address(&self.0.like, host, port))?))
+                let client = Client::open(at_address(&self.0.like, host, port));
+                Ok((version, client.map_err(|error| convert(&error))?))
             })
             .transpose()
     }
@@ -137,8 +146,8 @@ impl Sentinels {
             let group = Arc::clone(&self.0);
             asked.spawn(async move { group.ask(index, limit).await });
         }
-        let (mut answers, end) = (Vec::new(), Instant::now() + ROUND);
-        while let Ok(Some(asked)) = timeout_at(end, asked.join_next()).await {
+        let (mut answers, end) = (Vec::new(), self.0.after(ROUND));
+        while let Ok(Some(asked)) = timeout(self.0.until(end), asked.join_next()).await {
             answers.extend(asked.ok().and_then(Result::ok));
             if self.version() != version {
                 break;
@@ -152,18 +161,19 @@ impl Sentinels {
     /// Connects to the present master by `connect`, which fails if the server is not a master. Also returns the version
     /// of the master.
     ///
-    /// Asks all sentinels at once, each within `limit`, and meanwhile connects to the known master. A sentinel that did
+    /// Asks all sentinels at once, and meanwhile connects to the known master, all within `limit`. A sentinel that did
     /// not answer before is not waited for, and the others not for long, once there is a connection.
     pub(super) async fn connect<C, F>(
         &self,
         limit: Duration,
         config: &AsyncConnectionConfig,
-        connect: fn(Client, AsyncConnectionConfig) -> F,
-    ) -> RedisResult<(u64, C)>
+        connect: fn(Client, AsyncConnectionConfig, Duration) -> F,
+    ) -> Result<(u64, C), RedisError>
     where
         C: Send + 'static,
-        F: Future<Output = RedisResult<C>> + Send + 'static,
+        F: Future<Output = Result<C, RedisError>> + Send + 'static,
     {
+        let end = self.0.after(limit);
         let mut steps = JoinSet::new();
         let mut expected = 0_usize;
         for (index, sentinel) in self.0.sentinels.iter().enumerate() {
@@ -172,21 +182,22 @@ impl Sentinels {
             steps.spawn(async move { Step::Asked(is_expected, group.ask(index, limit).await) });
         }
         // The connection to the master of the version `tried`, and since when there is one.
-        let (mut tried, mut connected) = (0, None);
-        let (mut answers, mut unknown, mut failed) = (Vec::new(), None, None);
+        let (mut tried, mut connected) = (0, None::<(Nanos, C)>);
+        let (mut answers, mut unknown, mut unanswered, mut failed) = (Vec::new(), None, Vec::new(), None);
         loop {
             if let Some((version, server)) = self.master()?
                 && version > tried
             {
-                let connecting = connect(server, config.clone());
+                let connecting = connect(server, config.clone(), self.0.until(end));
                 steps.spawn(async move { Step::Connected(version, connecting.await) });
                 (tried, connected) = (version, None);
             }
             let next = match &connected {
                 // If the sentinels know no master of the name, what they have said before does not count.
                 Some((since, _)) if !answers.is_empty() || unknown.is_none() => {
-                    let end = if expected == 0 { *since } else { *since + GRACE };
-                    timeout_at(end, steps.join_next()).await.unwrap_or(None)
+                    let grace = if expected == 0 { Duration::ZERO } else { GRACE };
+                    let end = since.saturating_add(Nanos::from(grace).0);
+                    timeout(self.0.until(end), steps.join_next()).await.unwrap_or(None)
                 }
                 _ => steps.join_next().await,
             };
@@ -195,13 +206,13 @@ impl Sentinels {
                     expected -= usize::from(is_expected);
                     match answer {
                         Ok(master) => answers.push(master),
-                        Err(error) if error.kind() == ErrorKind::InvalidClientConfig => unknown = Some(error),
-                        Err(error) => failed = failed.or(Some(error)),
+                        Err(NoMaster::Unknown(error)) => unknown = Some(error),
+                        Err(NoMaster::Failed(error)) => unanswered.push(error),
                     }
                 }
                 Some(Ok(Step::Connected(version, result))) if version == tried => match result {
-                    Ok(connection) => connected = Some((Instant::now(), connection)),
-                    Err(error) => failed = failed.or(Some(error)),
+                    Ok(connection) => connected = Some((self.0.clock.now(), connection)),
+                    Err(error) => failed = Some(error),
                 },
                 Some(_) => {}
                 None => {
@@ -218,27 +229,40 @@ impl Sentinels {
         match connected {
             Some((_, connection)) if !answers.is_empty() || unknown.is_none() => Ok((tried, connection)),
             // The user can correct a wrong name, so this error is returned rather than another.
-            _ => Err(unknown
-                .or(failed)
-                .unwrap_or_else(|| (ErrorKind::Io, "the runtime of the attempt has ended").into())),
+            _ => Err(match (unknown, failed) {
+                (Some(unknown), _) => unknown,
+                (None, Some(failed)) if !answers.is_empty() => failed,
+                (None, failed) => no_answer(&unanswered, failed),
+            }),
         }
     }
 }
 
 impl Group {
     /// Asks a sentinel for the master, within `limit`, and takes note of the answer.
-    async fn ask(&self, index: usize, limit: Duration) -> RedisResult<Master> {
+    async fn ask(&self, index: usize, limit: Duration) -> Result<Master, NoMaster> {
         let sentinel = &self.sentinels[index];
         let answer = timeout(limit, sentinel.ask(&self.name, &self.clock)).await.unwrap_or_else(|_| {
-            let detail = format!("within {limit:?}");
-            Err((ErrorKind::Io, "a sentinel does not answer, see `connect_timeout`", detail).into())
+            let detail = format!("no answer within the `connect_timeout`: {limit:?}");
+            Err(NoMaster::Failed(sentinel.unconnected(RedisError::new(RedisErrorKind::Unreachable, detail))))
         });
-        let is_silent = answer.as_ref().is_err_and(RedisError::is_io_error);
+        let is_silent =
+            matches!(&answer, Err(NoMaster::Failed(error)) if error.kind() == RedisErrorKind::Unreachable);
         sentinel.is_silent.store(is_silent, Ordering::Relaxed);
         if let Ok(master) = &answer {
             self.lock().hear(master.clone());
         }
         answer
+    }
+
+    /// Returns the time after now by `duration`.
+    fn after(&self, duration: Duration) -> Nanos {
+        self.clock.now().saturating_add(Nanos::from(duration).0)
+    }
+
+    /// Returns the duration from now to `end`.
+    fn until(&self, end: Nanos) -> Duration {
+        Duration::from_nanos(end.saturating_since(self.clock.now()))
     }
 
     fn conclude(&self, answers: &[Master]) {
@@ -255,21 +279,79 @@ impl Sentinel {
         Self { client, kept: Default::default(), is_silent: AtomicBool::new(false) }
     }
 
-    async fn ask(&self, name: &str, clock: &AnyClock) -> RedisResult<Master> {
+    async fn ask(&self, name: &str, clock: &AnyClock) -> Result<Master, NoMaster> {
         let mut kept = self.kept.lock().await;
         // If the answer is not awaited, the connection is dropped.
-        if let Some((mut connection, since)) = kept.take()
-            && clock.now().saturating_since(since) < KEPT
-            && let Ok(replies) = question(&mut connection, name).await
-        {
-            *kept = Some((connection, clock.now()));
-            return Master::parse(replies, name);
-        }
+        let replies = match kept.take() {
+            Some((mut connection, since)) if clock.now().saturating_since(since) < KEPT => {
+                question(&mut connection, name).await.ok().map(|replies| (connection, replies))
+            }
+            _ => None,
+        };
+        let (connection, replies) = match replies {
+            Some(replied) => replied,
+            None => self
+                .connect_and_ask(name)
+                .await
+                .map_err(|error| NoMaster::Failed(self.unconnected(convert(&error))))?,
+        };
+        *kept = Some((connection, clock.now()));
+        let parsed = Master::parse(replies).map_err(|error| NoMaster::Failed(self.is_no_sentinel(&error)))?;
+        parsed.ok_or_else(|| {
+            let detail = format!("no master is called {name:?}, check the name");
+            NoMaster::Unknown(RedisError::new(RedisErrorKind::Config, detail).at(&self.to_string()))
+        })
+    }
+
+    async fn connect_and_ask(&self, name: &str) -> RedisResult<(MultiplexedConnection, Vec<Value>)> {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
         let replies = question(&mut connection, name).await?;
-        *kept = Some((connection, clock.now()));
-        Master::parse(replies, name)
+        Ok((connection, replies))
+    }
+
+    fn unconnected(&self, error: RedisError) -> RedisError {
+        url::unconnected(error, self.address(), &self.to_string())
+    }
+
+    /// Returns the error of a server whose reply is not that of a sentinel.
+    fn is_no_sentinel(&self, error: &::redis::RedisError) -> RedisError {
+        let error = convert(error);
+        match error.detail().contains("unknown command") {
+            true => {
+                let detail = format!(
+                    "{} is no sentinel: create the store with `RedisStore::connect`, or use the ports of the sentinels",
+                    self.address()
+                );
+                RedisError::new(RedisErrorKind::Config, detail)
+            }
+            false => error.at(&self.to_string()),
+        }
+    }
+
+    fn address(&self) -> &ConnectionAddr {
+        self.client.get_connection_info().addr()
+    }
+}
+
+impl fmt::Display for Sentinel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the sentinel at {}", self.address())
+    }
+}
+
+/// Returns the error of an attempt to connect for which no sentinel has named a master. `failed` is the error of the
+/// last known master.
+fn no_answer(unanswered: &[RedisError], failed: Option<RedisError>) -> RedisError {
+    // An error reply says more than a missing reply.
+    let silent = |error: &&RedisError| error.kind() == RedisErrorKind::Unreachable;
+    let Some(error) = unanswered.iter().find(|error| !silent(error)).or(unanswered.first()) else {
+        return failed.unwrap_or_else(|| RedisError::new(RedisErrorKind::NoRuntime, ""));
+    };
+    match failed {
+        _ if !silent(&error) => error.clone(),
+        None => error.clone().at("no sentinel answers"),
+        Some(failed) => failed.at("no sentinel answers, and the last known master cannot be used"),
     }
 }
 
@@ -283,19 +365,18 @@ async fn question(connection: &mut MultiplexedConnection, name: &str) -> RedisRe
 }
 
 impl Master {
-    /// Parses the replies to a question.
-    fn parse(replies: Vec<Value>, name: &str) -> RedisResult<Self> {
+    /// Parses the replies to a question. Returns `None` if the sentinel knows no master of the name.
+    fn parse(replies: Vec<Value>) -> RedisResult<Option<Self>> {
         let [fields, address] =
             <[Value; 2]>::try_from(replies).map_err(|replies| no_sentinel(format!("{replies:?}")))?;
         if address == Value::Nil {
-            let detail = format!("no master is called {name:?}");
-            return Err((ErrorKind::InvalidClientConfig, "the sentinels do not know the name", detail).into());
+            return Ok(None);
         }
         let fields: HashMap<String, String> = from_redis_value(fields.extract_error()?)?;
         let (host, port) = from_redis_value(address.extract_error()?)?;
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok());
         let epoch = epoch.ok_or_else(|| no_sentinel(format!("{fields:?}")))?;
-        Ok(Self { epoch, host, port })
+        Ok(Some(Self { epoch, host, port }))
     }
 
     fn is_at_address_of(&self, other: &Self) -> bool {
@@ -346,11 +427,11 @@ impl Known {
 }
 
 fn no_sentinels() -> RedisError {
-    (ErrorKind::InvalidClientConfig, "at least one sentinel is needed").into()
+    RedisError::new(RedisErrorKind::Config, "at least one sentinel is needed")
 }
 
-fn no_sentinel(reply: String) -> RedisError {
-    (ErrorKind::UnexpectedReturnType, "the reply is not that of a sentinel", reply).into()
+fn no_sentinel(reply: String) -> ::redis::RedisError {
+    (::redis::ErrorKind::UnexpectedReturnType, "the reply is not that of a sentinel", reply).into()
 }
 
 impl fmt::Debug for Sentinels {

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisResult};
+use ::redis::ConnectionInfo;
 
 use super::client::{Client, Server};
 use super::connection::{Connection, completed};
@@ -18,6 +18,7 @@ use super::permits::{Listener, RedisPermitsBuilder};
 use super::script::TimeSource;
 use super::sentinel::Sentinels;
 use super::settlements::StoreSettlements;
+use super::url;
 use tower_throttle::algorithm::StoredAlgorithm;
 use tower_throttle::clock::AnyClock;
 use tower_throttle::limiter::{KeySecret, KeyText};
@@ -118,6 +119,9 @@ struct Settings {
 impl RedisStore {
     /// Connects to the server at `url`, such as `redis://:password@localhost:6379/0`.
     ///
+    /// Special characters of the user and the password are percent-encoded: `%2F` stands for `/`. No error has a part of
+    /// the URL that may be secret.
+    ///
     /// # Errors
     ///
     /// Returns an error if the URL is wrong, if the server cannot be reached or does not execute scripts, or if there
@@ -128,9 +132,7 @@ impl RedisStore {
 
     /// Returns a builder for the server at `url`, with which the deadline and other options can be set.
     pub fn builder(url: &str) -> RedisStoreBuilder {
-        RedisStoreBuilder::with(
-            url.into_connection_info().and_then(Servers::at).map_err(|error| convert(&error)),
-        )
+        RedisStoreBuilder::with(url::parse(url).and_then(Servers::at))
     }
 
     /// Returns a builder of a store in a cluster. `urls` are the URLs of one or more nodes of the cluster.
@@ -165,10 +167,8 @@ impl RedisStore {
     /// given servers report are reached at the addresses that the cluster announces (`cluster-announce-ip`,
     /// `cluster-preferred-endpoint-type`), with the user, the password and the encryption of the first URL.
     pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> RedisStoreBuilder {
-        let infos = urls.into_iter().map(|url| url.as_ref().into_connection_info());
-        RedisStoreBuilder::with(
-            infos.collect::<Result<_, _>>().map(Servers::Cluster).map_err(|error| convert(&error)),
-        )
+        let infos = urls.into_iter().map(|url| url::parse(url.as_ref()));
+        RedisStoreBuilder::with(infos.collect::<Result<_, _>>().map(Servers::Cluster))
     }
 
     /// Returns a builder of a store on the master that Redis Sentinel knows under the name `master`. `urls` are the
@@ -207,10 +207,10 @@ impl RedisStore {
     /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
     /// `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {
-        let infos = urls.into_iter().map(|url| url.as_ref().into_connection_info());
+        let infos = urls.into_iter().map(|url| url::parse(url.as_ref()));
         let sentinels =
             infos.collect::<Result<_, _>>().and_then(|infos| Sentinels::from_infos(infos, master));
-        RedisStoreBuilder::with(sentinels.map(Servers::master).map_err(|error| convert(&error)))
+        RedisStoreBuilder::with(sentinels.map(Servers::master))
     }
 
     /// Returns what this store has counted since it was created: `trips`, `late`, `circuit_openings`,
@@ -322,7 +322,7 @@ impl RedisStoreBuilder {
     /// certificates.
     pub fn from_client(client: ::redis::Client) -> Self {
         let info = client.get_connection_info().clone();
-        Self::with(Servers::at(info).map_err(|error| convert(&error)))
+        Self::with(Servers::at(info))
     }
 
     /// Creates a builder for the master that these [sentinels](RedisStore::sentinel) know under the name `master`. The
@@ -334,7 +334,7 @@ impl RedisStoreBuilder {
     ) -> Self {
         let like = like.get_connection_info().clone();
         let sentinels = Sentinels::new(sentinels.into_iter().collect(), master, like);
-        Self::with(sentinels.map(Servers::master).map_err(|error| convert(&error)))
+        Self::with(sentinels.map(Servers::master))
     }
 
     /// Creates a builder for the [cluster](RedisStore::cluster) to which the servers of these clients belong. The other
@@ -479,9 +479,9 @@ impl RedisStoreBuilder {
 }
 
 impl Servers {
-    fn at(info: ConnectionInfo) -> RedisResult<Self> {
-        let client = ::redis::Client::open(completed(info))?;
-        Ok(Self::One(AssertUnwindSafe(Server::At(client.into()))))
+    fn at(info: ConnectionInfo) -> Result<Self, RedisError> {
+        let client = ::redis::Client::open(completed(info)).map_err(|error| convert(&error))?;
+        Ok(Self::One(AssertUnwindSafe(Server::At(client.into(), ""))))
     }
 
     fn master(sentinels: Sentinels) -> Self {

@@ -600,10 +600,10 @@ impl Served {
             let link = &*route.link;
             let sent = link.now();
             // New calls have asked the breaker already.
-            let is_admitted = !is_first || trip.deadlines().is_some() || link.admit(sent).is_ok();
-            let made = match is_admitted {
-                true => self.make(&route, &trip, sent).await,
-                false => Attempted::Over(Err(RedisError::new(RedisErrorKind::Open, ""))),
+            let asks_breaker = is_first && trip.deadlines().is_none();
+            let made = match if asks_breaker { link.admit(sent) } else { Ok(()) } {
+                Ok(()) => self.make(&route, &trip, sent).await,
+                Err(error) => Attempted::Over(Err(error)),
             };
             match records.finish(*number, trip, made, sent, link.now()) {
                 ControlFlow::Continue(next) => next_route = next,

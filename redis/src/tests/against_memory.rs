@@ -310,8 +310,10 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
     let server = RedisServer::start();
     let mut side = server.connect();
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let client =
-        Client::new(Server::At(::redis::Client::open(server.url()).unwrap().into()), Duration::from_secs(10));
+    let client = Client::new(
+        Server::At(::redis::Client::open(server.url()).unwrap().into(), ""),
+        Duration::from_secs(10),
+    );
     let time: &AtomicU64 = Box::leak(Box::default());
     let store = RedisStoreBuilder::over(client, TimeSource::Passed(time)).deadline(Duration::from_secs(60));
     let store = super::settings(calls.scripts, Duration::ZERO)(store).connect_lazily().unwrap();

@@ -199,7 +199,7 @@ async fn wrong_names_and_sentinels_are_named_errors() {
     assert_eq!(wrong, RedisErrorKind::Config);
     assert!(text.contains("\"other\""), "{text}");
     // A server that is no sentinel does not know the command.
-    assert_eq!(kind(patient(&[&server.url()], "mymaster")).await.0, RedisErrorKind::Server);
+    assert_eq!(kind(patient(&[&server.url()], "mymaster")).await.0, RedisErrorKind::Config);
     // One sentinel that replies is enough, even if others hang.
     let hangs = RedisServer::sentinel(&server);
     hangs.suspend();

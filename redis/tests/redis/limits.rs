@@ -171,7 +171,7 @@ async fn a_wrong_address_or_password_is_a_named_error() {
     assert_eq!(connected("not a url".to_owned()).await.kind(), RedisErrorKind::Config);
     assert!(RedisStore::connect(&format!("redis://:secret@127.0.0.1:{port}/3")).await.is_ok());
     let error = connected(format!("redis://:secret@127.0.0.1:{port}/99")).await;
-    assert_eq!(error.kind(), RedisErrorKind::Server, "{error}");
+    assert_eq!(error.kind(), RedisErrorKind::Config, "{error}");
 }
 
 #[tokio::test]

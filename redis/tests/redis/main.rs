@@ -15,6 +15,7 @@ mod limits;
 mod memory;
 mod metered_sockets;
 mod metrics;
+mod mistakes;
 mod network;
 mod outages;
 mod permit_faults;

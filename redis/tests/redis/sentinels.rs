@@ -312,7 +312,7 @@ impl FakeSentinel {
         self.name_port(epoch, master.port());
     }
 
-    fn name_port(&self, epoch: u64, port: u16) {
+    pub(crate) fn name_port(&self, epoch: u64, port: u16) {
         *self.says.master.lock().unwrap() = Some((epoch, port));
     }
 

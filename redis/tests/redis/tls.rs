@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Client, TlsCertificates};
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, SlidingLog};
-use tower_throttle_redis::{RedisErrorKind, RedisStoreBuilder};
+use tower_throttle_redis::{RedisErrorKind, RedisStore, RedisStoreBuilder};
 
 use crate::support::redis_server::{RedisServer, free_port};
 
@@ -56,13 +56,21 @@ async fn calls_are_decided_over_an_encrypted_connection() {
 }
 
 #[tokio::test]
-async fn an_untrusted_certificate_and_a_server_without_encryption_are_named_errors() {
+async fn an_untrusted_certificate_and_ports_with_and_without_encryption_are_named_errors() {
     let (server, url) = server();
-    let untrusted = tower_throttle_redis::RedisStore::builder(&url).deadline(Duration::from_secs(20));
-    let error = untrusted.connect().await.unwrap_err();
-    assert_eq!(error.kind(), RedisErrorKind::Unreachable, "{error}");
-    assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
-    let plain = format!("rediss://localhost:{}", server.port());
-    let error = trusting(&plain).deadline(Duration::from_secs(5)).connect().await.unwrap_err();
-    assert_eq!(error.kind(), RedisErrorKind::Unreachable, "{error}");
+    let unreachable = async |builder: RedisStoreBuilder| {
+        let error = builder.connect().await.unwrap_err();
+        println!("{error}");
+        assert_eq!(error.kind(), RedisErrorKind::Unreachable, "{error}");
+        error.to_string()
+    };
+    let patient = |url: &str| RedisStore::builder(url).deadline(Duration::from_secs(20));
+    let untrusted = unreachable(patient(&url)).await;
+    assert!(untrusted.contains("the certificate of Redis is not accepted"), "{untrusted}");
+    assert!(!untrusted.contains("check the address") && untrusted.contains("localhost:"), "{untrusted}");
+    let without = unreachable(patient(&url.replace("rediss:", "redis:"))).await;
+    assert!(without.contains("use `rediss://`"), "{without}");
+    let plain = trusting(&format!("rediss://localhost:{}", server.port()));
+    let plain = unreachable(plain.deadline(Duration::from_secs(1))).await;
+    assert!(plain.contains("use `redis://`"), "{plain}");
 }

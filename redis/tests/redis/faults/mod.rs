@@ -16,7 +16,7 @@ use crate::support::redis_server::RedisServer;
 
 const MS: Duration = Duration::from_millis(1);
 
-type Limiter = RedisLimiter<TokenBucket>;
+pub(crate) type Limiter = RedisLimiter<TokenBucket>;
 
 /// Returns a limiter that never denies a call, with the default deadline.
 async fn limiter(server: &RedisServer) -> (RedisStore, Limiter) {
@@ -27,7 +27,7 @@ async fn patient_limiter(server: &RedisServer) -> Limiter {
     build(connect(server).await).1
 }
 
-fn build(store: RedisStore) -> (RedisStore, Limiter) {
+pub(crate) fn build(store: RedisStore) -> (RedisStore, Limiter) {
     let bucket = TokenBucket::new(Quota::per_day(10).burst(100_000));
     let limiter = store.limiter("test", bucket).build().unwrap();
     (store, limiter)
