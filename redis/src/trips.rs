@@ -64,13 +64,16 @@ pub(super) struct Trips<A: StoredAlgorithm> {
     denials: Denials<A>,
 }
 
-/// Charges that were certainly not made, and that a task tries again: for each key, one for each tier.
+/// The charges of a key that wait for another try: one for each tier.
+type Charges<A> = SmallVec<[Pending<A>; 1]>;
+
+/// Charges that were certainly not made, and that a task tries again.
 #[derive(Debug)]
 struct Retries<A>(Mutex<RetryQueue<A>>);
 
 #[derive(Debug)]
 struct RetryQueue<A> {
-    charges: BTreeMap<Arc<str>, SmallVec<[Pending<A>; 1]>>,
+    charges: BTreeMap<Arc<str>, Charges<A>>,
     /// The key that was tried last.
     last: Option<Arc<str>>,
     has_task: bool,
@@ -685,7 +688,7 @@ impl<A: StoredAlgorithm> Retries<A> {
 
 impl<A> Retries<A> {
     /// Takes the charges of the key that has waited longest for a try.
-    fn next(&self) -> Option<(Arc<str>, SmallVec<[Pending<A>; 1]>)> {
+    fn next(&self) -> Option<(Arc<str>, Charges<A>)> {
         let mut queue = self.lock();
         let after = |key: &Arc<str>| {
             let later = queue.charges.range::<str, _>((Bound::Excluded(&**key), Bound::Unbounded)).next();

@@ -84,6 +84,8 @@ struct Counted {
     /// The longest call of `add`, in nanoseconds, and the number of those above 50 us.
     longest: AtomicU64,
     above: AtomicU64,
+    /// The number of loops above 50 us that take as long as an `add`, if the thread is not interrupted.
+    interrupted: AtomicU64,
 }
 
 /// The handler of the guide, which also measures how long `add` takes.
@@ -97,6 +99,11 @@ async fn open(State(counted): State<Arc<Counted>>, meter: Meter, upgrade: WebSoc
             counted.longest.fetch_max(took, Ordering::Relaxed);
             if took > 50_000 {
                 counted.above.fetch_add(1, Ordering::Relaxed);
+            }
+            let began = Instant::now();
+            (0..200).for_each(|number| _ = std::hint::black_box(number));
+            if began.elapsed() > MS / 20 {
+                counted.interrupted.fetch_add(1, Ordering::Relaxed);
             }
             counted.messages.fetch_add(units, Ordering::Relaxed);
         }
@@ -180,6 +187,7 @@ struct Run {
     memory: (u64, u64),
     longest: Duration,
     above: u64,
+    interrupted: u64,
 }
 
 /// Lets clients send messages over `sockets` sockets of one key. The server replies after `delay`.
@@ -249,6 +257,7 @@ async fn run(sockets: usize, rate: Option<u64>, delay: Duration, most: u64) -> R
         memory: (memory, highest.load(Ordering::SeqCst)),
         longest: Duration::from_nanos(counted.longest.load(Ordering::Relaxed)),
         above: counted.above.load(Ordering::Relaxed),
+        interrupted: counted.interrupted.load(Ordering::Relaxed),
     }
 }
 
@@ -275,7 +284,7 @@ async fn all_bytes_of_sockets_are_charged_at_each_speed_and_distance() {
                 println!(
                     "{:>10} {sockets:>4} sockets {delay:>6?}: {:>8} of {:>8} charged, {:.4}; uncharged {}, \
                      {} failed; others {} of {} failed; unusable {:?}; {:.0} to {:.0} MiB; longest add {:?}, \
-                     {} above 50 us",
+                     {} above 50 us, and {} of as many loops of about that length",
                     rate.map_or("full speed".to_owned(), |rate| format!("{rate}/s")),
                     run.charged,
                     run.sent,
@@ -289,7 +298,9 @@ async fn all_bytes_of_sockets_are_charged_at_each_speed_and_distance() {
                     mib(run.memory.1),
                     run.longest,
                     run.above,
+                    run.interrupted,
                 );
+                assert_eq!((run.charged, run.failed), (run.sent, 0));
             }
         }
     }
