@@ -846,14 +846,18 @@ return 'D' .. stamp .. all
 ";
 
 /// Writes the states of the keys, unless another process has changed one of them. For each key, the arguments are the
-/// old state, the new state, and the time to live. If the new state is empty, the key is deleted.
+/// old state, the new state, and the time to live. If the new state is empty, the key is deleted. Deletions come first: if
+/// the user may not run one of the two commands, no state is charged. The state of a key that is deleted is fresh.
 const SWAP: &str = "\
 for i = 1, #KEYS do
   if found[i] ~= ARGV[3 * i - 2] then return 'O' .. stamp .. all end
 end
 for i = 1, #KEYS do
+  if ARGV[3 * i - 1] == '' then c('DEL', KEYS[i]) end
+end
+for i = 1, #KEYS do
   local s = ARGV[3 * i - 1]
-  if s == '' then c('DEL', KEYS[i]) else c('PSETEX', KEYS[i], ARGV[3 * i], s) end
+  if s ~= '' then c('PSETEX', KEYS[i], ARGV[3 * i], s) end
 end
 return 'D' .. stamp
 ";

@@ -67,6 +67,11 @@ impl Script {
         Self::of_text(format!("{}{body}", source.head()))
     }
 
+    /// Creates a script whose body may create a hash, and calls `refused_hash` before it does.
+    pub(super) fn of_hash(source: TimeSource, body: &str) -> Self {
+        Self::new(source, &format!("{REFUSED}{REFUSED_HASH}{body}"))
+    }
+
     fn of_text(text: String) -> Self {
         let sha = ::redis::Script::new(&text).get_hash().to_owned();
         Self { text, sha }
@@ -241,6 +246,36 @@ local c = redis.call
 local t = c('TIME')
 local now = t[1] * 1000000 + t[2]
 if now > deadline then return 'L' .. t[1] .. ' ' .. t[2] .. ' ' end
+";
+
+/// Defines `refused`, which returns an error if the user may not run one of the commands. Each command is a table of its
+/// words. It works from Redis 7.0 on, and in Valkey.
+const REFUSED: &str = "\
+local function refused(commands)
+  for _, words in ipairs(commands) do
+    local is_known, may = pcall(redis.acl_check_cmd, unpack(words))
+    if not is_known or not may then
+      return redis.error_reply('NOPERM ' .. words[1] .. ' is renamed, or the user may not run it')
+    end
+  end
+end
+";
+
+/// Defines `refused_hash`, which returns an error if the user may not run one of the commands that write the first key, a
+/// hash, and set its time to live. It is called while the key does not exist, so that nothing is written then.
+///
+/// Before Redis 7.0, the commands themselves are called, and have no effect. HSET comes first, because it is the only one
+/// that a full server refuses, and only as the first write of a script. It fails by its number of arguments at last.
+const REFUSED_HASH: &str = "\
+local function refused_hash()
+  if redis.acl_check_cmd then
+    return refused({{'HSET', KEYS[1], 's', ''}, {'HDEL', KEYS[1], 's'}, {'PEXPIRE', KEYS[1], '1'}})
+  end
+  local failed = redis.pcall('HSET', KEYS[1], 's', '', 's')
+  if not string.find(failed.err, 'number of arguments') then c('HSET', KEYS[1], 's', '', 's') end
+  c('HDEL', KEYS[1], 's')
+  c('PEXPIRE', KEYS[1], 1)
+end
 ";
 
 /// The server's time in a reply. It is in seconds and microseconds, as it was read, because formatting a number takes

@@ -230,7 +230,7 @@ impl Ask {
 
 impl LeaseScript {
     pub(super) fn new(source: TimeSource, bucket: Bucket, prefix: String) -> Self {
-        Self { script: Script::new(source, LEASING), bucket, prefix }
+        Self { script: Script::of_hash(source, LEASING), bucket, prefix }
     }
 
     /// Executes the script for a key. `name` is the name of the lease. Returns the server's time in microseconds, and
@@ -341,6 +341,8 @@ local free = full - missing
 local granted = math.min(want, (free - math.fmod(free, 2 * unit)) / (2 * unit))
 missing, leased = missing + granted * unit, leased + granted
 if not changed and granted + own + expired + refund == 0 then return reply end
+local refusal = not s and refused_hash()
+if refusal then return refusal end
 if granted > 0 then
   c('HSET', KEYS[1], name, string.format('%d %d', granted, now + lease))
   if first == 0 or now + lease < first then first = now + lease end

@@ -1,4 +1,6 @@
 use super::*;
+use crate::client::{Client, Server};
+use crate::tests::redis_server::{RedisServer, Reply};
 
 #[test]
 fn the_quickest_reply_counts_until_the_clock_is_set_back() {
@@ -136,4 +138,20 @@ fn another_trial_takes_the_place_of_one_without_a_result() {
     let third = begin(112);
     breaker.end_trial(third, Some(at(113)));
     assert!(!admits(&breaker, at(212)) && admits(&breaker, at(213)), "it counts as one that failed");
+}
+
+#[tokio::test]
+async fn a_joint_change_that_may_not_delete_writes_nothing() {
+    let server = RedisServer::start();
+    server.call(&["SET", "old", "was"]).ok();
+    server.call(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-del"]).ok();
+    let url = format!("redis://app:secret@{}", server.address());
+    let deadline = Duration::from_secs(10);
+    let client = Client::new(Server::At(::redis::Client::open(url).unwrap()), deadline);
+    let link = Link::new(Box::new(client), AnyClock::default(), deadline, TimeSource::Server);
+    let route = Route { link: link.into(), is_asking: false, redirects: 0 };
+    let swaps = [Swap::new("", "charged", 10_000), Swap::new("was", "", 0)];
+    let error = route.swap(&["new", "old"], route.link.deadline(), &swaps).await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Permission, "{error}");
+    assert_eq!(server.call(&["KEYS", "*"]), Reply::List(vec![Reply::Text(b"old".to_vec())]));
 }

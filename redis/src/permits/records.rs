@@ -528,7 +528,7 @@ impl PermitScript {
     ) -> Self {
         let rules = Rules::new(limit, lease, deadline);
         let arguments = Arguments { process, limit, lease: rules.lease / 1_000, places, channel };
-        Self { rules, script: Script::new(source, PERMITS), arguments }
+        Self { rules, script: Script::of_hash(source, PERMITS), arguments }
     }
 
     /// Creates the records of a key.
@@ -1084,6 +1084,9 @@ if s then
   held, waiting, head, tail = held + 0, waiting + 0, head + 0, tail + 0
   first, longest, fence = first + 0, math.max(longest, lease), fence + 0
 elseif c('EXISTS', KEYS[1]) == 1 then return 'O' .. stamp .. 'a hash'
+elseif string.find(ARGV[7], '[qt]') then
+  local refusal = refused_hash()
+  if refusal then return refusal end
 end
 local changed = false
 local function parse(text)
@@ -1131,14 +1134,14 @@ local function hand_over()
     local name = c('HGET', KEYS[1], place)
     local state, units, ends, of
     if name then state, units, ends, of = read(name) end
+    if state == 'w' and held > 0 and held + units > limit then return end
+    if name then c('HDEL', KEYS[1], place) end
     if state == 'w' then
-      if held > 0 and held + units > limit then return end
       waiting = waiting - 1
       grant(name, units, ends, of)
       local process, number = string.match(name, '^(.+)%.(%d+)$')
       redis.pcall('PUBLISH', channel .. process, string.format('%s %d %d', number, fence, held))
     end
-    if name then c('HDEL', KEYS[1], place) end
     head, changed = head + 1, true
     if state ~= 'w' then
       free = free - 1

@@ -1,4 +1,5 @@
-//! Scripts with as many variables as `MAX_LOCALS` allows. Lua limits the variables of a function.
+//! Scripts with as many variables as `MAX_LOCALS` allows, since Lua limits the variables of a function, and the check
+//! before a hash is created.
 
 use super::*;
 use crate::tests::redis_server::{RedisServer, Reply};
@@ -27,4 +28,32 @@ fn the_largest_script_of_each_kind_can_be_loaded() {
         })
         .collect();
     assert_eq!(counts, [[13, 18], [15, 23], [14, 20], [11, 15]], "joined keys, and limits of one key");
+}
+
+#[test]
+fn without_a_check_of_the_server_the_commands_of_a_new_hash_are_tried_without_an_effect() {
+    let server = RedisServer::start();
+    let body = format!("local c = redis.call\n{REFUSED}{REFUSED_HASH}return refused_hash() or 'may'");
+    for of_server in [true, false] {
+        let text = if of_server { body.clone() } else { body.replace("redis.acl_check_cmd", "nil") };
+        let result = |rules: &[&str]| {
+            server
+                .call(&[&["ACL", "SETUSER", "app", "reset", "on", "nopass", "~*", "+@all"], rules].concat())
+                .ok();
+            let mut connection = server.connect();
+            connection.call(&["AUTH", "app", ""]).ok();
+            connection.call(&["EVAL", &text, "1", "key"])
+        };
+        assert_eq!(result(&[]), Reply::Text(b"may".to_vec()));
+        for missing in ["-hset", "-hdel", "-pexpire"] {
+            let Reply::Error(text) = result(&[missing]) else { panic!("{missing} is not missed") };
+            let error = crate::RedisError::from_reply(&text);
+            assert_eq!(error.kind(), crate::RedisErrorKind::Permission, "{missing}: {error}");
+        }
+        assert_eq!(server.call(&["EXISTS", "key"]), Reply::Integer(0));
+    }
+    // HSET is the first write of the script, so that a full server refuses it.
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    let tried = server.call(&["EVAL", &body.replace("redis.acl_check_cmd", "nil"), "1", "key"]);
+    assert!(matches!(&tried, Reply::Error(text) if text.starts_with("OOM")), "{tried:?}");
 }

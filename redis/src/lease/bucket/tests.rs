@@ -39,7 +39,7 @@ impl Both {
     fn new(server: &RedisServer) -> Self {
         let mut side = server.connect();
         static NOW: AtomicU64 = AtomicU64::new(0);
-        let script = Script::new(TimeSource::Passed(&NOW), LEASING);
+        let script = Script::of_hash(TimeSource::Passed(&NOW), LEASING);
         let sha = side.call(&["SCRIPT", "LOAD", script.text()]).text();
         Self { side, sha, value: Leased::default() }
     }

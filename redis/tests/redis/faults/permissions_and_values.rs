@@ -4,11 +4,55 @@ use std::time::Duration;
 
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle_redis::{RedisErrorKind, RedisStore};
+use tower_throttle_redis::{RedisErrorKind, RedisStore, RedisStoreBuilder};
 
 use super::{build, patient_limiter, used};
 use crate::support::redis_server::{RedisServer, Reply};
 use crate::{connect, patient};
+
+/// Sets the rules of the user `limited`, whose password is `secret`. Returns the URL of this user.
+fn limit(server: &RedisServer, rules: &[&str]) -> String {
+    server.call(&[&["ACL", "SETUSER", "limited", "reset", "on", ">secret"], rules].concat()).ok();
+    format!("redis://limited:secret@{}", server.address())
+}
+
+fn store_of(url: &str) -> RedisStoreBuilder {
+    RedisStore::builder(url).deadline(Duration::from_secs(2))
+}
+
+#[tokio::test]
+async fn a_user_who_may_write_a_hash_but_not_end_it_leaves_no_key() {
+    let server = RedisServer::start();
+    for missing in ["-pexpire", "-hdel", "-hset"] {
+        let url = limit(&server, &["~*", "&*", "+@all", missing]);
+        for number in 0..5_u64 {
+            let store = store_of(&url).connect().await.unwrap();
+            let permits = store.permits("exports", 1).build().unwrap();
+            let error = permits.try_acquire_permit(&number).await.unwrap_err();
+            assert_eq!(error.kind(), RedisErrorKind::Permission, "{missing}: {error}");
+            let store = store_of(&url).connect().await.unwrap();
+            let leases = store.limiter("test", TokenBucket::new(Quota::per_day(100))).lease(10);
+            let error = leases.build().unwrap().check(&number).await.unwrap_err();
+            assert_eq!(error.kind(), RedisErrorKind::Permission, "{missing}: {error}");
+        }
+        assert_eq!(server.call(&["KEYS", "*"]), Reply::List(Vec::new()), "{missing}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_server_gets_no_new_hash() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let limiter = || async { store_of(&url).connect().await.unwrap() };
+    let (permits, leases) = (limiter().await, limiter().await);
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).ok();
+    let error = permits.permits("exports", 1).build().unwrap().try_acquire_permit("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::OutOfMemory, "{error}");
+    let leases = leases.limiter("test", TokenBucket::new(Quota::per_day(100))).lease(10).build().unwrap();
+    let error = leases.check("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::OutOfMemory, "{error}");
+    assert_eq!(server.call(&["KEYS", "*"]), Reply::List(Vec::new()));
+}
 
 #[tokio::test]
 async fn a_user_who_lacks_a_permission_is_named() {
