@@ -153,7 +153,8 @@ impl RedisErrorKind {
         })
     }
 
-    /// Returns whether errors of this kind suggest that the server cannot decide any call.
+    /// Returns whether errors of this kind suggest that the server cannot decide any call. A permission may be missing
+    /// for one limiter only.
     pub(super) const fn is_outage(self) -> bool {
         matches!(
             self,
@@ -163,7 +164,6 @@ impl RedisErrorKind {
                 | Self::Busy
                 | Self::Loading
                 | Self::Auth
-                | Self::Permission
                 | Self::Late
                 | Self::Unreachable
         )

@@ -368,8 +368,11 @@ impl Link {
     /// Records the failure of a trip that began on the connection with the number `connection`. Drops that connection
     /// if the breaker is open and a new connection may help.
     pub(super) fn failed(&self, error: RedisError, connection: u64) -> RedisError {
-        if matches!(error.kind(), RedisErrorKind::Moved | RedisErrorKind::Unserved) {
-            // The server works: the error is about the slot of the key.
+        if matches!(
+            error.kind(),
+            RedisErrorKind::Moved | RedisErrorKind::Unserved | RedisErrorKind::Permission
+        ) {
+            // The server works: the error is about the slot of the key, or about the user.
             self.breaker.replied();
             return error;
         }
@@ -770,13 +773,7 @@ impl ServerTime {
 
 /// Returns whether a server that replies with an error of this kind may still be able to read.
 const fn concerns_writes(kind: RedisErrorKind) -> bool {
-    matches!(
-        kind,
-        RedisErrorKind::ReadOnly
-            | RedisErrorKind::NoReplicas
-            | RedisErrorKind::OutOfMemory
-            | RedisErrorKind::Permission
-    )
+    matches!(kind, RedisErrorKind::ReadOnly | RedisErrorKind::NoReplicas | RedisErrorKind::OutOfMemory)
 }
 
 /// Returns whether a new connection may help after an error of this kind, because it reaches another server, or the

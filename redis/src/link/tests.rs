@@ -98,12 +98,7 @@ fn a_success_between_late_calls_keeps_it_closed() {
 
 #[test]
 fn a_reply_does_not_close_it_while_writes_fail() {
-    for kind in [
-        RedisErrorKind::OutOfMemory,
-        RedisErrorKind::ReadOnly,
-        RedisErrorKind::NoReplicas,
-        RedisErrorKind::Permission,
-    ] {
+    for kind in [RedisErrorKind::OutOfMemory, RedisErrorKind::ReadOnly, RedisErrorKind::NoReplicas] {
         let breaker = Breaker::default();
         assert!(breaker.failed(&error(kind), at(0)));
         breaker.replied();
@@ -116,6 +111,29 @@ fn a_reply_does_not_close_it_while_writes_fail() {
         assert!(!admits(&breaker, at(159)) && admits(&breaker, at(160)), "a pause of 100 ms");
         breaker.wrote();
         assert!(!breaker.is_open() && !breaker.needs_write());
+    }
+}
+
+#[test]
+fn errors_that_concern_all_calls_open_it_and_no_others() {
+    for (kind, fewest) in [
+        (RedisErrorKind::ReadOnly, Some(1)),
+        (RedisErrorKind::NoReplicas, Some(1)),
+        (RedisErrorKind::OutOfMemory, Some(1)),
+        (RedisErrorKind::Busy, Some(1)),
+        (RedisErrorKind::Loading, Some(1)),
+        (RedisErrorKind::Auth, Some(1)),
+        (RedisErrorKind::Late, Some(MAX_LATE)),
+        (RedisErrorKind::Unreachable, Some(MAX_LATE)),
+        (RedisErrorKind::Permission, None),
+        (RedisErrorKind::Foreign, None),
+        (RedisErrorKind::Moved, None),
+        (RedisErrorKind::Unserved, None),
+        (RedisErrorKind::Server, None),
+    ] {
+        let breaker = Breaker::default();
+        let opened = (1..=100).find(|_| breaker.failed(&error(kind), at(0)));
+        assert_eq!(opened, fewest, "{kind:?}");
     }
 }
 

@@ -908,7 +908,7 @@ impl State {
         self.peeks.extend(trip.peeks);
     }
 
-    /// Ends a trip whose result is not known. New calls get the error. The other records are renewed later.
+    /// Ends a trip that has failed. New calls get the error. The other records are renewed later.
     fn fail(&mut self, rules: &Rules, trip: Trip, error: &RedisError, now: Nanos) {
         self.retry_at = now.saturating_add(RETRY.min(rules.lease / 16));
         self.last_error = Some(error.clone());
@@ -917,8 +917,10 @@ impl State {
         }
         for Operation { number, .. } in trip.operations {
             if self.records.get(&number).is_some_and(|record| record.phase() == Some(Phase::Sent)) {
-                // The server may have created the record.
-                self.leaving.insert(number, now.saturating_add(rules.lease));
+                // The server may have created the record, unless this error came before the first write.
+                if !error.detail().starts_with("NOPERM") {
+                    self.leaving.insert(number, now.saturating_add(rules.lease));
+                }
                 self.end(number, Err(error.clone()));
             }
         }

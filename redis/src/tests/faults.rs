@@ -74,7 +74,6 @@ async fn errors_by_which_no_call_can_be_decided_open_it_at_once() {
         ("BUSY Redis is busy running a script.", RedisErrorKind::Busy),
         ("LOADING Redis is loading the dataset in memory", RedisErrorKind::Loading),
         ("NOAUTH Authentication required.", RedisErrorKind::Auth),
-        ("NOPERM this user has no permissions", RedisErrorKind::Permission),
     ] {
         let server = Staged::new();
         let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(5)));
@@ -87,6 +86,21 @@ async fn errors_by_which_no_call_can_be_decided_open_it_at_once() {
         tokio::time::advance(50 * MS).await;
         assert!(limiter.check("a").await.is_ok());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_again_but_misses_a_permission_closes_it() {
+    let server = Staged::new();
+    let store = swaps(&server);
+    let limiter = limiter(&store, FixedWindow::new(Quota::per_hour(5)));
+    server.set(Mode::Fail("LOADING Redis is loading the dataset in memory"));
+    assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Loading);
+    server.set(Mode::Fail("NOPERM this user has no permissions"));
+    tokio::time::advance(50 * MS).await;
+    for _ in 0..3 {
+        assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Permission);
+    }
+    assert!(!store.stats().is_circuit_open);
 }
 
 #[tokio::test(start_paused = true)]

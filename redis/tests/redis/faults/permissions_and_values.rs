@@ -1,6 +1,6 @@
 //! Missing permissions and values of other programs are named errors, and a clock that is ahead denies no longer.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
@@ -52,6 +52,48 @@ async fn a_full_server_gets_no_new_hash() {
     let error = leases.check("a").await.unwrap_err();
     assert_eq!(error.kind(), RedisErrorKind::OutOfMemory, "{error}");
     assert_eq!(server.call(&["KEYS", "*"]), Reply::List(Vec::new()));
+}
+
+#[tokio::test]
+async fn one_limiter_without_its_permission_does_not_stop_the_others() {
+    let server = RedisServer::start();
+    for rules in
+        [&["~*", "&*", "+@all", "-hset"][..], &["~throttle:{*}:test:*", "~throttle:{*}:connect", "+@all"]]
+    {
+        let (store, limiter) = build(store_of(&limit(&server, rules)).connect().await.unwrap());
+        let permits = store.permits("exports", 1).build().unwrap();
+        let mut failed = 0;
+        for number in 0..1_000 {
+            if number % 100 == 0 {
+                let error = permits.acquire_permit("x").await.unwrap_err();
+                assert_eq!(error.kind(), RedisErrorKind::Permission, "{rules:?}: {error}");
+            }
+            failed += u64::from(limiter.check("a").await.is_err());
+        }
+        assert_eq!(failed, 0, "{rules:?}: of 1,000 calls of another limiter");
+        // Nothing was created, so nothing is left to remove.
+        let trips = store.stats().trips;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(store.stats().trips, trips, "{rules:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_without_its_permission_keeps_no_permit_of_a_key_that_others_use() {
+    let server = RedisServer::start();
+    let url = limit(&server, &["~*", "&*", "+@all", "-pexpire"]);
+    let permits =
+        async |url: &str| store_of(url).connect().await.unwrap().permits("exports", 3).build().unwrap();
+    let (own, other) = (permits(&server.url()).await, permits(&url).await);
+    let permit = own.acquire_permit("a").await.unwrap().unwrap();
+    let error = other.acquire_permit("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Permission, "{error}");
+    let start = Instant::now();
+    while own.peek("a").await.unwrap().remaining() < 2 {
+        assert!(start.elapsed() < Duration::from_secs(5), "the lease of ten seconds must not pass");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(permit);
 }
 
 #[tokio::test]
