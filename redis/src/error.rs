@@ -57,7 +57,8 @@ pub enum RedisErrorKind {
     Loading,
     /// The user or the password is wrong (`NOAUTH`, `WRONGPASS`).
     Auth,
-    /// The Redis user lacks the permission to run a command of the store, or to use the key (`NOPERM`).
+    /// The Redis user lacks the permission to run a command of the store, or to use the key (`NOPERM`), or the command
+    /// was renamed (`rename-command`).
     Permission,
     /// Another node of a cluster has the key (`MOVED`, `ASK`). Either the store was not created with
     /// [`cluster`](super::RedisStore::cluster), or the store could not use the address in the reply.
@@ -118,6 +119,11 @@ impl RedisError {
                 .any(|part| text.contains(part)) =>
             {
                 RedisErrorKind::Permission
+            }
+            // The command was renamed, by which all users lack it. Servers that are no sentinels do not know SENTINEL.
+            _ if text.contains("nknown command") || text.contains("nknown Redis command") => {
+                let is_sentinel = text.contains("SENTINEL");
+                if is_sentinel { RedisErrorKind::Server } else { RedisErrorKind::Permission }
             }
             _ => RedisErrorKind::Server,
         };
@@ -195,7 +201,7 @@ impl RedisErrorKind {
                  `redis://user:password@host`, in which special characters are percent-encoded"
             }
             Self::Permission => {
-                "the Redis user lacks a permission: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the \
+                "the Redis user lacks a permission, or a command was renamed: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the \
                  prefix; with leases or `Concurrency` also EXISTS, HGET, HMGET, HGETALL, HSET, HDEL and PEXPIRE; with \
                  `Concurrency` also PUBLISH and SUBSCRIBE on the channels `throttle:permits:*` (or another prefix); \
                  in a cluster also CLUSTER SLOTS and ASKING; and ROLE with sentinels"
@@ -278,7 +284,21 @@ mod tests {
             ),
             ("WRONGTYPE Operation against a key holding the wrong kind of value", RedisErrorKind::Foreign),
             ("ERR max number of clients reached", RedisErrorKind::Unreachable),
-            ("ERR unknown command", RedisErrorKind::Server),
+            (
+                "ERR unknown command 'EVALSHA', with args beginning with: 'aaaa' '0' ",
+                RedisErrorKind::Permission,
+            ),
+            (
+                "ERR Unknown Redis command called from script script: 9a56, on @user_script:3.",
+                RedisErrorKind::Permission,
+            ),
+            ("ERR Unknown command called from script script: on @user_script:3.", RedisErrorKind::Permission),
+            (
+                "ERR Error running script (call to f_1f3c): @user_script:3: @user_script: 3: Unknown Redis command \
+                 called from Lua script",
+                RedisErrorKind::Permission,
+            ),
+            ("ERR unknown command `SENTINEL`, with args beginning with: ", RedisErrorKind::Server),
             ("MOVED 3999 127.0.0.1:6381", RedisErrorKind::Moved),
             ("ASK 3999 127.0.0.1:6381", RedisErrorKind::Moved),
             ("CLUSTERDOWN Hash slot not served", RedisErrorKind::Unserved),

@@ -58,6 +58,7 @@ pub(super) struct Link {
     swap_in_turn: Script,
     /// The script of a trial, which uses no key.
     ping: Script,
+    connect: Script,
     /// A random number that identifies this process among the processes that change a key.
     process: u64,
     /// The scripts of joint calls, by the limits of their keys. A script is `None` if it would need too many variables.
@@ -182,6 +183,7 @@ impl Link {
             swap: Script::new(source, &format!("{GET}{SWAP}")),
             swap_in_turn: Script::new(source, SWAP_IN_TURN),
             ping: Script::new(source, PING),
+            connect: Script::of_connect(source, GET),
             process: random_u64(),
             joint: RwLock::default(),
             trips: AtomicU64::default(),
@@ -319,15 +321,28 @@ impl Link {
         stats
     }
 
-    /// Executes a script that reads a key. The reply contains the server's time. From then on, this process sends each
-    /// deadline in the server's time, so the server can detect calls that arrive after their deadline.
-    pub(super) async fn verify(self: &Arc<Self>, key: &str, timeout: Duration) -> Result<(), RedisError> {
+    /// Executes a script that reads a key, and that asks whether the user may run the commands of a limiter, and
+    /// `others`. The reply contains the server's time. From then on, this process sends each deadline in the server's
+    /// time, so the server can detect calls that arrive after their deadline.
+    pub(super) async fn verify(
+        self: &Arc<Self>,
+        key: &str,
+        others: &[&str],
+        timeout: Duration,
+    ) -> Result<(), RedisError> {
         let limit = self.now().saturating_add(Nanos::from(timeout).0);
         let route = Route { link: Arc::clone(self), is_asking: false, redirects: 0 };
-        match self.until(limit, route.read(&[key], limit)).await {
-            Some(Ok(Some(_))) => Ok(()),
+        let add = |command: &mut Command, _: &mut Packed| {
+            others.iter().for_each(|other| {
+                command.word(other);
+            });
+        };
+        match self.until(limit, route.eval(&self.connect, &[key], limit, add)).await {
+            Some(Ok(Answer::Late)) => {
+                Err(self.named(RedisError::new(RedisErrorKind::Late, "while connecting")))
+            }
+            Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(self.named(error)),
-            Some(Ok(None)) => Err(self.named(RedisError::new(RedisErrorKind::Late, "while connecting"))),
             None => {
                 let late = || self.named(RedisError::new(RedisErrorKind::Late, "while connecting"));
                 Err(self.connection.problem().unwrap_or_else(late))
@@ -537,9 +552,13 @@ impl Route {
             Ok(Reply::Other(other)) => {
                 return Err(link.failed(RedisError::new(RedisErrorKind::Server, other), connection));
             }
-            Err(CallError::Failed(error)) => return Err(link.failed(error, connection)),
+            Err(CallError::Failed(error)) => {
+                return Err(link.failed(script.with_command(error), connection));
+            }
             // A command that was not sent at first was sent on another connection.
-            Err(CallError::FailedOn(connection, error)) => return Err(link.failed(error, connection)),
+            Err(CallError::FailedOn(connection, error)) => {
+                return Err(link.failed(script.with_command(error), connection));
+            }
             // The end of a connection is one failure, however many trips it fails.
             Err(CallError::Ended(connection, error)) => {
                 let is_counted = link.ended.fetch_max(connection + 1, Ordering::Relaxed) > connection;
@@ -872,7 +891,8 @@ if s ~= ARGV[1] or turn and turn ~= ARGV[4] then
   return 'O' .. stamp .. s
 end
 if turn then c('DEL', KEYS[2]) end
-if ARGV[2] == '' then c('DEL', KEYS[1]) else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
+if ARGV[2] == '' then c('DEL', KEYS[1])
+else c('PSETEX', KEYS[1], ARGV[3], ARGV[2]) end
 return 'D' .. stamp
 ";
 

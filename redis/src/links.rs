@@ -135,7 +135,7 @@ impl Links {
     /// Executes a script on the server or, after the slots of the nodes were asked for, on the masters of the cluster.
     pub(super) async fn verify(&self, keys: &KeyText) -> Result<(), RedisError> {
         match self {
-            Self::One(link) => link.verify(&keys.of(&()), Duration::from_secs(2)).await,
+            Self::One(link) => link.verify(&keys.of(&()), &[], Duration::from_secs(2)).await,
             Self::Cluster(cluster) => {
                 cluster.ask_for_slots().await?;
                 cluster.verify(keys).await
@@ -480,7 +480,9 @@ impl Cluster {
             let mut keys = (0..16 * nodes.len() as u64).map(|number| keys.of(&number));
             let Some(key) = keys.find(|key| Arc::ptr_eq(&self.link_of(key), link)) else { continue };
             let (link, name) = (Arc::clone(link), Arc::clone(name));
-            replies.spawn(async move { link.verify(&key, timeout).await.map_err(|error| error.at(&name)) });
+            replies.spawn(async move {
+                link.verify(&key, &["ASKING"], timeout).await.map_err(|error| error.at(&name))
+            });
         }
         let (mut verified, mut failed) = (false, None);
         while let Some(reply) = replies.join_next().await {

@@ -14,6 +14,8 @@
 use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
+
+use super::error::{RedisError, RedisErrorKind};
 use tower_throttle::store_support::{MAX_LOCALS, ScriptSteps, StepKind};
 
 /// The number of local variables for each key, apart from those of its steps.
@@ -72,6 +74,12 @@ impl Script {
         Self::new(source, &format!("{REFUSED}{REFUSED_HASH}{body}"))
     }
 
+    /// Creates the script that is executed when a store connects. It writes nothing, and fails if the user may not run the
+    /// commands that each limiter of a rate needs, or those in its arguments.
+    pub(super) fn of_connect(source: TimeSource, get: &str) -> Self {
+        Self::new(source, &format!("{REFUSED}{get}{CONNECT}"))
+    }
+
     fn of_text(text: String) -> Self {
         let sha = ::redis::Script::new(&text).get_hash().to_owned();
         Self { text, sha }
@@ -110,6 +118,22 @@ impl Script {
 
     pub(super) fn sha(&self) -> &str {
         &self.sha
+    }
+
+    /// Names the command that is renamed or that the user may not run, if `error` has its line. Each line has at most one
+    /// command.
+    pub(super) fn with_command(&self, error: RedisError) -> RedisError {
+        let command = || {
+            // Before Redis 7.0, the number of the line is repeated after a space.
+            let (_, rest) = error.detail().rsplit_once("user_script:")?;
+            let digits = rest.trim_start().split(|letter: char| !letter.is_ascii_digit()).next()?;
+            let line = self.text.lines().nth(digits.parse::<usize>().ok()?.checked_sub(1)?)?;
+            line.split_once("c('")?.1.split_once('\'')
+        };
+        match command().filter(|_| error.kind() == RedisErrorKind::Permission) {
+            Some((command, _)) => RedisError::new(error.kind(), format!("{command}: {}", error.detail())),
+            None => error,
+        }
     }
 }
 
@@ -248,17 +272,26 @@ local now = t[1] * 1000000 + t[2]
 if now > deadline then return 'L' .. t[1] .. ' ' .. t[2] .. ' ' end
 ";
 
-/// Defines `refused`, which returns an error if the user may not run one of the commands. Each command is a table of its
-/// words. It works from Redis 7.0 on, and in Valkey.
+/// Defines `refused`, which returns an error if a command is renamed, or if the user may not run it. Each command is a
+/// table of its words. Before Redis 7.0, only commands that are renamed are found: a command without its arguments fails.
 const REFUSED: &str = "\
 local function refused(commands)
   for _, words in ipairs(commands) do
-    local is_known, may = pcall(redis.acl_check_cmd, unpack(words))
+    local is_known, may = true, nil
+    if redis.acl_check_cmd then is_known, may = pcall(redis.acl_check_cmd, unpack(words))
+    else may = not string.find(tostring(redis.pcall(words[1]).err), 'nknown') end
     if not is_known or not may then
       return redis.error_reply('NOPERM ' .. words[1] .. ' is renamed, or the user may not run it')
     end
   end
 end
+";
+
+/// Asks for the commands that are not executed when a store connects.
+const CONNECT: &str = "\
+local commands = {{'EVAL', '', '0'}, {'PSETEX', KEYS[1], '1', '1'}, {'DEL', KEYS[1]}}
+for i = 1, #ARGV - 1 do commands[3 + i] = {ARGV[i]} end
+return refused(commands) or 'D' .. stamp .. all
 ";
 
 /// Defines `refused_hash`, which returns an error if the user may not run one of the commands that write the first key, a

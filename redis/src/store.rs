@@ -414,8 +414,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Connects to the server, and executes a script to test the connection. In a cluster, executes the script on the
-    /// masters.
+    /// Connects to the server, and executes a script to test the connection, and the permission to run the commands of a
+    /// rate limiter. In a cluster, executes the script on the masters.
     ///
     /// # Errors
     ///

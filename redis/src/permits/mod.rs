@@ -124,10 +124,10 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// # Permissions
 ///
 /// The Redis user needs the permission to run EVALSHA, EVAL, TIME, EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE. For
-/// [`connect`](super::RedisStoreBuilder::connect), the user also needs GET. For messages, the user needs PUBLISH and
+/// [`connect`](super::RedisStoreBuilder::connect), the user also needs GET, PSETEX and DEL. For messages, the user needs PUBLISH and
 /// SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
 /// [prefix](super::RedisStoreBuilder::prefix)). Without the permissions for messages, no messages arrive, and processes
-/// only ask the server. If SUBSCRIBE fails, a warning is logged once (feature `tracing`).
+/// only ask the server. If SUBSCRIBE or PUBLISH fails, a warning is logged once (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,
@@ -165,6 +165,8 @@ pub(super) struct Listener {
     task: Mutex<Option<AbortHandle>>,
     /// `true` if it was logged that no messages arrive, or if a connection for messages has ended.
     has_logged: AtomicBool,
+    /// `true` if it was logged that no messages can be sent.
+    has_logged_unsent: AtomicBool,
 }
 
 /// The part of a limiter that its clones, its permits and its tasks share.
@@ -605,6 +607,9 @@ impl Served {
                 Ok(()) => self.make(&route, &trip, sent).await,
                 Err(error) => Attempted::Over(Err(error)),
             };
+            if matches!(&made, Attempted::Over(Ok(outcome)) if outcome.is_unsent()) {
+                shared.listener.warn_unsent();
+            }
             match records.finish(*number, trip, made, sent, link.now()) {
                 ControlFlow::Continue(next) => next_route = next,
                 ControlFlow::Break(()) => break,
@@ -639,6 +644,7 @@ impl Listener {
             waiting: DashMap::new(),
             task: Mutex::default(),
             has_logged: AtomicBool::new(false),
+            has_logged_unsent: AtomicBool::new(false),
         }
     }
 
@@ -672,6 +678,13 @@ impl Listener {
                 Arc::clone(key),
             );
             *task = Some(runtime.spawn(receive).abort_handle());
+        }
+    }
+
+    /// Logs once that waiters get no messages, because the user may not publish.
+    fn warn_unsent(&self) {
+        if !self.has_logged_unsent.swap(true, Ordering::Relaxed) {
+            log_refused(&RedisError::new(RedisErrorKind::Permission, "PUBLISH"));
         }
     }
 

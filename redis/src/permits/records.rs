@@ -108,6 +108,8 @@ pub(super) struct Outcome {
     /// No record expires before this time has passed, in microseconds.
     until_expiry: u64,
     has_changed: bool,
+    /// `true` if a message to a waiter could not be sent.
+    is_unsent: bool,
     /// The states of the records in the trip, except those that were to be removed.
     found: Vec<Found>,
 }
@@ -592,13 +594,19 @@ impl Operation {
 }
 
 impl Outcome {
+    /// Returns whether a message to a waiter could not be sent, because the user may not publish.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.is_unsent
+    }
+
     /// Parses the reply of the script.
     fn parse(text: &str, now: u64) -> Option<Self> {
         let mut words = text.split(' ');
         let mut number = || words.next()?.parse().ok();
-        let (held, waiting, until_expiry, wrote) = (number()?, number()?, number()?, number()?);
+        let (held, waiting, until_expiry) = (number()?, number()?, number()?);
+        let (has_changed, is_unsent) = (number()? > 0, number()? > 0);
         let found = words.map(Found::parse).collect::<Option<_>>()?;
-        Some(Self { now, held, waiting, until_expiry, has_changed: wrote > 0, found })
+        Some(Self { now, held, waiting, until_expiry, has_changed, is_unsent, found })
     }
 }
 
@@ -1090,7 +1098,7 @@ elseif string.find(ARGV[7], '[qt]') then
   local refusal = refused_hash()
   if refusal then return refusal end
 end
-local changed = false
+local changed, unsent = false, 0
 local function parse(text)
   local state, units, ends, of, mark = string.match(text or '', '^([hw]) (%d+) (%d+) (%d+) (%d+)$')
   if state then return state, units + 0, ends + 0, of + 0, mark + 0 end
@@ -1142,7 +1150,8 @@ local function hand_over()
       waiting = waiting - 1
       grant(name, units, ends, of)
       local process, number = string.match(name, '^(.+)%.(%d+)$')
-      redis.pcall('PUBLISH', channel .. process, string.format('%s %d %d', number, fence, held))
+      local sent = redis.pcall('PUBLISH', channel .. process, string.format('%s %d %d', number, fence, held))
+      if type(sent) == 'table' then unsent = 1 end
     end
     head, changed = head + 1, true
     if state ~= 'w' then
@@ -1189,7 +1198,8 @@ if changed then
   c('PEXPIRE', KEYS[1], math.ceil(longest / 1000) + 1)
 end
 local wrote = changed and 1 or 0
-return 'D' .. stamp .. string.format('%d %d %d %d', held, waiting, math.max(first - now, 0), wrote) .. results
+first = math.max(first - now, 0)
+return 'D' .. stamp .. string.format('%d %d %d %d %d', held, waiting, first, wrote, unsent) .. results
 ";
 
 /// The beginning of the field `s`: the version of the format, and the unit of the states.

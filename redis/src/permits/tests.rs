@@ -63,9 +63,31 @@ fn a_waiter_gets_its_permit_if_the_runtime_that_made_the_trips_ends() {
 
 #[cfg(feature = "tracing")]
 #[tokio::test]
+async fn a_command_for_messages_that_is_renamed_is_logged_once_and_permits_are_handed_over() {
+    let server = RedisServer::with(&["--rename-command", "PUBLISH", "renamed"]);
+    let limiter = limiter(&server);
+    let logged = crate::tests::settlements::Errors::default();
+    let _logging = tracing::subscriber::set_default(logged.clone());
+    let mut permit = limiter.acquire_permit("a").await.unwrap().unwrap();
+    for _ in 0..3 {
+        let waiter = tokio::spawn(limiter.acquire_permit("a"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        drop(permit);
+        permit = waiter.await.unwrap().unwrap().unwrap();
+    }
+    let logged = logged.0.lock().unwrap();
+    assert!(
+        matches!(&logged[..], [one] if one.contains("no messages") && one.contains("(PUBLISH")),
+        "{logged:?}"
+    );
+}
+
+#[cfg(feature = "tracing")]
+#[tokio::test]
 async fn a_user_who_may_not_subscribe_is_logged_once() {
     let server = RedisServer::start();
-    server.call(&["ACL", "SETUSER", "app", "on", ">secret", "allkeys", "allcommands", "-subscribe"]).ok();
+    let rules = ["on", ">secret", "allkeys", "allchannels", "allcommands", "-subscribe"];
+    server.call(&[&["ACL", "SETUSER", "app"], &rules[..]].concat()).ok();
     let url = format!("redis://app:secret@{}", server.address());
     let store = RedisStore::builder(&url).deadline(LEASE / 8).connect().await.unwrap();
     let limiter = store.permits("test", 1).lease(LEASE).build().unwrap();

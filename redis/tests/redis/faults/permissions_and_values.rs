@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle_redis::{RedisErrorKind, RedisStore, RedisStoreBuilder};
+use tower_throttle_redis::{RedisError, RedisErrorKind, RedisStore, RedisStoreBuilder};
 
 use super::{build, patient_limiter, used};
 use crate::support::redis_server::{RedisServer, Reply};
@@ -96,16 +96,52 @@ async fn a_call_without_its_permission_keeps_no_permit_of_a_key_that_others_use(
     drop(permit);
 }
 
+/// Asserts that the error says that this command is missing.
+fn named(error: &RedisError, command: &str) {
+    assert_eq!(error.kind(), RedisErrorKind::Permission, "{command}: {error}");
+    // The text for users names other commands as well.
+    let detail = format!("{error:?}");
+    assert!(detail.contains(command), "{command}: {detail}");
+}
+
+#[tokio::test]
+async fn a_command_that_is_renamed_is_a_missing_permission_that_names_it() {
+    for command in ["EVALSHA", "EVAL", "TIME", "GET", "PSETEX", "DEL"] {
+        let server = RedisServer::with(&["--rename-command", command, "renamed"]);
+        let error = store_of(&server.url()).connect().await.unwrap_err();
+        named(&error, command);
+        assert_eq!(server.call(&["DBSIZE"]), Reply::Integer(0), "{command}");
+    }
+    for command in ["EXISTS", "HGET", "HMGET", "HSET", "HDEL", "PEXPIRE"] {
+        let server = RedisServer::with(&["--rename-command", command, "renamed"]);
+        let (store, limiter) = build(store_of(&server.url()).connect().await.unwrap());
+        let permits = store.permits("exports", 1).build().unwrap();
+        let leases =
+            store.limiter("leased", TokenBucket::new(Quota::per_day(100))).lease(10).build().unwrap();
+        for _ in 0..3 {
+            if command != "HMGET" {
+                named(&permits.acquire_permit("a").await.unwrap_err(), command);
+            }
+            if command != "HGET" {
+                named(&leases.check("a").await.unwrap_err(), command);
+            }
+            assert!(limiter.check("a").await.is_ok(), "{command}");
+        }
+        assert_eq!(store.stats().circuit_openings, 0, "{command}");
+    }
+}
+
 #[tokio::test]
 async fn a_user_who_lacks_a_permission_is_named() {
     let server = RedisServer::start();
     let url = format!("redis://limited:secret@{}", server.address());
-    for rules in [&["+@all", "-evalsha"], &["+@all", "-time"], &["+@all", "-get"]] {
+    for rules in ["-evalsha", "-eval", "-time", "-get", "-psetex", "-del"].map(|missing| ["+@all", missing]) {
         let mut command = vec!["ACL", "SETUSER", "limited", "reset", "on", ">secret", "~*"];
         command.extend(rules);
         server.call(&command).ok();
         let error = RedisStore::connect(&url).await.unwrap_err();
         assert_eq!(error.kind(), RedisErrorKind::Permission, "{rules:?}: {error}");
+        assert_eq!(server.call(&["DBSIZE"]), Reply::Integer(0), "{rules:?}");
     }
 }
 

@@ -122,7 +122,15 @@ impl Permits {
             });
         }
         let until_expiry = self.first.saturating_sub(now);
-        Outcome { now, held: self.held(), waiting: self.queue.len() as u64, until_expiry, has_changed, found }
+        Outcome {
+            now,
+            held: self.held(),
+            waiting: self.queue.len() as u64,
+            until_expiry,
+            has_changed,
+            is_unsent: false,
+            found,
+        }
     }
 }
 
