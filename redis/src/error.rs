@@ -204,7 +204,8 @@ impl RedisErrorKind {
                 "the Redis user lacks a permission, or a command was renamed: allow EVALSHA, EVAL, TIME, GET, PSETEX and DEL on the keys of the \
                  prefix; with leases or `Concurrency` also EXISTS, HGET, HMGET, HGETALL, HSET, HDEL and PEXPIRE; with \
                  `Concurrency` also PUBLISH and SUBSCRIBE on the channels `throttle:permits:*` (or another prefix); \
-                 in a cluster also CLUSTER SLOTS and ASKING; and ROLE with sentinels"
+                 in a cluster also CLUSTER SLOTS and ASKING; with sentinels also ROLE, and SENTINEL MASTER and \
+                 SENTINEL GET-MASTER-ADDR-BY-NAME there; with a database other than 0 also SELECT"
             }
             Self::Moved => "the server is a node of a cluster: create the store with `RedisStore::cluster`",
             Self::Unserved => "no node of the cluster has the slot of the key: assign the slot to a master",

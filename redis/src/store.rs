@@ -201,9 +201,8 @@ impl RedisStore {
     ///
     /// The master is reached with the user, the password, the database and the encryption of the first URL, and each
     /// sentinel with those of its own URL, without the database. If the master needs other settings than the first
-    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The Redis user must be
-    /// allowed to run the command `ROLE`, and the user at the sentinels `SENTINEL MASTER` and
-    /// `SENTINEL GET-MASTER-ADDR-BY-NAME`. [`connect`](RedisStoreBuilder::connect) and
+    /// sentinel, use [`from_sentinel_clients`](RedisStoreBuilder::from_sentinel_clients). The users at the
+    /// servers and at the sentinels need [permissions](crate::guide::many_machines#permissions). [`connect`](RedisStoreBuilder::connect) and
     /// [`connect_lazily`](RedisStoreBuilder::connect_lazily) return an error if there is no URL, or if a URL is wrong.
     /// `connect` also returns an error if no sentinel knows the name.
     pub fn sentinel<U: AsRef<str>>(urls: impl IntoIterator<Item = U>, master: &str) -> RedisStoreBuilder {

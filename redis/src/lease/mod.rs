@@ -100,8 +100,7 @@ const UNKNOWN_WAIT: u64 = 50_000_000;
 /// of other processes with this name, but with another quota or without leases, have [units of their
 /// own](crate::guide::many_machines#deployments).
 ///
-/// The Redis user needs the permission to run EXISTS, HMGET, HGETALL, HSET, HDEL and PEXPIRE, in addition to the
-/// commands of limiters without leases: EVALSHA, EVAL, TIME, GET, PSETEX and DEL.
+/// The Redis user needs [permissions](crate::guide::many_machines#permissions) for leases.
 ///
 /// # Guarantees
 ///

@@ -123,11 +123,9 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///
 /// # Permissions
 ///
-/// The Redis user needs the permission to run EVALSHA, EVAL, TIME, EXISTS, HGET, HGETALL, HSET, HDEL and PEXPIRE. For
-/// [`connect`](super::RedisStoreBuilder::connect), the user also needs GET, PSETEX and DEL. For messages, the user needs PUBLISH and
-/// SUBSCRIBE, and access to the channels whose names begin with `throttle:permits:` (or another
-/// [prefix](super::RedisStoreBuilder::prefix)). Without the permissions for messages, no messages arrive, and processes
-/// only ask the server. If SUBSCRIBE or PUBLISH fails, a warning is logged once (feature `tracing`).
+/// The Redis user needs [permissions](crate::guide::many_machines#permissions) for permits, and others for messages. Without
+/// the permissions for messages, no messages arrive, and processes only ask the server. If SUBSCRIBE or PUBLISH fails, a
+/// warning is logged once (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
     owner: Arc<Owner>,

@@ -7,7 +7,7 @@ use tower_throttle::algorithm::{FixedWindow, TokenBucket};
 use tower_throttle_redis::{RedisError, RedisErrorKind, RedisStore, RedisStoreBuilder};
 
 use super::{build, patient_limiter, used};
-use crate::support::redis_server::{RedisServer, Reply};
+use crate::support::redis_server::{RedisCluster, RedisServer, Reply};
 use crate::{connect, patient};
 
 /// Sets the rules of the user `limited`, whose password is `secret`. Returns the URL of this user.
@@ -193,6 +193,127 @@ async fn the_permissions_that_the_error_names_suffice() {
     server.call(&["HSET", key, "s", &format!("{value} 1")]);
     leases().await.refund("a", 1).await.unwrap();
     limiter.reset("a").await.unwrap();
+}
+
+/// Returns the words of the line of the guide after this comment.
+fn line_of_guide(comment: &str) -> Vec<&'static str> {
+    let guide = include_str!("../../../src/guide/many_machines.md");
+    let (_, rest) = guide.split_once(&format!("\n# {comment}\n")).expect(comment);
+    let line = rest.lines().next().unwrap();
+    assert!(line.starts_with("ACL SETUSER app "), "{line}");
+    line.split(' ').collect()
+}
+
+fn grant(server: &RedisServer, comments: &[&str]) -> String {
+    comments.iter().for_each(|comment| server.call(&line_of_guide(comment)).ok());
+    format!("redis://app:secret@{}", server.address())
+}
+
+const RATES: &str = "rates, tiers and lockouts, and whatever else a store is used for";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_permissions_in_the_guide_suffice_for_rates_leases_and_permits() {
+    let server = RedisServer::start();
+    let url = grant(&server, &[RATES]);
+    let shop = || store_of(&url).prefix("shop");
+    let store = shop().connect().await.unwrap();
+    let bucket = || TokenBucket::new(Quota::per_day(100));
+    let limiter = store.limiter("rate", bucket()).build().unwrap();
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    limiter.reset("a").await.unwrap();
+    // Each of these calls is written, and some of them in turn.
+    let lockout = bucket().block_for(Duration::from_secs(60)).after(3);
+    let lockout = store.limiter("lockout", lockout).build().unwrap();
+    let calls: Vec<_> = (0..20).map(|_| tokio::spawn(lockout.check("a"))).collect();
+    for call in calls {
+        assert!(call.await.unwrap().unwrap().is_allowed());
+    }
+    let leases = || store.limiter("leased", bucket()).lease(10).build().unwrap();
+    named(&leases().check("a").await.unwrap_err(), "HMGET");
+    grant(&server, &["leases"]);
+    let limiter = leases();
+    for _ in 0..4 {
+        assert!(limiter.check("a").await.unwrap().is_allowed());
+    }
+    // The next trip finds that a lease may have expired.
+    let key = "shop:{a}:leased:lease/100/86400000000000/100";
+    let value = server.call(&["HGET", key, "s"]).text();
+    let (value, _) = value.rsplit_once(' ').unwrap();
+    server.call(&["HSET", key, "s", &format!("{value} 1")]);
+    leases().reset("a").await.unwrap();
+
+    server.call(&["ACL", "DELUSER", "app"]);
+    grant(&server, &[RATES]);
+    let store = shop().connect().await.unwrap();
+    let permits = store.permits("exports", 1).build().unwrap();
+    named(&permits.acquire_permit("a").await.unwrap_err(), "HGET");
+    grant(&server, &["permits"]);
+    let permit = permits.acquire_permit("a").await.unwrap().unwrap();
+    // The next trip finds that a permit may have expired.
+    let value = server.call(&["HGET", "shop:{a}:exports:p", "s"]).text();
+    let mut words: Vec<_> = value.split(' ').collect();
+    words[6] = "1";
+    server.call(&["HSET", "shop:{a}:exports:p", "s", &words.join(" ")]);
+    let next = tokio::spawn(permits.acquire_permit("a"));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    drop(permit);
+    let permit = next.await.unwrap().unwrap().unwrap();
+    assert_eq!(server.calls_of("hgetall"), 2, "of leases and of permits");
+    assert_eq!((server.calls_of("subscribe"), server.calls_of("publish")), (0, 0));
+    grant(&server, &["messages about permits"]);
+    let next = tokio::spawn(permits.acquire_permit("a"));
+    while server.calls_of("subscribe") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    drop(permit);
+    assert!(next.await.unwrap().unwrap().is_ok());
+    assert_eq!(server.calls_of("publish"), 1);
+}
+
+#[tokio::test]
+async fn the_permissions_in_the_guide_suffice_for_a_database_a_cluster_and_sentinels() {
+    let server = RedisServer::start();
+    let url = format!("{}/3", grant(&server, &[RATES]));
+    let shop = |url: &str| store_of(url).prefix("shop");
+    shop(&url).connect().await.unwrap_err();
+    grant(&server, &["another database than 0"]);
+    let limiter = build(shop(&url).connect().await.unwrap()).1;
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+
+    let sentinel = RedisServer::sentinel(&server);
+    sentinel.call(&["ACL", "SETUSER", "app", "on", ">secret"]).ok();
+    let url = format!("redis://app:secret@{}", sentinel.address());
+    let store = || RedisStore::sentinel([&url], "mymaster").deadline(Duration::from_secs(2)).prefix("shop");
+    let error = store().connect().await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Permission, "{error}");
+    grant(&sentinel, &["each sentinel"]);
+    named(&store().connect().await.unwrap_err(), "role");
+    grant(&server, &["each server that sentinels watch"]);
+    let limiter = build(store().connect().await.unwrap()).1;
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+
+    let cluster = RedisCluster::start();
+    let urls: Vec<_> = cluster.nodes.iter().map(|node| grant(node, &[RATES])).collect();
+    let store = || RedisStore::cluster(&urls).deadline(Duration::from_secs(2)).prefix("shop");
+    for (rules, missing) in [(["-asking", "-asking"], "slots"), (["+cluster|slots", "-asking"], "ASKING")] {
+        cluster
+            .nodes
+            .iter()
+            .for_each(|node| node.call(&[&["ACL", "SETUSER", "app"], &rules[..]].concat()).ok());
+        named(&store().connect().await.unwrap_err(), missing);
+    }
+    cluster.nodes.iter().for_each(|node| {
+        grant(node, &["each node of a cluster"]);
+    });
+    let limiter = build(store().connect().await.unwrap()).1;
+    let key = "shop:{a}:test:t";
+    let from = cluster.node_of(key);
+    let to = (from + 1) % 3;
+    assert!(limiter.check("a").await.unwrap().is_allowed());
+    let slot = cluster.begin_to_move(key, from, to);
+    cluster.move_keys(&slot, from, to);
+    assert!(limiter.check("a").await.unwrap().is_allowed(), "while the slot moves");
+    assert!(cluster.nodes[to].calls_of("asking") > 0);
 }
 
 #[tokio::test]
