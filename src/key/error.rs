@@ -51,6 +51,7 @@ pub(super) enum HeaderProblem {
     TooFew,
     NoAddress,
     TooLong,
+    TwoWords,
     OtherHost,
 }
 
@@ -197,7 +198,12 @@ impl HeaderProblem {
     fn is_invalid(self) -> bool {
         match self {
             Self::Missing => false,
-            Self::Twice | Self::TooFew | Self::NoAddress | Self::TooLong | Self::OtherHost => true,
+            Self::Twice
+            | Self::TooFew
+            | Self::NoAddress
+            | Self::TooLong
+            | Self::TwoWords
+            | Self::OtherHost => true,
         }
     }
 
@@ -211,6 +217,7 @@ impl HeaderProblem {
             }
             Self::NoAddress => "holds no IP address where the caller's should be: let the proxy write one",
             Self::TooLong => "is too long: send a shorter one, or allow for it with `max_len`",
+            Self::TwoWords => "has more than one word after the scheme: send the token alone",
             Self::OtherHost => "names another host than the request's target: send the same",
         }
     }

@@ -20,7 +20,7 @@ pub(super) const DEFAULT_MAX_LEN: usize = 8_192;
 /// [`or`](Header::or) uses another extractor for such callers. Several headers of that name are an error of the client
 /// (400), because the inner service might read any of them.
 ///
-/// The value is compared byte by byte. The value is not checked: a caller that invents values gets a new budget for
+/// The value is compared byte by byte, without the white space around it. The value is not checked: a caller that invents values gets a new budget for
 /// each value. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
 /// an extension, and limit by that [`Extension`](crate::key::Extension). A value longer than
 /// [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a value is not
@@ -73,7 +73,10 @@ impl Header {
     /// ```
     #[must_use]
     pub fn key(&self, value: &HeaderValue) -> HeaderKey {
-        HeaderKey(Some(value.clone()))
+        let bytes = trimmed(value.as_bytes());
+        let is_trimmed = bytes.len() == value.len();
+        let trimmed = if is_trimmed { None } else { HeaderValue::from_bytes(bytes).ok() };
+        HeaderKey(Some(trimmed.unwrap_or_else(|| value.clone())))
     }
 
     /// Uses `other` for callers without the header.
@@ -116,7 +119,7 @@ impl fmt::Debug for HeaderKey {
 impl<B> OptionalExtractor<Request<B>> for Header {
     fn find(&self, request: &Request<B>) -> Result<Option<HeaderKey>, KeyError> {
         match single_value(&self.name, request.headers())? {
-            Some(value) if value.len() > self.max_len => {
+            Some(value) if trimmed(value.as_bytes()).len() > self.max_len => {
                 Err(KeyError::header(HeaderProblem::TooLong, &self.name))
             }
             value => Ok(value.map(|value| self.key(value))),
@@ -146,6 +149,14 @@ pub(super) fn single_value<'a>(
     }
 }
 
+/// Removes spaces and tabs at both ends, which are no part of a value (RFC 9110, section 5.5). HTTP/2 passes them on.
+pub(super) fn trimmed(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,6 +181,19 @@ mod tests {
         assert_ne!(key(&[]), key(&[""]));
     }
 
+    /// RFC 9110, section 5.5: "A field value does not include leading or trailing whitespace." HTTP/2 passes it on.
+    #[test]
+    fn one_value_has_one_budget_whatever_white_space_a_caller_sends_around_it() {
+        let header = Header::new("x-api-key").unwrap();
+        let expected = Ok(Some(header.key(&HeaderValue::from_static("a b"))));
+        for line in ["a b", " a b", "a b ", "\ta b \t"] {
+            assert_eq!(header.extract(&request(&[line])), expected, "{line:?}");
+            assert_eq!(Ok(Some(header.key(&line.parse().unwrap()))), expected, "{line:?}");
+        }
+        assert_ne!(header.extract(&request(&["a  b"])), expected);
+        assert_eq!(header.extract(&request(&[" "])), header.extract(&request(&[""])));
+    }
+
     #[test]
     fn two_lines_are_an_error_that_names_the_header_and_not_the_value() {
         let header = Header::new("x-api-key").unwrap();
@@ -182,7 +206,7 @@ mod tests {
     fn a_value_that_is_too_long_is_an_error() {
         let header = Header::new("x-api-key").unwrap().max_len(4);
         assert_eq!(
-            header.extract(&request(&["abcd"])),
+            header.extract(&request(&["  abcd "])),
             Ok(Some(header.key(&HeaderValue::from_static("abcd"))))
         );
         let error = header.extract(&request(&["abcde"])).unwrap_err().to_string();

@@ -9,7 +9,7 @@ use http::header::HOST;
 use http::uri::Authority;
 
 use super::error::HeaderProblem;
-use super::header::single_value;
+use super::header::{single_value, trimmed};
 use super::{KeyError, KeyExtractor};
 use crate::limiter::{KeyWriter, SharedKey};
 
@@ -112,8 +112,8 @@ impl<B> KeyExtractor<Request<B>> for Method {
 /// The host of the request: one key for each known host, and one for all others.
 ///
 /// Callers can invent hosts, so a name that is not in the list has no budget of its own. The host is read from the
-/// request's target (HTTP/2's `:authority`) or, if the target has none, from the `Host` header. Case, port and a
-/// trailing dot are ignored. It is an error of the client (400) if there are several `Host` headers, or if the `Host`
+/// request's target (HTTP/2's `:authority`) or, if the target has none, from the `Host` header. Case, port, white space
+/// around the host and a trailing dot are ignored. It is an error of the client (400) if there are several `Host` headers, or if the `Host`
 /// header names another host than the target. A `Host` header whose value is not a valid host is ignored.
 /// `X-Forwarded-Host` is not read. If the inner service uses that header, take the host from an
 /// [`Extension`](crate::key::Extension).
@@ -168,7 +168,7 @@ impl<B> KeyExtractor<Request<B>> for Host {
 
     fn extract(&self, request: &Request<B>) -> Result<Option<Self::Key>, KeyError> {
         let header = single_value(&HOST, request.headers())?;
-        let header = header.and_then(|value| Authority::try_from(value.as_bytes()).ok());
+        let header = header.and_then(|value| Authority::try_from(trimmed(value.as_bytes())).ok());
         let header = header.map(|authority| canonical(authority.host()));
         let target = request.uri().authority().map(|authority| canonical(authority.host()));
         let host = match (target, header) {
@@ -357,6 +357,10 @@ mod tests {
             ("/", &[&b"a.example"[..]][..]),
             ("/", &[b"a.EXAMPLE:8080"]),
             ("/", &[b"a.example."]),
+            // HTTP/2 passes on white space that is no part of the value (RFC 9110, section 5.5).
+            ("/", &[b"\ta.example "]),
+            ("/", &[b"a.example:"]),
+            ("/", &[b"x@a.example"]),
             ("http://a.example/", &[]),
             ("http://a.example:80/", &[b"A.example:8080"]),
         ] {

@@ -22,7 +22,9 @@ use crate::sys::random::random_u64;
 ///
 /// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
 /// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are several
-/// `Authorization` headers, or if the token is longer than [`max_len`](Bearer::max_len), 8,192 bytes unless set.
+/// `Authorization` headers, if more than one word follows the scheme, or if the token is longer than
+/// [`max_len`](Bearer::max_len), 8,192 bytes unless set. So one token has one budget, however a caller spells it. A token
+/// has visible ASCII characters only (RFC 6750, section 2.1), and any other characters separate words.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
 /// Or, where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
@@ -117,8 +119,8 @@ impl Default for Bearer {
 
 impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     fn find(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
-        let header = single_value(&AUTHORIZATION, request.headers())?;
-        let Some(token) = header.and_then(|value| token(value.as_bytes())) else { return Ok(None) };
+        let Some(header) = single_value(&AUTHORIZATION, request.headers())? else { return Ok(None) };
+        let Some(token) = token(header.as_bytes())? else { return Ok(None) };
         if token.len() > self.max_len {
             return Err(KeyError::header(HeaderProblem::TooLong, &AUTHORIZATION));
         }
@@ -126,12 +128,17 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     }
 }
 
-/// Returns the token after the scheme `Bearer`, without spaces at both ends. Returns `None` if the credentials have
-/// another scheme, or if the token is empty.
-fn token(credentials: &[u8]) -> Option<&[u8]> {
-    let (scheme, token) = credentials.split_at_checked(b"bearer ".len())?;
-    let token = token.trim_ascii();
-    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+/// Returns the token after the scheme `Bearer`. Returns `None` if the credentials have another scheme, or no token, and
+/// an error if another word follows the token, because the inner service might ignore that word.
+fn token(credentials: &[u8]) -> Result<Option<&[u8]>, KeyError> {
+    let words = credentials.split(|byte| !byte.is_ascii_graphic());
+    let mut words = words.filter(|word| !word.is_empty());
+    let is_bearer = words.next().is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"));
+    let Some(token) = words.next().filter(|_| is_bearer) else { return Ok(None) };
+    match words.next() {
+        None => Ok(Some(token)),
+        Some(_) => Err(KeyError::header(HeaderProblem::TwoWords, &AUTHORIZATION)),
+    }
 }
 
 impl<B, S: HashSecret> KeyExtractor<Request<B>> for Bearer<S> {
@@ -152,7 +159,7 @@ impl<B, S: HashSecret> KeyExtractor<Request<B>> for Bearer<S> {
 /// cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and a pair of quotes around a value is removed, because most frameworks do so
-/// before they compare cookies. So one session has one budget, even if a caller encodes the value in different ways.
+/// before they compare cookies. Backslashes within these quotes are decoded, as Python's frameworks do. So one session has one budget, even if a caller encodes the value in different ways.
 /// The value is not checked: a caller that invents sessions gets a new budget for each session. Where an outer layer
 /// checks sessions, let that layer insert the user as an extension, and limit by that
 /// [`Extension`](crate::key::Extension).
@@ -263,8 +270,28 @@ fn trimmed(text: &[u8]) -> &[u8] {
 
 fn secret<S: HashSecret>(hash_key: &S, value: &[u8]) -> S::Hash {
     let value: SmallVec<[u8; 64]> = decoded(value).collect();
-    let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-    hash_key.hash_secret(unquoted.unwrap_or(&value))
+    match value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")) {
+        Some(quoted) => hash_key.hash_secret(&unescaped(quoted).collect::<SmallVec<[u8; 64]>>()),
+        None => hash_key.hash_secret(&value),
+    }
+}
+
+/// Decodes backslashes, each of which is followed by three octal digits or by the character itself.
+fn unescaped(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = text;
+    iter::from_fn(move || {
+        let digit = |at: usize| rest.get(at).and_then(|byte| char::from(*byte).to_digit(8));
+        let (byte, length) = match (rest, digit(1), digit(2), digit(3)) {
+            ([b'\\', ..], Some(high @ 0..4), Some(middle), Some(low)) => {
+                ((64 * high + 8 * middle + low) as u8, 4)
+            }
+            ([b'\\', byte, ..], ..) => (*byte, 2),
+            ([byte, ..], ..) => (*byte, 1),
+            ([], ..) => return None,
+        };
+        rest = &rest[length..];
+        Some(byte)
+    })
 }
 
 /// Decodes percent-encoded bytes. Leaves invalid encodings as they are.
@@ -344,11 +371,13 @@ mod tests {
 
     mod bearer {
         use super::*;
+        use http::HeaderValue;
 
         fn key(lines: &[&str]) -> Result<Option<SecretHash>, KeyError> {
             let mut request = Request::new(());
             for line in lines {
-                request.headers_mut().append(AUTHORIZATION, line.parse().unwrap());
+                let line = HeaderValue::from_bytes(line.as_bytes()).unwrap();
+                request.headers_mut().append(AUTHORIZATION, line);
             }
             Bearer::new().max_len(8).extract(&request).map(Option::unwrap)
         }
@@ -356,16 +385,45 @@ mod tests {
         #[test]
         fn a_token_is_a_key_that_shows_nothing() {
             assert_eq!(key(&["Bearer abc"]), Ok(Bearer::new().key("abc")));
-            assert_eq!(key(&["bEARER   abc "]), Ok(Bearer::new().key("abc")));
             assert_ne!(key(&["Bearer abc"]), key(&["Bearer abd"]));
             assert_eq!(format!("{:?}", key(&["Bearer abc"])), "Ok(Some(Secret(..)))");
         }
 
+        /// RFC 6750, section 2.1: the scheme, spaces, and a token without white space. RFC 9110, section 11.1: the
+        /// scheme is case-insensitive.
+        #[test]
+        fn one_token_has_one_budget_however_a_caller_spells_it() {
+            for line in [
+                "bearer abc",
+                "bEARER   abc ",
+                "Bearer\tabc",
+                "Bearer \t abc\t",
+                " Bearer abc",
+                "Bearer\u{a0}abc",
+                "Bearer abc\u{2003}",
+            ] {
+                assert_eq!(key(&[line]), Ok(Bearer::new().key("abc")), "{line:?}");
+            }
+            for line in
+                ["Bearer abc 0", "Bearer abc 1", "Bearer abc\td", "Bearer abc\u{a0}d", "Bearer Bearer abc"]
+            {
+                let error = key(&[line]).unwrap_err();
+                assert!(error.is_invalid() && !error.to_string().contains("abc"), "{line:?}: {error}");
+            }
+        }
+
         #[test]
         fn other_schemes_and_empty_tokens_are_none() {
-            for lines in
-                [&[][..], &["Basic abc"], &["Bearer"], &["Bearer "], &["Bearer    "], &["Bearerabc"], &[""]]
-            {
+            for lines in [
+                &[][..],
+                &["Basic abc"],
+                &["Digest abc d"],
+                &["Bearer"],
+                &["Bearer "],
+                &["Bearer \t  "],
+                &["Bearerabc"],
+                &[""],
+            ] {
                 assert_eq!(key(lines), Ok(None), "{lines:?}");
             }
         }
@@ -394,7 +452,7 @@ mod tests {
             for line in lines {
                 request.headers_mut().append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).unwrap());
             }
-            Cookie::new("id").unwrap().max_len(12).extract(&request).map(Option::unwrap)
+            Cookie::new("id").unwrap().max_len(14).extract(&request).map(Option::unwrap)
         }
 
         #[test]
@@ -412,10 +470,14 @@ mod tests {
             {
                 assert_eq!(key(&lines), Ok(named("id").key("abc")), "{lines:?}");
             }
+            // Python's frameworks also decode backslashes in quotes, as RFC 2109 has them.
+            for line in [r#"id="a\142c""#, r#"id="\a\b\c""#, r#"id="\141\142\143""#] {
+                assert_eq!(key(&[line]), Ok(named("id").key("abc")), "{line:?}");
+            }
             for line in ["id=%22abc%22", "\u{a0}id=abc", "id=\u{2003}abc\u{a0}", "id\u{a0}= abc"] {
                 assert_eq!(key(&[line]), Ok(named("id").key("abc")), "{line:?}");
             }
-            for raw in ["100%", "%zz", "%6", "%%61", "\"a", "%ff"] {
+            for raw in ["100%", "%zz", "%6", "%%61", "\"a", "%ff", r"a\142c", r"\"] {
                 assert_eq!(key(&[&format!("id={raw}")]), Ok(named("id").key(raw)), "{raw}");
             }
             assert_eq!(named("id").key("%%61"), named("id").key("%a"));

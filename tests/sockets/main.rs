@@ -8,6 +8,8 @@ mod client_disconnect;
 mod queue;
 mod redis_fixture;
 #[cfg(feature = "axum")]
+mod spellings;
+#[cfg(feature = "axum")]
 mod streaming;
 #[path = "../support/mod.rs"]
 mod support;
