@@ -305,8 +305,21 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// let layer = RateLimitLayer::new(Global, Concurrency::per_key(100)).responder(busy);
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `status` is not from 400 to 599. In a constant, this is an error of the compiler:
+    ///
+    /// ```compile_fail
+    /// use http::StatusCode;
+    /// use tower_throttle::HttpResponder;
+    ///
+    /// const FINE: HttpResponder = HttpResponder::new().denied_status(StatusCode::OK);
+    /// ```
     #[must_use]
+    #[track_caller]
     pub const fn denied_status(mut self, status: StatusCode) -> Self {
+        assert_is_error(status);
         self.options.denied_status = status;
         self
     }
@@ -315,8 +328,14 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// not help. The default is 429. Many clients retry any 429, but not a 413. The setting does not apply to gRPC
     /// responses. A [custom response](Self::rejection_response) has the status that its function sets, which can be
     /// [`Rejection::status`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if `status` is not from 400 to 599.
     #[must_use]
+    #[track_caller]
     pub const fn never_fits_status(mut self, status: StatusCode) -> Self {
+        assert_is_error(status);
         self.options.never_fits_status = status;
         self
     }
@@ -341,8 +360,14 @@ impl<F, D, B> HttpResponder<F, D, B> {
     ///     .responder(HttpResponder::new().lockout_status(StatusCode::FORBIDDEN));
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `status` is not from 400 to 599.
     #[must_use]
+    #[track_caller]
     pub const fn lockout_status(mut self, status: StatusCode) -> Self {
+        assert_is_error(status);
         self.options.lockout_status = Some(status);
         self
     }
@@ -757,6 +782,15 @@ impl Options {
     }
 }
 
+/// Panics if a rejection cannot have this status, because it is not that of an error.
+#[track_caller]
+const fn assert_is_error(status: StatusCode) {
+    assert!(
+        matches!(status.as_u16(), 400..=599),
+        "a rejection has a status from 400 to 599, such as 429 or 503"
+    );
+}
+
 /// Returns whether clients follow a response with this status by a request to another URI, to which another limit may
 /// apply. The result is `true` for all 3xx statuses except 304.
 #[inline]
@@ -825,6 +859,29 @@ mod tests {
                 let ((is_usual, response), (is_other_usual, expected)) = (answer(usual), answer(other));
                 assert!(is_usual && !is_other_usual);
                 assert_eq!(response, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_rejection_has_no_status_that_says_that_all_is_well() {
+        const BUSY: HttpResponder = HttpResponder::new().denied_status(StatusCode::SERVICE_UNAVAILABLE);
+        type Set = fn(HttpResponder, StatusCode) -> HttpResponder;
+        let all: [Set; 3] =
+            [HttpResponder::denied_status, HttpResponder::never_fits_status, HttpResponder::lockout_status];
+        for set in all {
+            for (status, is_allowed) in [
+                (200, false),
+                (302, false),
+                (399, false),
+                (400, true),
+                (429, true),
+                (599, true),
+                (600, false),
+            ] {
+                let status = StatusCode::from_u16(status).unwrap();
+                let is_set = std::panic::catch_unwind(|| set(BUSY, status)).is_ok();
+                assert_eq!(is_set, is_allowed, "{status}");
             }
         }
     }
