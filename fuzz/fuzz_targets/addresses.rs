@@ -67,7 +67,7 @@ fn decoded(data: &[u8]) -> Option<(Setup, Heard)> {
         "x-real-ip" => Source::Header(name),
         _ => Source::CloudFront,
     };
-    Some((Setup { source, only_from }, heard))
+    Some((Setup { source, only_from, nat64: None }, heard))
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -20,10 +20,14 @@ pub(crate) fn client_ip(setup: &Setup) -> Option<ClientIp> {
         Source::Header(name) => ClientIp::header(name).ok()?,
         Source::CloudFront => ClientIp::cloudfront(),
     };
-    Some(match &setup.only_from {
+    let client = match &setup.only_from {
         Some(list) => client.only_from(Networks::new(list.iter().map(String::as_str)).ok()?),
         None => client,
-    })
+    };
+    match setup.nat64 {
+        Some(prefix) => client.nat64_prefix(prefix).ok(),
+        None => Some(client),
+    }
 }
 
 fn trusted(trust: &Trust) -> Option<TrustedProxies> {

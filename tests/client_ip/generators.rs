@@ -6,9 +6,18 @@ use crate::model::{Heard, Peer, Setup, Source, Trust};
 use crate::seed::Random;
 
 /// Addresses in [`HOME`], in several spellings.
-const TRUSTED: [&str; 7] =
-    ["10.0.0.1", "10.255.255.255", "192.0.2.1", "fd00::1", "FD12:0:0::9", "::ffff:10.1.2.3", "::ffff:a00:1"];
-const OTHERS: [&str; 14] = [
+const TRUSTED: [&str; 9] = [
+    "64:ff9b::192.0.2.1",
+    "2001:db8:64::10.0.0.1",
+    "10.0.0.1",
+    "10.255.255.255",
+    "192.0.2.1",
+    "fd00::1",
+    "FD12:0:0::9",
+    "::ffff:10.1.2.3",
+    "::ffff:a00:1",
+];
+const OTHERS: [&str; 17] = [
     "1.2.3.4",
     "203.0.113.7",
     "9.255.255.255",
@@ -23,9 +32,12 @@ const OTHERS: [&str; 14] = [
     "::ffff:b00:0",
     "::10.0.0.1",
     "64:ff9b::10.0.0.1",
+    "64:ff9b::198.51.100.7",
+    "2001:db8:64::203.0.113.7",
+    "2001:db8:64::",
 ];
 const HOME: [&str; 3] = ["10.0.0.0/8", "fd00::/8", "192.0.2.1"];
-const NETWORKS: [&str; 12] = [
+const NETWORKS: [&str; 15] = [
     "unix",
     "loopback",
     "private",
@@ -38,6 +50,9 @@ const NETWORKS: [&str; 12] = [
     "2001:db8::/33",
     "fd00::/9",
     "::/96",
+    "64:ff9b::203.0.113.0/120",
+    "64:ff9b::192.168.0.0/112",
+    "2001:db8:64::/97",
 ];
 const GARBAGE: [&[u8]; 18] = [
     b"",
@@ -81,7 +96,8 @@ pub(crate) fn setup(random: &mut Random) -> Setup {
         _ => Source::CloudFront,
     };
     let only_from = random.one_in(5).then(|| networks(random));
-    Setup { source, only_from }
+    let nat64 = random.one_in(3).then(|| random.one_of(&["2001:db8:64::/96", "64:ff9b::/96", "::/96"]));
+    Setup { source, only_from, nat64 }
 }
 
 fn trust(random: &mut Random) -> Trust {

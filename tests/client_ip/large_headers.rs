@@ -63,7 +63,7 @@ fn setups() -> Vec<Setup> {
     let mut sources = vec![Source::Header("x-real-ip"), Source::CloudFront];
     sources.extend(trusts().map(Source::XForwardedFor));
     sources.extend(trusts().map(Source::Forwarded));
-    sources.into_iter().map(|source| Setup { source, only_from: None }).collect()
+    sources.into_iter().map(|source| Setup { source, only_from: None, nat64: None }).collect()
 }
 
 fn agree(what: &str, lines: &[Vec<u8>]) {

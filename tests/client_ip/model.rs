@@ -13,7 +13,7 @@ use std::net::IpAddr;
 
 pub(crate) use mutants::Mutant;
 pub(crate) use naive_parser::Address;
-use naive_parser::{Lax, Networks, element, viewer};
+use naive_parser::{Lax, Networks, element, prefix, viewer};
 pub(crate) use scenario::{Heard, How, Missing, Peer, Setup, Source, Trust};
 use split::{is_tchar, is_token, quoted_from_the_left, split, trimmed, unquoted};
 
@@ -26,6 +26,7 @@ pub(crate) struct Model {
     source: Source,
     only_from: Option<Networks>,
     trusted: Option<Networks>,
+    nat64: Option<u128>,
 }
 
 impl Model {
@@ -41,7 +42,11 @@ impl Model {
             Some(Trust::Hops(0)) => return None,
             _ => None,
         };
-        Some(Self { mutant, source, only_from, trusted })
+        let nat64 = match setup.nat64 {
+            Some(text) => Some(prefix(text)?),
+            None => None,
+        };
+        Some(Self { mutant, source, only_from, trusted, nat64 })
     }
 
     /// Returns the address of the client, and how it was found.
@@ -52,8 +57,7 @@ impl Model {
 
     fn find(&self, heard: &Heard) -> Result<(Address, How), Missing> {
         let peer = match heard.peer {
-            Peer::At(ip) if self.mutant == Mutant::MappedStays => Some(ip.into()),
-            Peer::At(ip) => Some(Address::from(ip).canonical()),
+            Peer::At(ip) => Some(self.own(Address::from(ip).canonical(self.mutant.lax()))),
             _ => None,
         };
         // Both are lists of peers that may report the addresses of others.
@@ -90,6 +94,19 @@ impl Model {
         }
     }
 
+    /// Returns the IPv4 address within an address of the operator's own NAT64.
+    fn own(&self, address: Address) -> Address {
+        let prefix = self.nat64.filter(|_| self.mutant != Mutant::OwnNat64Stays);
+        prefix.map_or(address, |prefix| address.without(prefix))
+    }
+
+    /// Returns the client of an entry.
+    fn client(&self, entry: Option<Address>) -> Option<Address> {
+        entry
+            .map(|address| self.own(address))
+            .filter(|address| !address.is_no_client() || self.mutant.lax().unspecified_is_valid)
+    }
+
     fn single(
         &self,
         lines: &[&[u8]],
@@ -101,7 +118,8 @@ impl Model {
             [.., last] if self.mutant == Mutant::LastOfSeveralLines => last,
             _ => return Err(Missing::Several),
         };
-        read(trimmed(line), self.mutant.lax()).map(|found| (found, How::Decisive)).ok_or(Missing::Broken)
+        let found = self.client(read(trimmed(line), self.mutant.lax()));
+        found.map(|found| (found, How::Decisive)).ok_or(Missing::Broken)
     }
 
     /// Returns the lines that are read.
@@ -117,7 +135,7 @@ impl Model {
     fn plain(&self, line: &[u8]) -> Vec<Option<Address>> {
         let parts = line.split(|byte| *byte == b',').map(trimmed);
         let parts = parts.filter(|part| !part.is_empty() || self.mutant != Mutant::SkipsEmpty);
-        parts.map(|part| element(part, self.mutant.lax())).collect()
+        parts.map(|part| self.client(element(part, self.mutant.lax()))).collect()
     }
 
     fn forwarded(&self, line: &[u8]) -> Vec<Option<Address>> {
@@ -182,7 +200,7 @@ impl Model {
             }
         }
         let (_, value) = pairs.iter().find(|(name, _)| name == b"for")?;
-        element(value, self.mutant.lax())
+        self.client(element(value, self.mutant.lax()))
     }
 
     fn listed_in(

@@ -16,6 +16,12 @@ pub(crate) enum Mutant {
     SkipsEmpty,
     /// Does not match `::ffff:10.0.0.1` with `10.0.0.0/8`.
     MappedStays,
+    /// Does not take `64:ff9b::192.0.2.1` for `192.0.2.1`.
+    Nat64Stays,
+    /// Takes `64:ff9b::10.0.0.1` for `10.0.0.1`, which may be a trusted proxy.
+    PrivateNat64,
+    /// Does not convert the addresses of the operator's own NAT64.
+    OwnNat64Stays,
     ZerosMayLead,
     AnyPort,
     UnspecifiedIsValid,
@@ -33,7 +39,7 @@ pub(crate) enum Mutant {
 }
 
 impl Mutant {
-    pub(crate) const BROKEN: [Self; 19] = [
+    pub(crate) const BROKEN: [Self; 22] = [
         Self::Leftmost,
         Self::FirstLineOnly,
         Self::LastLineOnly,
@@ -41,6 +47,9 @@ impl Mutant {
         Self::BrokenYieldsTheLastGood,
         Self::SkipsEmpty,
         Self::MappedStays,
+        Self::Nat64Stays,
+        Self::PrivateNat64,
+        Self::OwnNat64Stays,
         Self::ZerosMayLead,
         Self::AnyPort,
         Self::UnspecifiedIsValid,
@@ -58,6 +67,8 @@ impl Mutant {
     pub(super) fn lax(self) -> Lax {
         Lax {
             mapped_stays: self == Self::MappedStays,
+            nat64_stays: self == Self::Nat64Stays,
+            private_nat64: self == Self::PrivateNat64,
             zeros_may_lead: self == Self::ZerosMayLead,
             any_port: self == Self::AnyPort,
             unspecified_is_valid: self == Self::UnspecifiedIsValid,

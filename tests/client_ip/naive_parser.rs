@@ -12,15 +12,29 @@ pub(crate) enum Address {
 use Address::{V4, V6};
 
 impl Address {
-    /// Returns the IPv4 address if this is an IPv4-mapped address, and otherwise the address itself.
-    pub(crate) fn canonical(self) -> Self {
+    /// Returns the IPv4 address if this is an IPv4-mapped address, or that of a client behind a NAT64 with the
+    /// well-known prefix. Otherwise returns the address itself.
+    pub(crate) fn canonical(self, lax: Lax) -> Self {
+        let V6(bits) = self else { return self };
+        let within = (bits & 0xffff_ffff) as u32;
+        match bits >> 32 {
+            0xffff if !lax.mapped_stays => V4(within),
+            0x64_ff9b_0000_0000_0000_0000 if !lax.nat64_stays && (is_global(within) || lax.private_nat64) => {
+                V4(within)
+            }
+            _ => self,
+        }
+    }
+
+    /// Returns the IPv4 address within, if this is an address of the prefix of a NAT64.
+    pub(crate) fn without(self, prefix: u128) -> Self {
         match self {
-            V6(bits) if bits >> 32 == 0xffff => V4((bits & 0xffff_ffff) as u32),
+            V6(bits) if bits >> 32 == prefix >> 32 => V4((bits & 0xffff_ffff) as u32),
             other => other,
         }
     }
 
-    fn is_no_client(self) -> bool {
+    pub(crate) fn is_no_client(self) -> bool {
         matches!(self, V4(0) | V6(0))
     }
 }
@@ -41,6 +55,21 @@ impl From<Address> for IpAddr {
             V6(bits) => Self::from(bits.to_be_bytes()),
         }
     }
+}
+
+/// Returns whether an address is in none of the networks of RFC 6890, except for those of documentation.
+fn is_global(bits: u32) -> bool {
+    !matches!(
+        bits.to_be_bytes(),
+        [0 | 10 | 127 | 240..=255, ..]
+            | [100, 64..=127, ..]
+            | [169, 254, ..]
+            | [172, 16..=31, ..]
+            | [192, 0, 0, _]
+            | [192, 88, 99, _]
+            | [192, 168, ..]
+            | [198, 18 | 19, ..]
+    )
 }
 
 /// Parses a number of at most `digits` digits.
@@ -125,6 +154,8 @@ fn is_port(text: &str) -> bool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lax {
     pub(crate) mapped_stays: bool,
+    pub(crate) nat64_stays: bool,
+    pub(crate) private_nat64: bool,
     pub(crate) zeros_may_lead: bool,
     pub(crate) any_port: bool,
     pub(crate) unspecified_is_valid: bool,
@@ -163,7 +194,7 @@ pub(crate) fn viewer(text: &[u8], lax: Lax) -> Option<Address> {
 }
 
 fn validated(address: Address, lax: Lax) -> Option<Address> {
-    let address = if lax.mapped_stays { address } else { address.canonical() };
+    let address = address.canonical(lax);
     (lax.unspecified_is_valid || !address.is_no_client()).then_some(address)
 }
 
@@ -234,6 +265,12 @@ fn length_of(text: &str) -> Option<u32> {
     number(text, 3, 10).filter(|_| text == "0" || !text.starts_with('0'))
 }
 
+/// Parses the prefix of a NAT64, which has 96 bits.
+pub(crate) fn prefix(text: &str) -> Option<u128> {
+    let bits = ipv6(text.strip_suffix("/96")?)?;
+    (bits & 0xffff_ffff == 0).then_some(bits)
+}
+
 fn network(text: &str) -> Option<(Address, u32)> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length_of(length)?)),
@@ -252,7 +289,21 @@ fn network(text: &str) -> Option<(Address, u32)> {
     if length > width || (length..width).any(|place| (bits >> (width - 1 - place)) & 1 == 1) {
         return None;
     }
-    match (address, address.canonical()) {
+    // The canonical addresses of the network must be one network again, whose first and last address say so.
+    let canonical = |host: u128| match address {
+        V6(bits) => V6(bits | host).canonical(Lax::default()),
+        V4(_) => address,
+    };
+    let hosts = if length == 0 { u128::MAX } else { (1_u128 << (width - length)) - 1 };
+    if bits >> 32 == 0x64_ff9b_0000_0000_0000_0000 && length >= 96 {
+        let is_v4 = |host: u32| matches!(canonical(host.into()), V4(_));
+        // The edges of the networks of RFC 6890 have zeros in the last 8 bits.
+        let all: Vec<bool> = (0..=hosts as u32).step_by(256).map(is_v4).collect();
+        if all.iter().any(|one| *one != all[0]) {
+            return None;
+        }
+    }
+    match (address, canonical(0)) {
         (V6(_), V4(bits)) => Some((V4(bits), length.checked_sub(96)?)),
         _ => Some((address, length)),
     }

@@ -8,6 +8,8 @@ use std::net::IpAddr;
 pub(crate) struct Setup {
     pub(crate) source: Source,
     pub(crate) only_from: Option<Vec<String>>,
+    /// The prefix of the operator's own NAT64.
+    pub(crate) nat64: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]

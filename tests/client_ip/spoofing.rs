@@ -27,7 +27,7 @@ fn cidrs() -> Trust {
 
 /// Asserts that the result is the client's address, through `proxies` proxies.
 fn is_not_deceived(source: Source, proxies: u64, mode: ProxyMode) {
-    is_not_deceived_by(&Setup { source, only_from: None }, proxies, mode);
+    is_not_deceived_by(&Setup { source, only_from: None, nat64: None }, proxies, mode);
 }
 
 fn is_not_deceived_by(setup: &Setup, proxies: u64, mode: ProxyMode) {
@@ -250,7 +250,7 @@ fn straight_to_the_server() {
         Source::Header("x-real-ip"),
         Source::CloudFront,
     ] {
-        let setup = Setup { source, only_from: only_from.clone() };
+        let setup = Setup { source, only_from: only_from.clone(), nat64: None };
         is_not_deceived_by(&setup, 0, ProxyMode::Appends);
         // For a request through a proxy, the result is the client's address.
         is_not_deceived_by(&setup, 1, ProxyMode::Overwrites);
@@ -261,7 +261,8 @@ fn straight_to_the_server() {
 #[test]
 fn mutants_are_deceived() {
     let is_deceived = |mutant, source: &Source, proxies| {
-        let model = Model::new(&Setup { source: source.clone(), only_from: None }, mutant).unwrap();
+        let model =
+            Model::new(&Setup { source: source.clone(), only_from: None, nat64: None }, mutant).unwrap();
         (0..1_000).any(|seed| {
             let (client, heard) = request(seed, source, proxies, ProxyMode::Appends);
             model.answer(&heard).map(|(ip, _)| ip) != Ok(client.to_canonical())

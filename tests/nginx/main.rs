@@ -7,6 +7,7 @@
 #[path = "../../examples/behind_proxy/app.rs"]
 mod app;
 mod caching;
+mod cloudflare;
 mod header_fields;
 mod limits;
 mod server;

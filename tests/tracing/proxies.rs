@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::ConnectInfo;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::TokenBucket;
-use tower_throttle::key::{ClientIp, Global, PeerIp, TrustedProxies};
+use tower_throttle::key::{ClientIp, Global, Networks, PeerIp, TrustedProxies};
 use tower_throttle::{Quota, RateLimitLayer};
 
 use crate::{Log, get, hello};
@@ -88,6 +88,44 @@ async fn a_peer_that_seems_to_be_a_proxy_is_a_warning_that_names_client_ip() {
     // An outer layer has inserted the client's address.
     let found = PeerIp::new().peer_from(|address: &IpAddr| *address);
     assert_eq!(logged(found, "10.1.2.3", Some("x-forwarded-for")).await, [""; 0]);
+}
+
+/// A key for Cloudflare, used behind an nginx on the same machine, makes one budget for all visitors.
+#[tokio::test]
+async fn a_proxy_whose_header_is_not_read_is_a_warning_that_names_the_lists() {
+    let cloudflare = || ["173.245.48.0/20"];
+    let single =
+        ClientIp::header("cf-connecting-ip").unwrap().only_from(Networks::new(cloudflare()).unwrap());
+    let listed = || ClientIp::x_forwarded_for(TrustedProxies::cidrs(cloudflare()).unwrap());
+    let hops = ClientIp::x_forwarded_for(TrustedProxies::hops(1).unwrap());
+    for (client, peer, header, warns) in [
+        (&single, "127.0.0.1", "cf-connecting-ip", true),
+        (&single, "::ffff:10.0.0.1", "cf-connecting-ip", true),
+        (&single, "127.0.0.1", "x-forwarded-for", false),
+        (&single, "192.0.2.1", "cf-connecting-ip", false),
+        (&single, "173.245.48.1", "cf-connecting-ip", false),
+        (&listed(), "172.17.0.1", "x-forwarded-for", true),
+        (&listed(), "172.17.0.1", "forwarded", false),
+        (&listed(), "173.245.48.1", "x-forwarded-for", false),
+        (&hops.clone().only_from(Networks::new(cloudflare()).unwrap()), "127.0.0.1", "x-forwarded-for", true),
+        (&hops, "127.0.0.1", "x-forwarded-for", false),
+        (&listed().peer_from(|address: &IpAddr| *address), "127.0.0.1", "x-forwarded-for", false),
+    ] {
+        let (log, _guard) = Log::start();
+        let layer = RateLimitLayer::new(client.clone(), TokenBucket::new(Quota::per_second(9)));
+        for _ in 0..2 {
+            let mut request = get();
+            request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
+            request.headers_mut().insert(header, "192.0.2.7".parse().unwrap());
+            assert_eq!(layer.clone().layer(service_fn(hello)).oneshot(request).await.unwrap().status(), 200);
+        }
+        let lines = log.lines();
+        assert_eq!(lines.len(), usize::from(warns), "{client:?} {peer} {header}: {lines:#?}");
+        for line in lines {
+            assert!(line.trim_start().starts_with("WARN") && line.contains("`only_from`"), "{line}");
+            assert!(line.contains("`TrustedProxies`") && !line.contains("192.0.2.7"), "{line}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -2,15 +2,16 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, Request};
+use http::{Extensions, HeaderMap, HeaderName, Request};
 
 use super::header_list::{self, List};
 use super::networks::{NetworkSet, Networks, Trust, TrustedProxies};
 use super::options::{IpOptions, ip_extractor};
 use super::peer_source::{Peer, PeerSource};
+use super::proxy_warning::ProxyWarning;
 use crate::error::ConfigError;
 use crate::key::error::HeaderProblem;
-use crate::key::header::single_value;
+use crate::key::header::{single_value, trimmed};
 use crate::key::{KeyError, KeyExtractor};
 
 const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-address");
@@ -37,7 +38,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.
 ///
 /// An entry is an IPv4 or IPv6 address, with or without a port. `CloudFront-Viewer-Address` always has a port. The zone
-/// of an address is dropped, and an IPv4 address mapped into IPv6 is an IPv4 address.
+/// of an address is dropped. An IPv4 address mapped into IPv6, or in an address of a NAT64, is an IPv4 address, as with
+/// [`PeerIp`](super::PeerIp).
 ///
 /// # Deployment caveat
 ///
@@ -49,6 +51,13 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - Callers can reach the server without going through the proxy, and the extractor trusts hops or reads a
 ///   single-address header. [`only_from`](ClientIp::only_from) excludes this case, because the peer's address is then
 ///   checked.
+/// - The header is that of an outer proxy, and a caller can reach the inner proxy without going through the outer one. The
+///   inner proxy must then overwrite the header.
+///
+/// Each layer logs one warning (feature `tracing`) when a peer whose address is loopback, link-local or private sends the
+/// header, and its header is not read because it is not in the networks that are trusted or given to
+/// [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share a budget. With
+/// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///
 /// # Errors
 ///
@@ -78,6 +87,7 @@ pub struct ClientIp {
     only_from: Option<Networks>,
     peer_source: PeerSource,
     options: IpOptions,
+    warning: ProxyWarning,
 }
 
 #[derive(Clone, Debug)]
@@ -140,7 +150,8 @@ impl ClientIp {
     }
 
     fn new(source: Source) -> Self {
-        Self { source, only_from: None, peer_source: PeerSource::of_server(), options: IpOptions::new() }
+        let (peer_source, options) = (PeerSource::of_server(), IpOptions::new());
+        Self { source, only_from: None, peer_source, options, warning: ProxyWarning::new() }
     }
 
     /// Reads the header only if the peer is in these networks. If the peer is in none of them, the request did not come
@@ -167,7 +178,7 @@ impl ClientIp {
     /// [`first_key`](crate::key::Or::first_key) or [`second_key`](crate::key::Or::second_key) returns.
     #[must_use]
     pub fn key(&self, address: IpAddr) -> IpAddr {
-        self.options.network(address.to_canonical())
+        self.options.network(self.options.canonical(address))
     }
 
     /// Returns the client's address, without grouping it by prefix. Lists of [allowed](ClientIp::allow) or
@@ -183,24 +194,68 @@ impl ClientIp {
     fn find<B>(&self, request: &Request<B>) -> Result<Peer, KeyError> {
         let (headers, extensions) = (request.headers(), request.extensions());
         if let Some(networks) = &self.only_from {
-            let peer = self.peer_source.peer(extensions)?;
+            let peer = self.peer(extensions)?;
             if !networks.contains_peer(peer) {
-                return Ok(peer);
+                return Ok(self.unread(peer, headers));
             }
         }
         match &self.source {
             Source::List(list, proxies) => {
                 // The peer is read before the list is locked. Reading the peer calls the function given to `peer_from`,
                 // and this function might replace the list.
-                let peer = self.peer_source.peer(extensions);
+                let peer = self.peer(extensions);
+                let entry = |element: &[u8]| self.entry(list.address(element), &list.name());
                 proxies.with(|trust| match trust {
-                    Trust::Networks(trusted) => first_untrusted(*list, trusted, headers, peer?),
-                    Trust::Hops(count) => nth_hop(*list, *count, headers).map(Peer::Ip),
+                    Trust::Networks(trusted) => {
+                        let peer = peer?;
+                        if trusted.contains_peer(peer) {
+                            first_untrusted(*list, trusted, headers, peer, entry)
+                        } else {
+                            Ok(self.unread(peer, headers))
+                        }
+                    }
+                    Trust::Hops(count) => nth_hop(*list, *count, headers, entry).map(Peer::Ip),
                 })
             }
-            Source::Single(name) => single(name, headers, header_list::address).map(Peer::Ip),
-            Source::CloudFront => single(&CLOUDFRONT, headers, header_list::before_port).map(Peer::Ip),
+            Source::Single(name) => self.single(name, headers, header_list::address),
+            Source::CloudFront => self.single(&CLOUDFRONT, headers, header_list::before_port),
         }
+    }
+
+    /// Returns a peer whose header is not read. Logs a warning if this peer is probably a proxy.
+    fn unread(&self, peer: Peer, headers: &HeaderMap) -> Peer {
+        // With `peer_from`, an outer layer may have found the address of the client.
+        if self.peer_source.is_server() {
+            let name = match &self.source {
+                Source::List(list, _) => list.name(),
+                Source::Single(name) => name.clone(),
+                Source::CloudFront => CLOUDFRONT,
+            };
+            self.warning.warn_if_unread(peer, &name, headers);
+        }
+        peer
+    }
+
+    fn peer(&self, extensions: &Extensions) -> Result<Peer, KeyError> {
+        self.peer_source.peer(extensions).map(|peer| self.options.canonical_peer(peer))
+    }
+
+    /// Returns the canonical address of an entry of the header `name`. Returns an error if the entry has none.
+    fn entry(&self, address: Option<IpAddr>, name: &HeaderName) -> Result<IpAddr, KeyError> {
+        self.options.entry(address).ok_or_else(|| KeyError::header(HeaderProblem::NoAddress, name))
+    }
+
+    /// Returns the address in the header `name`. Returns an error if the request does not have exactly one such header,
+    /// or if its value is not an address.
+    fn single(
+        &self,
+        name: &HeaderName,
+        headers: &HeaderMap,
+        address: fn(&[u8]) -> Option<IpAddr>,
+    ) -> Result<Peer, KeyError> {
+        let value =
+            single_value(name, headers)?.ok_or_else(|| KeyError::header(HeaderProblem::Missing, name))?;
+        self.entry(address(trimmed(value.as_bytes())), name).map(Peer::Ip)
     }
 }
 
@@ -215,20 +270,18 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
     }
 }
 
-/// Returns the peer, if the peer is not trusted. Otherwise returns the first address from the right that is not trusted
-/// or, if all are trusted, the leftmost address. Without any address, returns the peer.
+/// Returns the first address from the right that is not trusted or, if all are trusted, the leftmost address. Without any
+/// address, returns the peer, which is trusted.
 fn first_untrusted(
     list: List,
     trusted: &NetworkSet,
     headers: &HeaderMap,
     peer: Peer,
+    entry: impl Fn(&[u8]) -> Result<IpAddr, KeyError>,
 ) -> Result<Peer, KeyError> {
-    if !trusted.contains_peer(peer) {
-        return Ok(peer);
-    }
     let mut last = peer;
     for element in list.elements(headers) {
-        let address = list.address(element).ok_or_else(|| invalid_address(&list.name()))?;
+        let address = entry(element)?;
         last = Peer::Ip(address);
         if !trusted.contains(address) {
             break;
@@ -238,28 +291,18 @@ fn first_untrusted(
 }
 
 /// Returns the address in the entry that is number `count` from the right.
-fn nth_hop(list: List, count: usize, headers: &HeaderMap) -> Result<IpAddr, KeyError> {
+fn nth_hop(
+    list: List,
+    count: usize,
+    headers: &HeaderMap,
+    entry: impl Fn(&[u8]) -> Result<IpAddr, KeyError>,
+) -> Result<IpAddr, KeyError> {
     let name = list.name();
     match list.elements(headers).nth(count - 1) {
-        Some(element) => list.address(element).ok_or_else(|| invalid_address(&name)),
+        Some(element) => entry(element),
         None if headers.contains_key(&name) => Err(KeyError::header(HeaderProblem::TooFew, &name)),
         None => Err(KeyError::header(HeaderProblem::Missing, &name)),
     }
-}
-
-/// Returns the address in the header `name`. Returns an error if the request does not have exactly one such header, or
-/// if its value is not an address.
-fn single(
-    name: &HeaderName,
-    headers: &HeaderMap,
-    address: fn(&[u8]) -> Option<IpAddr>,
-) -> Result<IpAddr, KeyError> {
-    let value = single_value(name, headers)?.ok_or_else(|| KeyError::header(HeaderProblem::Missing, name))?;
-    address(header_list::trimmed(value.as_bytes())).ok_or_else(|| invalid_address(name))
-}
-
-fn invalid_address(name: &HeaderName) -> KeyError {
-    KeyError::header(HeaderProblem::NoAddress, name)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use http::header::{self, ValueIter};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
+use crate::key::header::trimmed;
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// A header that lists addresses.
@@ -74,45 +76,29 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Returns the canonical form of an address written as `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`. An IPv6 address
-/// may have a zone, which is dropped. Returns `None` if the element has another form, or is an unspecified address
-/// (`0.0.0.0`, `::`), which no client has.
+/// Parses an address written as `v4`, `v4:port`, `v6`, `[v6]` or `[v6]:port`. An IPv6 address
+/// may have a zone, which is dropped. Returns `None` if the element has another form.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let element = str::from_utf8(element).ok()?;
-    let address = if let Some(inside) = element.strip_prefix('[') {
+    if let Some(inside) = element.strip_prefix('[') {
         let (address, port) = inside.rsplit_once(']')?;
         if !port.is_empty() && !is_port(port.strip_prefix(':')?) {
             return None;
         }
-        v6(address)?
-    } else {
-        match element.split_once(':') {
-            Some((address, port)) if !port.contains(':') => v4(address).filter(|_| is_port(port))?,
-            Some(_) => v6(element)?,
-            None => v4(element)?,
-        }
-    };
-    specified(address)
+        return v6(address);
+    }
+    match element.split_once(':') {
+        Some((address, port)) if !port.contains(':') => v4(address).filter(|_| is_port(port)),
+        Some(_) => v6(element),
+        None => v4(element),
+    }
 }
 
-/// Returns the canonical form of the address before the last colon, if a port follows that colon. An IPv6 address must
-/// be written without brackets. Returns `None` if the element has another form, or if the address is unspecified.
+/// Parses the address before the last colon, if a port follows that colon. An IPv6 address must be written without
+/// brackets. Returns `None` if the element has another form.
 pub(super) fn before_port(element: &[u8]) -> Option<IpAddr> {
     let (address, port) = str::from_utf8(element).ok()?.rsplit_once(':')?;
-    specified(v4(address).or_else(|| v6(address)).filter(|_| is_port(port))?)
-}
-
-/// Removes spaces and tabs at both ends.
-pub(super) fn trimmed(mut element: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = element {
-        element = rest;
-    }
-    element
-}
-
-fn specified(address: IpAddr) -> Option<IpAddr> {
-    let canonical = address.to_canonical();
-    (!canonical.is_unspecified()).then_some(canonical)
+    v4(address).or_else(|| v6(address)).filter(|_| is_port(port))
 }
 
 /// Parses an IPv4 address. std accepts four decimal numbers without leading zeros, and nothing else.
@@ -170,8 +156,7 @@ fn last_comma(line: &[u8]) -> Option<usize> {
 }
 
 /// Returns the address in the `for` pair of an element of `Forwarded` (RFC 7239, section 4). Returns `None` if the
-/// element is not valid, has no such pair, or has a pair without an address. An unspecified address (`0.0.0.0` or `::`)
-/// does not count as an address.
+/// element is not valid, has no such pair, or has a pair without an address.
 fn forwarded_address(element: &[u8]) -> Option<IpAddr> {
     let mut names = SmallVec::<[&[u8]; MAX_PAIRS]>::new();
     let mut node = None;

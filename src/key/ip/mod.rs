@@ -2,10 +2,12 @@
 
 mod client;
 mod header_list;
+mod nat64;
 mod networks;
 mod options;
 mod peer;
 mod peer_source;
+mod proxy_warning;
 
 pub use client::ClientIp;
 pub use networks::{Networks, TrustedProxies};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::nat64::{self, canonical};
 use super::peer_source::Peer;
 use crate::clock::{AnyClock, Nanos};
 use crate::error::ConfigError;
@@ -42,6 +43,7 @@ const PRIVATE: [&str; 8] = [
 /// | `10.0.0.0/8`, `2001:db8::/32` | a network; an entry with a bit that is set after the prefix is an error |
 /// | `192.0.2.1`, `2001:db8::1` | one address |
 /// | `::ffff:10.0.0.0/104` | the IPv4 network `10.0.0.0/8`, since IPv4 addresses mapped into IPv6 are treated as IPv4 addresses |
+/// | `64:ff9b::192.0.2.0/120` | the IPv4 network `192.0.2.0/24`, since [addresses of a NAT64](super::PeerIp) are treated as the global IPv4 addresses within; the whole prefix `64:ff9b::/96` is an error |
 /// | `loopback` | `127.0.0.0/8`, `::1` |
 /// | `private` | loopback, `10.0.0.0/8`, `172.16.0.0/12`, `192.168.0.0/16`, `fc00::/7`, and the link-local `169.254.0.0/16`, `fe80::/10` |
 /// | `unix` | peers without an address, as over a unix socket |
@@ -179,8 +181,8 @@ impl Networks {
 
     /// Removes all addresses of an entry from the set, in all clones, whether they were added for ever or for a time.
     /// `entry` is as for [`insert`](Networks::insert). If only a part of a network is removed, the rest of the network
-    /// stays in the set. If many networks are inside of a removed one, they leave the set a thousand at a time, so that
-    /// lookups do not wait for all of them.
+    /// stays in the set. If many networks that were added for a time are inside of a removed one, they leave the set a
+    /// thousand at a time, so that lookups do not wait for all of them.
     ///
     /// # Errors
     ///
@@ -246,7 +248,7 @@ impl Networks {
     /// Returns whether the address is in one of the networks.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        self.contains_peer(Peer::Ip(address.to_canonical()))
+        self.contains_peer(Peer::Ip(canonical(address)))
     }
 
     /// Replaces the networks by those of `other`, in all clones. Networks that were added
@@ -366,9 +368,7 @@ impl Temporary {
             let end = self.forget_one(around).filter(|end| *end > now);
             for (rest, end) in difference(around, removed).into_iter().zip(end.into_iter().cycle()) {
                 // The rest of a network may be a network that has an end of its own.
-                if !is_mapped(rest) {
-                    self.insert_until(rest, end);
-                }
+                self.insert_until(rest, end);
             }
         }
         let Ok(last) = IpNet::new(removed.broadcast(), removed.max_prefix_len()) else { return false };
@@ -701,13 +701,14 @@ fn remove_from<N: Copy + Ord + Into<IpNet>>(
     let from = list.partition_point(|other| (*other).into().broadcast() < removed.network());
     let to = list.partition_point(|other| (*other).into().network() <= removed.broadcast());
     let rest = list[from..to].iter().flat_map(|other| difference((*other).into(), removed));
-    let mut rest: Vec<_> = rest.filter(|rest| !is_mapped(*rest)).filter_map(of_family).collect();
+    let mut rest: Vec<_> = rest.filter_map(of_family).collect();
     rest.sort_unstable();
     list.splice(from..to, rest);
 }
 
 /// Returns the networks that make up `network` without the addresses of `removed`: those that branch off on the way
-/// from `network` to `removed`.
+/// from `network` to `removed`. Leaves out IPv6 addresses that are treated as IPv4 addresses: no peer has such an
+/// address, and as an entry, they would be IPv4 networks.
 fn difference(network: IpNet, removed: IpNet) -> Vec<IpNet> {
     if removed.contains(&network) {
         return Vec::new();
@@ -722,7 +723,20 @@ fn difference(network: IpNet, removed: IpNet) -> Vec<IpNet> {
             }
         }
     }
-    if left.is_empty() { vec![network] } else { left }
+    if left.is_empty() { vec![network] } else { left.into_iter().flat_map(as_ipv6).collect() }
+}
+
+/// Returns the networks of those addresses of an IPv6 network that are not treated as IPv4 addresses. Returns an IPv4
+/// network as it is.
+fn as_ipv6(network: IpNet) -> Vec<IpNet> {
+    match network {
+        IpNet::V6(_) if is_mapped(network) => Vec::new(),
+        IpNet::V6(v6) => match nat64::not_converted(v6) {
+            Some(networks) => networks.into_iter().map(IpNet::V6).collect(),
+            None => vec![network],
+        },
+        IpNet::V4(_) => vec![network],
+    }
 }
 
 enum Network {
@@ -747,7 +761,7 @@ fn network(entry: &str) -> Result<Network, String> {
                 Some(length) => v4(mapped, length),
                 None => Err("a network of mapped addresses has a prefix of at least 96 bits".to_owned()),
             },
-            None => v6(address, length.unwrap_or(128)),
+            None => translated(address, length.unwrap_or(128)),
         },
     }
 }
@@ -775,6 +789,22 @@ fn v6(address: Ipv6Addr, length: u8) -> Result<Network, String> {
         return Err(host_bits_error(&network.trunc(), &address));
     }
     Ok(Network::V6(network))
+}
+
+/// Returns the network of an IPv6 entry, whose addresses may be those of a NAT64.
+fn translated(address: Ipv6Addr, length: u8) -> Result<Network, String> {
+    let network = v6(address, length)?;
+    let Network::V6(whole) = network else { return Ok(network) };
+    match nat64::not_converted(whole).as_deref() {
+        Some([]) => v4(Ipv4Addr::from_bits(address.to_bits() as u32), length - 96),
+        Some([one]) if *one == whole => Ok(network),
+        Some(_) => {
+            Err("addresses in `64:ff9b::/96` are treated as the IPv4 addresses within, if these are global: \
+                        write the IPv4 networks"
+                .to_owned())
+        }
+        None => Ok(network),
+    }
 }
 
 /// Returns the error for an entry with bits that are set after its prefix. If such bits were ignored, `10.0.0.1/8`

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::nat64;
 use super::networks::Networks;
 use super::peer_source::Peer;
+use crate::error::ConfigError;
 use crate::key::KeyError;
 
 /// The prefixes by which addresses are grouped, as masks, and the networks that are allowed or denied.
@@ -12,13 +14,15 @@ use crate::key::KeyError;
 pub(super) struct IpOptions {
     v4_mask: u32,
     v6_mask: u128,
+    /// The first 96 bits of the addresses of the operator's own NAT64.
+    nat64: Option<u128>,
     allow: Vec<Networks>,
     deny: Vec<Networks>,
 }
 
 impl IpOptions {
     pub(super) const fn new() -> Self {
-        let mut options = Self { v4_mask: 0, v6_mask: 0, allow: Vec::new(), deny: Vec::new() };
+        let mut options = Self { v4_mask: 0, v6_mask: 0, nat64: None, allow: Vec::new(), deny: Vec::new() };
         options.set_v4_prefix(32);
         options.set_v6_prefix(64);
         options
@@ -38,6 +42,38 @@ impl IpOptions {
             Some(mask) => mask,
             None => 0,
         };
+    }
+
+    pub(super) fn set_nat64_prefix(&mut self, prefix: &str) -> Result<(), ConfigError> {
+        let error =
+            || ConfigError::of_input(prefix, "is no prefix of 96 bits: write one such as `2001:db8:64::/96`");
+        self.nat64 = Some(nat64::prefix(prefix).ok_or_else(error)?);
+        Ok(())
+    }
+
+    /// Returns the canonical form of an address, which may be one of the operator's own NAT64.
+    #[inline]
+    pub(super) fn canonical(&self, address: IpAddr) -> IpAddr {
+        let canonical = nat64::canonical(address);
+        match (self.nat64, canonical) {
+            (Some(prefix), IpAddr::V6(v6)) => nat64::within(prefix, v6).map_or(canonical, IpAddr::V4),
+            _ => canonical,
+        }
+    }
+
+    /// Returns the peer, whose address may be one of the operator's own NAT64.
+    #[inline]
+    pub(super) fn canonical_peer(&self, peer: Peer) -> Peer {
+        match peer {
+            Peer::Ip(address) if self.nat64.is_some() => Peer::Ip(self.canonical(address)),
+            peer => peer,
+        }
+    }
+
+    /// Returns the canonical form of the address in an entry of a header. Returns `None` if there is no address, or if
+    /// it is unspecified (`0.0.0.0`, `::`), which no client has.
+    pub(super) fn entry(&self, address: Option<IpAddr>) -> Option<IpAddr> {
+        address.map(|address| self.canonical(address)).filter(|address| !address.is_unspecified())
     }
 
     pub(super) fn allow(&mut self, networks: Networks) {
@@ -83,6 +119,7 @@ impl fmt::Debug for IpOptions {
         f.debug_struct("IpOptions")
             .field("v4", &self.v4_mask.leading_ones())
             .field("v6", &self.v6_mask.leading_ones())
+            .field("nat64", &self.nat64.map(|prefix| Ipv6Addr::from_bits(prefix << 32)))
             .field("allow", &self.allow)
             .field("deny", &self.deny)
             .finish()
@@ -131,6 +168,31 @@ macro_rules! ip_extractor {
                 assert!(bits <= 32, "an IPv4 prefix has at most 32 bits");
                 self.options.set_v4_prefix(bits);
                 self
+            }
+
+            /// Sets the prefix of a NAT64 or a stateless translator (SIIT) that is operated for this server, such as the
+            /// `pool6` of your own network. Addresses of this prefix are then the IPv4 addresses within, also in
+            /// headers of proxies: `2001:db8:64::10.0.0.1` is `10.0.0.1`, which may be a trusted proxy. Nobody else may
+            /// be able to send from such addresses. The [well-known prefix](crate::key::PeerIp) `64:ff9b::/96` needs no
+            /// setting, unless private addresses within it should be converted as well.
+            ///
+            /// A set of [`Networks`] that is asked by itself does not know this prefix.
+            ///
+            /// # Errors
+            ///
+            /// Returns an error if `prefix` is not an IPv6 prefix of 96 bits.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            /// use tower_throttle::key::PeerIp;
+            ///
+            /// let by_peer = PeerIp::new().nat64_prefix("2001:db8:64::/96")?;
+            /// # Ok::<(), tower_throttle::error::ConfigError>(())
+            /// ```
+            pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, crate::error::ConfigError> {
+                self.options.set_nat64_prefix(prefix)?;
+                Ok(self)
             }
 
             /// Exempts callers in these networks from the limit. In a tuple of extractors, such callers are exempt from

@@ -1,13 +1,13 @@
-//! [`PeerIp`], and its warning about peers that are probably proxies.
+//! [`PeerIp`], which finds the address of the peer.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::{Extensions, HeaderMap, HeaderName, Request, header};
+use http::{Extensions, HeaderMap, Request};
 
 use super::networks::Networks;
 use super::options::{IpOptions, ip_extractor};
 use super::peer_source::{Peer, PeerSource};
+use super::proxy_warning::ProxyWarning;
 use crate::key::{KeyError, KeyExtractor};
 
 /// The address of the TCP peer, grouped by prefix.
@@ -26,7 +26,9 @@ use crate::key::{KeyError, KeyExtractor};
 /// that callers send into one of these extensions.
 ///
 /// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are treated as IPv4
-/// addresses. By default, each IPv4 address has its own key, and all IPv6 addresses of a /64 share a key, because a
+/// addresses. So are those of clients behind a NAT64 or a stateless translator with the well-known prefix
+/// (`64:ff9b::1.2.3.4`, RFC 6052), if the IPv4 address is global: private addresses there are forbidden, and stay IPv6
+/// addresses. [`nat64_prefix`](PeerIp::nat64_prefix) sets a prefix of your own. By default, each IPv4 address has its own key, and all IPv6 addresses of a /64 share a key, because a
 /// subscriber has at least a /64.
 ///
 /// # Deployment caveat
@@ -86,7 +88,7 @@ impl PeerIp {
     /// ```
     #[must_use]
     pub fn key(&self, address: IpAddr) -> IpAddr {
-        self.options.network(address.to_canonical())
+        self.options.network(self.options.canonical(address))
     }
 
     /// Returns the peer's address, without grouping it by prefix. Lists of [allowed](PeerIp::allow) or
@@ -97,7 +99,7 @@ impl PeerIp {
     /// Returns an error if the request has none of the [extensions](PeerIp) with a peer, or if the peer has no address,
     /// as over a unix socket.
     pub fn resolve<B>(&self, request: &Request<B>) -> Result<IpAddr, KeyError> {
-        self.peer_source.peer(request.extensions())?.address()
+        self.options.canonical_peer(self.peer_source.peer(request.extensions())?).address()
     }
 
     /// Returns the key of any request. `socket` is the address in axum's extensions.
@@ -107,7 +109,7 @@ impl PeerIp {
         extensions: &Extensions,
         headers: &HeaderMap,
     ) -> Result<Option<IpAddr>, KeyError> {
-        let peer = self.peer_source.peer_of(socket, extensions)?;
+        let peer = self.options.canonical_peer(self.peer_source.peer_of(socket, extensions)?);
         // With `peer_from`, no warning is logged, because an outer layer may have found the address of the client.
         if self.peer_source.is_server() {
             self.warning.warn_if_forwarded(peer, headers);
@@ -141,79 +143,6 @@ impl Default for PeerIp {
 }
 
 ip_extractor!(PeerIp);
-
-/// The header fields in which proxies report the client of a request.
-static FORWARDING: [HeaderName; 6] = [
-    HeaderName::from_static("x-forwarded-for"),
-    header::FORWARDED,
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("cf-connecting-ip"),
-    HeaderName::from_static("true-client-ip"),
-    HeaderName::from_static("fly-client-ip"),
-];
-
-/// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all clients
-/// of that proxy one budget.
-///
-/// The warning is logged once. A layer has one extractor for all its services, so each layer logs the warning at most
-/// once.
-#[derive(Debug, Default)]
-struct ProxyWarning {
-    is_logged: AtomicBool,
-}
-
-impl ProxyWarning {
-    const fn new() -> Self {
-        Self { is_logged: AtomicBool::new(false) }
-    }
-
-    /// Logs the warning if the peer is on this machine or in a private network, and the request has a header field of a
-    /// proxy.
-    ///
-    /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
-    #[inline]
-    fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
-        if cfg!(feature = "tracing")
-            && matches!(peer, Peer::Ip(address) if is_internal(address))
-            && !self.is_logged.load(Ordering::Relaxed)
-        {
-            self.warn_once(headers);
-        }
-    }
-
-    fn warn_once(&self, headers: &HeaderMap) {
-        if FORWARDING.iter().any(|name| headers.contains_key(name))
-            && !self.is_logged.swap(true, Ordering::Relaxed)
-        {
-            warn();
-        }
-    }
-}
-
-impl Clone for ProxyWarning {
-    fn clone(&self) -> Self {
-        Self { is_logged: AtomicBool::new(self.is_logged.load(Ordering::Relaxed)) }
-    }
-}
-
-/// Returns whether a canonical address is loopback, private or link-local.
-fn is_internal(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_loopback() || address.is_private() || address.is_link_local(),
-        IpAddr::V6(address) => {
-            address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
-        }
-    }
-}
-
-#[cold]
-fn warn() {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(
-        "tower-throttle: the peer is on this machine or in a private network, and its request has been forwarded: if it \
-         is a proxy, `PeerIp` counts all of its clients as one; take `ClientIp` (said once)"
-    );
-}
 
 #[cfg(test)]
 mod tests {

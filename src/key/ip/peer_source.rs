@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::Extensions;
 
+use super::nat64::canonical;
 use crate::key::KeyError;
 use crate::key::error::PeerProblem;
 
@@ -29,7 +30,7 @@ impl Peer {
 
     #[inline]
     fn of(address: Option<IpAddr>) -> Self {
-        address.map_or(Self::NoAddress, |address| Self::Ip(address.to_canonical()))
+        address.map_or(Self::NoAddress, |address| Self::Ip(canonical(address)))
     }
 }
 

@@ -5,6 +5,7 @@
 mod elements;
 mod errors;
 mod forwarded;
+mod nat64;
 mod networks;
 mod one_address;
 mod peers;
@@ -42,7 +43,7 @@ fn cidrs(list: &[&str]) -> Trust {
 }
 
 fn of(source: Source) -> Setup {
-    Setup { source, only_from: None }
+    Setup { source, only_from: None, nat64: None }
 }
 
 fn asked(setup: &Setup, heard: &Heard, answer: &str) {

@@ -36,7 +36,7 @@ fn peers_over_unix_sockets() {
 
 #[test]
 fn only_from_restricts_the_peers_whose_header_is_read() {
-    let only_from = |list: &[&str], source| Setup { source, only_from: Some(strings(list)) };
+    let only_from = |list: &[&str], source| Setup { source, only_from: Some(strings(list)), nat64: None };
     let sources = [
         (Source::XForwardedFor(Trust::Hops(1)), "1.2.3.4"),
         (Source::XForwardedFor(cidrs(&["0.0.0.0/1", "unix"])), "1.2.3.4"),
