@@ -127,7 +127,9 @@ fn sent_path<B>(request: &Request<B>) -> &str {
 }
 
 /// A predicate for CORS preflights: `OPTIONS` requests with `Origin` and `Access-Control-Request-Method` (the Fetch
-/// standard, section 4.8). A request with a body, a `Content-Type` or an `X-HTTP-Method-Override` does not match.
+/// standard, section 4.8). A request with a body, a `Content-Type` or an `X-HTTP-Method-Override` does not match. If a
+/// layer outside of the limit has changed the body, so that the body does not tell whether it is empty, the request does
+/// not match either.
 ///
 /// Before some cross-origin requests, a browser sends a preflight without credentials. If the preflight is rejected,
 /// the browser reports a network error to the page. A `CorsLayer` outside of the limit answers preflights before the
@@ -152,7 +154,7 @@ impl<B: Body> RequestPredicate<Request<B>> for Preflight {
             && headers.contains_key(ORIGIN)
             && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
             // Some servers treat a request of any method as a call if the request has a body.
-            && request.body().is_end_stream()
+            && (request.body().is_end_stream() || request.body().size_hint().upper() == Some(0))
             && !headers.contains_key(CONTENT_TYPE)
             // Other servers take the method from this header.
             && !headers.contains_key("x-http-method-override")

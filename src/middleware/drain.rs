@@ -1,9 +1,12 @@
-//! Unread bodies of rejected requests, over HTTP/1.x.
+//! Unread bodies of rejected requests.
 //!
-//! A connection with an unread body cannot be used again, because the server would read the rest of the body as the
-//! next request. So the server closes the connection, and announces the close to the client by `Connection: close`. A
-//! client that ignores the announcement can lose the response to the rejected request, or the response to its next
-//! request. If the body is read to its end, the connection can be used again.
+//! Over HTTP/1.x, a connection with an unread body cannot be used again, because the server would read the rest of the
+//! body as the next request. So the server closes the connection, and announces the close to the client by `Connection:
+//! close`. A client that ignores the announcement can lose the response to the rejected request, or the response to its
+//! next request. If the body is read to its end, the connection can be used again.
+//!
+//! Over HTTP/2, hyper resets a stream with an unread body. It ends the whole connection, with the streams of all
+//! callers, after too much data for streams that were reset. If the body is read to its end, no stream is reset.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
@@ -39,6 +42,11 @@ pub trait UnreadBody<B> {
     #[doc(hidden)]
     const IS_READ: bool;
 
+    /// Returns whether the request has a body that must be read to its end before an HTTP/1.x connection can be used
+    /// again.
+    #[doc(hidden)]
+    fn is_unread(request: &Request<B>) -> bool;
+
     /// Returns a future that reads the body, or `None` if the body is left unread.
     #[doc(hidden)]
     fn drain(&self, request: Request<B>) -> Option<Drain>;
@@ -50,6 +58,19 @@ pub struct LeaveUnread;
 
 impl<B> UnreadBody<B> for LeaveUnread {
     const IS_READ: bool = false;
+
+    /// Decides by the head, since `B` may be any type. If a layer outside of this one has changed the body, it has
+    /// removed the length. Without a length, methods that are meant to have a body are taken to have one: a client
+    /// sends `Content-Length: 0` if it has none (RFC 9110, section 8.6).
+    #[inline]
+    fn is_unread(request: &Request<B>) -> bool {
+        let headers = request.headers();
+        match content_length(headers) {
+            _ if headers.contains_key(TRANSFER_ENCODING) => true,
+            Some(length) => length > 0,
+            None => matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH),
+        }
+    }
 
     #[inline]
     fn drain(&self, _: Request<B>) -> Option<Drain> {
@@ -78,12 +99,18 @@ where
 {
     const IS_READ: bool = true;
 
+    /// Asks the body, since a layer outside of this one may have read it, or may have changed its length.
+    fn is_unread(request: &Request<B>) -> bool {
+        let body = request.body();
+        !body.is_end_stream() && body.size_hint().upper() != Some(0)
+    }
+
     fn drain(&self, request: Request<B>) -> Option<Drain> {
         let headers = request.headers();
         let announced = content_length(headers).unwrap_or(0);
         // A client that sent `Expect: 100-continue` sends no body after it has received the final response.
         let waits = headers.contains_key(EXPECT);
-        if !announces_body(&request) || announced > self.max_bytes || waits {
+        if !Self::is_unread(&request) || announced > self.max_bytes || waits {
             return None;
         }
         let slot = Slot::take(&self.running)?;
@@ -93,12 +120,11 @@ where
     }
 }
 
-/// Returns whether the request has a body that must be read to its end before the connection can be used again.
-pub(super) fn announces_body<B>(request: &Request<B>) -> bool {
-    let headers = request.headers();
-    request.version() < Version::HTTP_2
-        && (headers.contains_key(TRANSFER_ENCODING)
-            || content_length(headers).is_some_and(|length| length > 0))
+/// Returns whether the connection of the request must be closed unless the body is read: if it is an HTTP/1.x
+/// connection, and the body is unread.
+#[inline]
+pub(super) fn must_close<D: UnreadBody<B>, B>(request: &Request<B>) -> bool {
+    request.version() < Version::HTTP_2 && D::is_unread(request)
 }
 
 /// Returns the value of `Content-Length`, or `None` if the field is absent. For a value that is not a number, returns
@@ -161,23 +187,33 @@ impl<B: Body> Future for Reading<B> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let mut this = self.project();
-        if this.deadline.poll(cx).is_ready() {
-            return Poll::Ready(false);
-        }
+        let (mut is_pending, mut has_read) = (false, false);
         for _ in 0..FRAMES_AT_ONCE {
             let frame = match this.body.as_mut().poll_frame(cx) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    is_pending = true;
+                    break;
+                }
                 Poll::Ready(None) => return Poll::Ready(true),
                 Poll::Ready(Some(Err(_))) => return Poll::Ready(false),
                 Poll::Ready(Some(Ok(frame))) => frame,
             };
             let length = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+            has_read |= length > 0;
             match this.left.checked_sub(length) {
                 Some(left) => *this.left = left,
                 None => return Poll::Ready(false),
             }
         }
-        cx.waker().wake_by_ref();
+        let is_late = this.deadline.as_mut().poll(cx).is_ready();
+        // If the runtime's thread stood still past the deadline, the body may have arrived in time. hyper gives one piece
+        // of it for each turn. So as long as pieces arrive, there is one more turn.
+        if is_late && !has_read {
+            return Poll::Ready(false);
+        }
+        if is_late || !is_pending {
+            cx.waker().wake_by_ref();
+        }
         Poll::Pending
     }
 }

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+#[cfg(feature = "axum")]
+use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::{HeaderName, Method, Request, Response, Version};
@@ -128,7 +130,8 @@ async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
         (vec![(CONTENT_LENGTH, "10"), (EXPECT, "100-continue")], close),
         (vec![(CONTENT_LENGTH, "7"), (CONTENT_TYPE, "application/grpc-web")], close),
         (vec![(CONTENT_LENGTH, "0")], &[]),
-        (vec![], &[]),
+        // An outer layer has removed the length.
+        (vec![], close),
     ] {
         for version in [Version::HTTP_10, Version::HTTP_11] {
             // The type of the body does not matter.
@@ -142,6 +145,63 @@ async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
         let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
         assert!(connection(&answer).is_empty(), "{headers:?}");
     }
+    // Without a length, a request has a body only if its method lets expect one (RFC 9110, section 8.6).
+    for (method, expected) in [
+        (Method::POST, close),
+        (Method::PUT, close),
+        (Method::PATCH, close),
+        (Method::GET, &[]),
+        (Method::HEAD, &[]),
+        (Method::DELETE, &[]),
+        (Method::OPTIONS, &[]),
+    ] {
+        let request = Request::builder().method(method.clone()).body(()).unwrap();
+        let answer = refusing(HttpResponder::new()).oneshot(request).await.unwrap();
+        assert_eq!(connection(&answer), expected, "{method}");
+    }
+}
+
+/// A layer outside of the limit that removes `Content-Length`, and the headers by which a caller brings it to do so.
+macro_rules! assert_closes_or_drains {
+    ($outer:expr, $headers:expr, $body:expr) => {{
+        for (version, expected) in [(Version::HTTP_11, &["close"][..]), (Version::HTTP_2, &[])] {
+            let request = |method| {
+                let body: Bytes = $body.into();
+                let length = body.len().to_string();
+                let headers = [&[(CONTENT_LENGTH, &*length)][..], &$headers].concat();
+                let mut request = post(&headers, Body::from(body));
+                (*request.version_mut(), *request.method_mut()) = (version, method);
+                request
+            };
+            let refused = Router::new().fallback(|| async {}).layer(
+                tower::ServiceBuilder::new()
+                    .layer($outer)
+                    .layer(RateLimitLayer::with_limiter(Global, used_up())),
+            );
+            let answer = refused.oneshot(request(Method::POST)).await.unwrap();
+            assert_eq!(connection(&answer), expected, "{version:?}");
+            let drained = RateLimitLayer::with_limiter(Global, used_up())
+                .responder(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+            let drained = Router::new()
+                .fallback(|| async {})
+                .layer(tower::ServiceBuilder::new().layer($outer).layer(drained));
+            let answer = drained.oneshot(request(Method::POST)).await.unwrap();
+            assert!(connection(&answer).is_empty(), "{version:?}");
+        }
+    }};
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn an_upload_whose_length_an_outer_layer_has_removed_closes_the_connection_or_is_drained() {
+    use http::header::CONTENT_ENCODING;
+    use tower_http::decompression::RequestDecompressionLayer;
+
+    // The gzip of nothing.
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0".as_slice();
+    assert_closes_or_drains!(RequestDecompressionLayer::new(), [(CONTENT_ENCODING, "gzip")], gzip);
+    let grpc_web = || tonic_web::GrpcWebLayer::new();
+    assert_closes_or_drains!(grpc_web(), [(CONTENT_TYPE, "application/grpc-web")], b"\0\0\0\0\0".as_slice());
 }
 
 #[tokio::test]
@@ -214,16 +274,82 @@ async fn a_body_is_drained_up_to_both_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn over_http_2_and_without_a_body_nothing_is_drained() {
-    let body = Upload::new(1, 1);
+async fn bodies_are_drained_over_all_versions_of_http_and_whatever_the_head_says() {
     let service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
-    let mut request = post(&[(CONTENT_LENGTH, "1")], body.clone());
-    *request.version_mut() = Version::HTTP_2;
-    let answer = service.clone().oneshot(request).await.unwrap();
-    assert!(connection(&answer).is_empty());
-    let answer = service.oneshot(post(&[], body.clone())).await.unwrap();
-    assert!(connection(&answer).is_empty());
-    assert_eq!(body.frames_read(), 0);
+    for version in [Version::HTTP_11, Version::HTTP_2, Version::HTTP_3] {
+        for headers in [&[(CONTENT_LENGTH, "1")][..], &[]] {
+            let body = Upload::new(1, 1);
+            let mut request = post(headers, body.clone());
+            *request.version_mut() = version;
+            let answer = service.clone().oneshot(request).await.unwrap();
+            assert!(connection(&answer).is_empty(), "{version:?}");
+            assert_eq!(body.frames_read(), 1, "{version:?} {headers:?}");
+        }
+        // What is left unread does not close a connection that other requests share.
+        let mut request = post(&[(CONTENT_LENGTH, "5000")], Upload::new(5 * KIB, 1));
+        *request.version_mut() = version;
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(connection(&answer).is_empty(), version >= Version::HTTP_2, "{version:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_an_outer_layer_has_read_is_not_drained_and_keeps_the_connection() {
+    let service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    for length in ["1", "5000"] {
+        let request = post(&[(CONTENT_LENGTH, length)], Full::<Bytes>::default());
+        assert!(connection(&service.clone().oneshot(request).await.unwrap()).is_empty(), "{length}");
+    }
+    // Without `drain`, the type of the body may be anything, so only the head decides.
+    let request = post(&[(CONTENT_LENGTH, "1")], Full::<Bytes>::default());
+    assert_eq!(connection(&refusing(HttpResponder::new()).oneshot(request).await.unwrap()), ["close"]);
+}
+
+/// A body that gives one piece for each turn of its task, as hyper's does.
+struct Pieces {
+    left: usize,
+    is_due: bool,
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.is_due = !self.is_due;
+        if self.is_due {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        self.left -= 1;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"piece")))))
+    }
+}
+
+/// A runtime whose thread stood still past the deadline polls the drain only then.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_has_arrived_in_time_keeps_the_connection_although_the_thread_stood_still() {
+    let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    for (pieces, expected) in [(0, &[][..]), (1, &[]), (100, &[]), (1_000, &["close"])] {
+        let body = Pieces { left: pieces, is_due: true };
+        let mut call = PolledByHand::new(service.call(post(&[(TRANSFER_ENCODING, "chunked")], body)));
+        tokio::time::advance(2 * HALF_A_SECOND).await;
+        assert!(call.run());
+        assert_eq!(connection(&call.output.unwrap().unwrap()), expected, "{pieces} pieces");
+    }
+    // A body of which nothing arrives has no further turn.
+    let mut service = refusing(HttpResponder::new().drain(KIB, HALF_A_SECOND));
+    let body = Upload::new(1, 2).slow(Duration::from_secs(60));
+    let mut call = PolledByHand::new(service.call(post(&[(CONTENT_LENGTH, "2")], body)));
+    tokio::time::advance(2 * HALF_A_SECOND).await;
+    assert!(call.poll());
+    assert_eq!(connection(&call.output.unwrap().unwrap()), ["close"]);
 }
 
 #[tokio::test(start_paused = true)]

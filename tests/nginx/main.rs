@@ -8,6 +8,7 @@
 mod app;
 mod caching;
 mod cloudflare;
+mod haproxy;
 mod header_fields;
 mod limits;
 mod server;

@@ -53,7 +53,7 @@ pub(crate) struct Nginx {
 }
 
 #[derive(Debug)]
-struct Process(Child);
+pub(crate) struct Process(pub(crate) Child);
 
 impl Drop for Process {
     fn drop(&mut self) {

@@ -32,7 +32,7 @@ async fn upload(nginx: SocketAddr, sizes: &[usize]) -> BTreeMap<u16, usize> {
 }
 
 /// A limiter whose limit is used up.
-fn used_up() -> RateLimiter<FixedWindow> {
+pub(crate) fn used_up() -> RateLimiter<FixedWindow> {
     let limiter =
         RateLimiter::builder(FixedWindow::new(Quota::per_hour(1))).clock(ManualClock::new()).build();
     assert!(limiter.check(&()).is_allowed());

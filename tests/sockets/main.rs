@@ -5,6 +5,8 @@
 mod axum;
 #[cfg(feature = "axum")]
 mod client_disconnect;
+#[cfg(feature = "axum")]
+mod http2_uploads;
 mod queue;
 mod redis_fixture;
 #[cfg(feature = "axum")]

@@ -61,7 +61,8 @@ use crate::sys::random::random_u64;
 /// on calls in progress, if the limiter was closed, if its key table is full, or if the store failed. Clients that
 /// prefer `text/html`, as browsers do, get one line of text instead of JSON. The body of a rejected request is not
 /// read. So, over HTTP/1.x, the response to a request with a body has `Connection: close`, unless the body is
-/// [drained](Self::drain).
+/// [drained](Self::drain). A `POST`, `PUT` or `PATCH` with neither `Content-Length` nor `Transfer-Encoding` is taken to
+/// have a body, whose length an outer layer has removed.
 ///
 /// Most of this can be configured:
 ///
@@ -380,19 +381,25 @@ impl<F, D, B> HttpResponder<F, D, B> {
         self
     }
 
-    /// Lets the responder read and discard the body of a rejected HTTP/1.x request before the response is returned. At
-    /// most `max_bytes` of the body are read, for at most `max_time`. By default the body is not read, and the response
-    /// has `Connection: close`.
+    /// Lets the responder read and discard the body of a rejected request before the response is returned. At most
+    /// `max_bytes` of the body are read, for at most `max_time`. By default the body is not read. Over HTTP/1.x, the
+    /// response then has `Connection: close`.
     ///
     /// A client that is still sending its body when the server closes the connection may lose the response. A proxy in
-    /// this situation may return 502 to its own client. If the body is read to its end, the client gets the response,
-    /// and the connection can be used again.
+    /// this situation may return 502 to its own client. Over HTTP/2, hyper ends the connection, with the requests of all
+    /// others on it, after too much data for streams whose bodies were left unread. If the body is read to its end, the
+    /// client gets the response, and the connection can be used again. The guide has figures: [behind a
+    /// proxy](crate::guide::proxy#uploads).
     ///
     /// If `Content-Length` is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the response
-    /// is returned at once, with `Connection: close`. If reading shows that the body is too long, takes too much time
-    /// or fails, the response is returned at that point, also with `Connection: close`. This responder and its clones
-    /// together read at most 1,024 bodies at the same time. Further bodies are left unread. Requests over HTTP/2 and
-    /// HTTP/3 are not affected.
+    /// is returned at once. If reading shows that the body is too long, takes too much time or fails, the response is
+    /// returned at that point. This responder and its clones together read at most 1,024 bodies at the same time.
+    /// Further bodies are left unread. A body that is not read to its end is treated as without `drain`: over HTTP/1.x,
+    /// the response has `Connection: close`. A request that keeps its body open until it is answered, such as a
+    /// bidirectional gRPC stream, is rejected after `max_time`.
+    ///
+    /// Whether there is a body is asked of the body itself. So a body that an outer layer has decompressed is read, and
+    /// its decompressed bytes count. A body that an outer layer has read already is not read again.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.
@@ -550,14 +557,16 @@ where
 
     fn reject(&self, request: &Request<ReqBody>, rejection: Rejection<'_>) -> Result<Self::Response, Err> {
         let grpc_type = grpc::response_content_type(request.headers(), self.options.grpc);
+        let must_close = drain::must_close::<D, _>(request);
         if F::IS_DEFAULT
             && grpc_type.is_none()
+            && !must_close
             && let Some(usual) = self.usual(request, &rejection)
         {
             return Ok(usual.response::<ResBody, B>());
         }
         let mut answer = self.rejection(&request.into(), grpc_type, rejection);
-        if drain::announces_body(request) {
+        if must_close {
             drain::close(&mut answer, D::IS_READ);
         }
         Ok(answer.map(B::rejected))
@@ -657,11 +666,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
             && (self.options.lockout_status.is_none() || !report.decision().is_locked_out())
             && !is_html
             && *request.method() != Method::HEAD;
-        (is_usual && !wait.is_zero() && !drain::announces_body(request)).then_some(Usual {
-            report,
-            label,
-            wait,
-        })
+        (is_usual && !wait.is_zero()).then_some(Usual { report, label, wait })
     }
 }
 

@@ -1,11 +1,15 @@
 //! Callers that are forbidden are rejected and charged nothing, and exempt callers are not limited.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tokio::time::advance;
+use tower::{ServiceBuilder, ServiceExt};
+use tower_http::decompression::{DecompressionBody, RequestDecompressionLayer};
 use tower_throttle::RateLimitLayer;
 use tower_throttle::key::{
     Bearer, Cookie, Global, GrpcHealth, GrpcReflection, MissingKey, Networks, Paths, PeerIp, Preflight,
@@ -115,5 +119,37 @@ async fn some_requests_are_not_limited() {
     assert_eq!(
         statuses!(layer, from("10.1.1.1"), from("::ffff:10.1.1.1"), from("1.2.3.4"), from("1.2.3.4")),
         [200, 200, 200, 429]
+    );
+}
+
+/// The layer outside wraps each body, and removes the length of those that it decompresses.
+#[tokio::test]
+async fn a_preflight_is_exempt_inside_of_a_layer_that_decompresses_unless_it_has_a_body() {
+    let layer = RateLimitLayer::new(Global, at_once(2)).unless(Preflight);
+    let answer = |_: Request<DecompressionBody<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(http::Response::new(Full::<Bytes>::from("hello")))
+    };
+    let service =
+        ServiceBuilder::new().layer(RequestDecompressionLayer::new()).layer(&layer).service_fn(answer);
+    let ask = async |encoding: Option<&str>, body: &'static [u8]| {
+        let mut request = Request::options("/")
+            .header("origin", "https://a.example")
+            .header("access-control-request-method", "PUT")
+            .header("content-length", body.len());
+        if let Some(encoding) = encoding {
+            request = request.header("content-encoding", encoding);
+        }
+        service.clone().oneshot(request.body(Full::from(body)).unwrap()).await.unwrap().status().as_u16()
+    };
+    for _ in 0..4 {
+        assert_eq!(ask(None, b"").await, 200);
+    }
+    assert_eq!(layer.limiter().len(), 0);
+    // The gzip of nothing: that it has no bytes shows only when it is read.
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    assert_eq!([ask(Some("gzip"), gzip).await, ask(None, b"call").await], [200; 2]);
+    assert_eq!(
+        [ask(Some("gzip"), gzip).await, ask(None, b"call").await, ask(None, b"").await],
+        [429, 429, 200]
     );
 }

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -19,7 +20,7 @@ use tower::ServiceExt;
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
 
 use super::per_ip;
 use crate::support::{Server, VERSIONS, read_until, request, send};
@@ -90,6 +91,31 @@ async fn an_upload_that_is_rejected_midway_gets_its_response() {
         assert_eq!(send(server.address, version, upload()).await.text(), "1048576 bytes");
         assert_eq!(send(server.address, version, upload()).await.status, 429, "{version:?}");
     }
+}
+
+/// hyper gives the body piece by piece, so after the stall it has not arrived at once. The runtime has one thread.
+#[tokio::test]
+async fn a_drained_upload_that_has_arrived_while_the_thread_stood_still_keeps_its_connection() {
+    const SIZE: usize = 60_000;
+    const MAX_TIME: Duration = Duration::from_millis(50);
+    let responder = HttpResponder::new().drain(SIZE as u64, MAX_TIME);
+    let layer = RateLimitLayer::new(Global, FixedWindow::new(Quota::per_hour(1))).responder(responder);
+    assert!(layer.limiter().check(&()).is_allowed());
+    let server = Server::start(upload().layer(layer.clone())).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = format!("POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: {SIZE}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    while layer.stats().calls.denied == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut stream = stream.into_std().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    std::io::Write::write_all(&mut stream, &[0; SIZE]).unwrap();
+    std::thread::sleep(2 * MAX_TIME);
+    stream.set_nonblocking(true).unwrap();
+    let mut stream = TcpStream::from_std(stream).unwrap();
+    let answer = read_until(&mut stream, "[\"default\"]}").await;
+    assert!(answer.starts_with("HTTP/1.1 429 ") && !answer.contains("connection: close"), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
