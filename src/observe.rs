@@ -79,9 +79,9 @@ impl Observer {
     /// number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, is_too_few: bool, error: &dyn Display) {
         if is_too_few && first(&self.too_few) {
-            warn(policy, "a request is refused because its list of addresses is too short", error);
+            warn(policy, "a request is rejected because its list of addresses is too short", error);
         } else {
-            debug(policy, "a request is refused because its client made a mistake", error);
+            debug(policy, "a request is rejected because its client made a mistake", error);
         }
     }
 
@@ -92,7 +92,7 @@ impl Observer {
         if self.store.failed() {
             let what = match admits {
                 true => "requests are not limited because the store cannot decide",
-                false => "requests are refused because the store cannot decide",
+                false => "requests are rejected because the store cannot decide",
             };
             error_now(policy, what, error);
         }

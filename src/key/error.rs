@@ -212,7 +212,7 @@ impl HeaderProblem {
             Self::Missing => "is missing: let the proxy set it, and all requests come through the proxy",
             Self::Twice => "stands in two lines, send one",
             Self::TooFew => {
-                "has fewer entries than `TrustedProxies::hops` counts: if requests through the proxies are refused, \
+                "has fewer entries than `TrustedProxies::hops` counts: if requests through the proxies are rejected, \
                  give it the number of proxies that add an entry; else a client came past some of them"
             }
             Self::NoAddress => "holds no IP address where the caller's should be: let the proxy write one",

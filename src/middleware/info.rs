@@ -213,7 +213,7 @@ impl PolicyInfo {
         }
         self.keys.record_missing(self.missing);
         let what = match self.missing {
-            MissingKey::Reject => "requests are refused because they have no key",
+            MissingKey::Reject => "requests are rejected because they have no key",
             MissingKey::Shared => "requests share one budget because they have no key",
             MissingKey::Pass => "requests are not limited because they have no key",
         };

@@ -15,7 +15,7 @@ use crate::{Http, Log, get, hello, support};
 #[tokio::test]
 async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
     for (treatment, status, what) in
-        [(OnStoreError::Reject, 503, "are refused"), (OnStoreError::Allow, 200, "are not limited")]
+        [(OnStoreError::Reject, 503, "are rejected"), (OnStoreError::Allow, 200, "are not limited")]
     {
         let (log, _guard) = Log::start();
         let limiter = OwnLimiter::new(TokenBucket::new(Quota::per_second(1_000_000)));
