@@ -128,8 +128,8 @@ fn sent_path<B>(request: &Request<B>) -> &str {
 
 /// A predicate for CORS preflights: `OPTIONS` requests with `Origin` and `Access-Control-Request-Method` (the Fetch
 /// standard, section 4.8). A request with a body, a `Content-Type` or an `X-HTTP-Method-Override` does not match. If a
-/// layer outside of the limit has changed the body, so that the body does not tell whether it is empty, the request does
-/// not match either.
+/// layer outside of the limit has changed the body, so that the body does not tell whether it is empty, the request
+/// does not match either.
 ///
 /// Before some cross-origin requests, a browser sends a preflight without credentials. If the preflight is rejected,
 /// the browser reports a network error to the page. A `CorsLayer` outside of the limit answers preflights before the

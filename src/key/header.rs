@@ -20,11 +20,11 @@ pub(super) const DEFAULT_MAX_LEN: usize = 8_192;
 /// [`or`](Header::or) uses another extractor for such callers. Several headers of that name are an error of the client
 /// (400), because the inner service might read any of them.
 ///
-/// The value is compared byte by byte, without the white space around it. The value is not checked: a caller that invents values gets a new budget for
-/// each value. Limit by address as well. Or, where an outer layer checks the value, let that layer insert the user as
-/// an extension, and limit by that [`Extension`](crate::key::Extension). A value longer than
-/// [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a value is not
-/// truncated, because long values with the same beginning would then share a budget.
+/// The value is compared byte by byte, without the white space around it. The value is not checked: a caller that
+/// invents values gets a new budget for each value. Limit by address as well. Or, where an outer layer checks the
+/// value, let that layer insert the user as an extension, and limit by that [`Extension`](crate::key::Extension). A
+/// value longer than [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a
+/// value is not truncated, because long values with the same beginning would then share a budget.
 ///
 /// ```
 /// use tower_throttle::key::{Header, PeerIp};

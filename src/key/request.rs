@@ -113,9 +113,9 @@ impl<B> KeyExtractor<Request<B>> for Method {
 ///
 /// Callers can invent hosts, so a name that is not in the list has no budget of its own. The host is read from the
 /// request's target (HTTP/2's `:authority`) or, if the target has none, from the `Host` header. Case, port, white space
-/// around the host and a trailing dot are ignored. It is an error of the client (400) if there are several `Host` headers, or if the `Host`
-/// header names another host than the target. A `Host` header whose value is not a valid host is ignored.
-/// `X-Forwarded-Host` is not read. If the inner service uses that header, take the host from an
+/// around the host and a trailing dot are ignored. It is an error of the client (400) if there are several `Host`
+/// headers, or if the `Host` header names another host than the target. A `Host` header whose value is not a valid host
+/// is ignored. `X-Forwarded-Host` is not read. If the inner service uses that header, take the host from an
 /// [`Extension`](crate::key::Extension).
 ///
 /// ```

@@ -23,8 +23,8 @@ use crate::sys::random::random_u64;
 /// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
 /// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are several
 /// `Authorization` headers, if more than one word follows the scheme, or if the token is longer than
-/// [`max_len`](Bearer::max_len), 8,192 bytes unless set. So one token has one budget, however a caller spells it. A token
-/// has visible ASCII characters only (RFC 6750, section 2.1), and any other characters separate words.
+/// [`max_len`](Bearer::max_len), 8,192 bytes unless set. So one token has one budget, however a caller spells it. A
+/// token has visible ASCII characters only (RFC 6750, section 2.1), and any other characters separate words.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
 /// Or, where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
@@ -159,10 +159,10 @@ impl<B, S: HashSecret> KeyExtractor<Request<B>> for Bearer<S> {
 /// cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and a pair of quotes around a value is removed, because most frameworks do so
-/// before they compare cookies. Backslashes within these quotes are decoded, as Python's frameworks do. So one session has one budget, even if a caller encodes the value in different ways.
-/// The value is not checked: a caller that invents sessions gets a new budget for each session. Where an outer layer
-/// checks sessions, let that layer insert the user as an extension, and limit by that
-/// [`Extension`](crate::key::Extension).
+/// before they compare cookies. Backslashes within these quotes are decoded, as Python's frameworks do. So one session
+/// has one budget, even if a caller encodes the value in different ways. The value is not checked: a caller that
+/// invents sessions gets a new budget for each session. Where an outer layer checks sessions, let that layer insert the
+/// user as an extension, and limit by that [`Extension`](crate::key::Extension).
 ///
 /// ```
 /// use tower_throttle::key::{Cookie, PeerIp};

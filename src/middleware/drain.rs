@@ -206,8 +206,8 @@ impl<B: Body> Future for Reading<B> {
             }
         }
         let is_late = this.deadline.as_mut().poll(cx).is_ready();
-        // If the runtime's thread stood still past the deadline, the body may have arrived in time. hyper gives one piece
-        // of it for each turn. So as long as pieces arrive, there is one more turn.
+        // If the runtime's thread stood still past the deadline, the body may have arrived in time. hyper gives one
+        // piece of it for each turn. So as long as pieces arrive, there is one more turn.
         if is_late && !has_read {
             return Poll::Ready(false);
         }

@@ -1,5 +1,5 @@
-//! Cloudflare, then nginx, then the app. Another nginx stands for Cloudflare: it overwrites `CF-Connecting-IP`, and appends
-//! its peer to `X-Forwarded-For`.
+//! Cloudflare, then nginx, then the app. Another nginx stands for Cloudflare: it overwrites `CF-Connecting-IP`, and
+//! appends its peer to `X-Forwarded-For`.
 
 use tower_throttle::key::{ClientIp, Networks, TrustedProxies};
 

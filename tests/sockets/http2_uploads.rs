@@ -111,8 +111,8 @@ impl Frames {
         }
     }
 
-    /// Sends uploads on 150 streams at once, piece by piece, and then one request without a body. Returns how many of the
-    /// uploads and of the requests got no response.
+    /// Sends uploads on 150 streams at once, piece by piece, and then one request without a body. Returns how many of
+    /// the uploads and of the requests got no response.
     async fn round(&mut self) -> [usize; 2] {
         let uploads: Vec<u32> = (0..STREAMS as u32).map(|number| self.next + 2 * number).collect();
         let other = self.next + 2 * STREAMS as u32;

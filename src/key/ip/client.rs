@@ -54,8 +54,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - The header is that of an outer proxy, and a caller can reach the inner proxy without going through the outer one. The
 ///   inner proxy must then overwrite the header.
 ///
-/// Each layer logs one warning (feature `tracing`) when a peer whose address is loopback, link-local or private sends the
-/// header, and its header is not read because it is not in the networks that are trusted or given to
+/// Each layer logs one warning (feature `tracing`) when a peer whose address is loopback, link-local or private sends
+/// the header, and its header is not read because it is not in the networks that are trusted or given to
 /// [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share a budget. With
 /// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///
@@ -270,8 +270,8 @@ impl<B> KeyExtractor<Request<B>> for ClientIp {
     }
 }
 
-/// Returns the first address from the right that is not trusted or, if all are trusted, the leftmost address. Without any
-/// address, returns the peer, which is trusted.
+/// Returns the first address from the right that is not trusted or, if all are trusted, the leftmost address. Without
+/// any address, returns the peer, which is trusted.
 fn first_untrusted(
     list: List,
     trusted: &NetworkSet,

@@ -33,8 +33,8 @@ const PRIVATE: [&str; 8] = [
 /// [`only_from`](super::ClientIp::only_from) the networks of proxies.
 ///
 /// Clones share the set: [`insert`](Networks::insert), [`insert_for`](Networks::insert_for),
-/// [`remove`](Networks::remove) and [`replace`](Networks::replace) change the set of all clones, also while requests are
-/// being served. A lookup takes logarithmic time in the number of networks.
+/// [`remove`](Networks::remove) and [`replace`](Networks::replace) change the set of all clones, also while requests
+/// are being served. A lookup takes logarithmic time in the number of networks.
 ///
 /// Spaces around an entry are ignored.
 ///

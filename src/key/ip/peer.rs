@@ -28,8 +28,8 @@ use crate::key::{KeyError, KeyExtractor};
 /// IPv4 addresses mapped into IPv6 (`::ffff:1.2.3.4`, as dual-stack listeners report them) are treated as IPv4
 /// addresses. So are those of clients behind a NAT64 or a stateless translator with the well-known prefix
 /// (`64:ff9b::1.2.3.4`, RFC 6052), if the IPv4 address is global: private addresses there are forbidden, and stay IPv6
-/// addresses. [`nat64_prefix`](PeerIp::nat64_prefix) sets a prefix of your own. By default, each IPv4 address has its own key, and all IPv6 addresses of a /64 share a key, because a
-/// subscriber has at least a /64.
+/// addresses. [`nat64_prefix`](PeerIp::nat64_prefix) sets a prefix of your own. By default, each IPv4 address has its
+/// own key, and all IPv6 addresses of a /64 share a key, because a subscriber has at least a /64.
 ///
 /// # Deployment caveat
 ///

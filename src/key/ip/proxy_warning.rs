@@ -17,8 +17,8 @@ static FORWARDING: [HeaderName; 6] = [
     HeaderName::from_static("fly-client-ip"),
 ];
 
-/// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all clients
-/// of that proxy one budget.
+/// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all
+/// clients of that proxy one budget.
 ///
 /// The warning is logged once. A layer has one extractor for all its services, so each layer logs the warning at most
 /// once.
@@ -32,8 +32,8 @@ impl ProxyWarning {
         Self { is_logged: AtomicBool::new(false) }
     }
 
-    /// Logs the warning of `PeerIp` if the peer is on this machine or in a private network, and the request has a header
-    /// field of a proxy.
+    /// Logs the warning of `PeerIp` if the peer is on this machine or in a private network, and the request has a
+    /// header field of a proxy.
     ///
     /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
     #[inline]
@@ -47,8 +47,8 @@ impl ProxyWarning {
         }
     }
 
-    /// Logs the warning of `ClientIp`, which does not read the header `name` of this peer, if the peer is on this machine
-    /// or in a private network, and the request has that header.
+    /// Logs the warning of `ClientIp`, which does not read the header `name` of this peer, if the peer is on this
+    /// machine or in a private network, and the request has that header.
     #[inline]
     pub(super) fn warn_if_unread(&self, peer: Peer, name: &HeaderName, headers: &HeaderMap) {
         if self.is_due(peer) {

@@ -216,11 +216,11 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// the function, as they are to a default response. Fields that the function sets are kept. gRPC callers still get
     /// the standard gRPC responses.
     ///
-    /// Each rejection of the layer gets this response, and not only those with 429: a request whose key is invalid (400),
-    /// whose caller is forbidden (403), that lacks its key because of a mistake in the configuration (500), or that the
-    /// limiter could not decide (503). So the function must not write "too many requests" for all of them: it matches on
-    /// the status, or on the [`Rejection`]. The variant `Limited` has the status 503 if a limiter was closed, or if its
-    /// key table is full, as [`is_closed`](crate::Decision::is_closed) and
+    /// Each rejection of the layer gets this response, and not only those with 429: a request whose key is invalid
+    /// (400), whose caller is forbidden (403), that lacks its key because of a mistake in the configuration (500), or
+    /// that the limiter could not decide (503). So the function must not write "too many requests" for all of them: it
+    /// matches on the status, or on the [`Rejection`]. The variant `Limited` has the status 503 if a limiter was
+    /// closed, or if its key table is full, as [`is_closed`](crate::Decision::is_closed) and
     /// [`is_table_full`](crate::Decision::is_table_full) of its decisions tell.
     ///
     /// The [status](Rejection::status), the [wait](Rejection::retry_after) and the [waits of the
@@ -386,9 +386,9 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// response then has `Connection: close`.
     ///
     /// A client that is still sending its body when the server closes the connection may lose the response. A proxy in
-    /// this situation may return 502 to its own client. Over HTTP/2, hyper ends the connection, with the requests of all
-    /// others on it, after too much data for streams whose bodies were left unread. If the body is read to its end, the
-    /// client gets the response, and the connection can be used again. The guide has figures: [behind a
+    /// this situation may return 502 to its own client. Over HTTP/2, hyper ends the connection, with the requests of
+    /// all others on it, after too much data for streams whose bodies were left unread. If the body is read to its end,
+    /// the client gets the response, and the connection can be used again. The guide has figures: [behind a
     /// proxy](crate::guide::proxy#uploads).
     ///
     /// If `Content-Length` is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT), the response
