@@ -1,21 +1,27 @@
 // Uploads over pooled connections, by node's http.
 //
-//     node upload.mjs HOST PORT COUNT SIZE...
+//     node upload.mjs URL COUNT ENCODING SIZE...
 //
-// For each size: posts a body of that many bytes COUNT times, one after the other, and writes a line of JSON that counts the
+// ENCODING is `identity`, or `gzip` for bodies that the server has to decompress. The certificate of a URL with https is
+// not checked. For each size: posts a body of that many bytes COUNT times, one after the other, and writes a line of JSON that counts the
 // statuses, and the errors where there was no answer.
 
+import { randomBytes } from "node:crypto";
 import http from "node:http";
+import https from "node:https";
+import { gzipSync } from "node:zlib";
 
 // No request may take longer, in milliseconds.
 const PATIENCE = 20_000;
 
-const [host, port, count, ...sizes] = process.argv.slice(2);
+const [url, count, encoding, ...sizes] = process.argv.slice(2);
+const { Agent, request: start } = url.startsWith("https:") ? https : http;
 
 function post(agent, body) {
     return new Promise((resolve) => {
         const headers = { "content-length": body.length };
-        const request = http.request({ host, port, agent, headers, method: "POST", timeout: PATIENCE });
+        if (encoding === "gzip") headers["content-encoding"] = "gzip";
+        const request = start(url, { agent, headers, method: "POST", timeout: PATIENCE });
         request.on("response", (response) => {
             response.on("error", (error) => resolve(error.code ?? String(error)));
             response.on("end", () => resolve(String(response.statusCode)));
@@ -28,8 +34,9 @@ function post(agent, body) {
 }
 
 for (const size of sizes) {
-    const agent = new http.Agent({ keepAlive: true });
-    const body = Buffer.alloc(Number(size));
+    const agent = new Agent({ keepAlive: true, rejectUnauthorized: false });
+    // Random bytes do not become fewer.
+    const body = encoding === "gzip" ? gzipSync(randomBytes(Number(size))) : Buffer.alloc(Number(size));
     const seen = {};
     for (let number = 0; number < Number(count); number += 1) {
         const answer = await post(agent, body);
