@@ -92,7 +92,11 @@ async fn a_handler_returns_the_status_that_a_layer_would_send() {
         let codec = ProstCodec::<Words, Words>::default();
         async move { Ok::<_, Infallible>(Grpc::new(codec).unary(handler, request).await) }
     });
-    let request = || say("application/grpc").map(tonic::body::Body::new);
+    let request = || {
+        let mut request = say("application/grpc").map(tonic::body::Body::new);
+        *request.version_mut() = http::Version::HTTP_2;
+        request
+    };
     // Of the message, tonic encodes the spaces as well.
     let read = |headers: &HeaderMap| {
         let status = Status::from_header_map(headers).unwrap();

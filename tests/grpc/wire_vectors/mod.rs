@@ -23,7 +23,9 @@ fn per(limit: u64, period: Duration) -> TokenBucket {
 }
 
 fn request() -> Request<Full<Bytes>> {
-    call(SAY, Some("application/grpc")).map(|()| Full::from(EMPTY))
+    let mut request = call(SAY, Some("application/grpc")).map(|()| Full::from(EMPTY));
+    *request.version_mut() = http::Version::HTTP_2;
+    request
 }
 
 type App = Response<Empty<Bytes>>;
