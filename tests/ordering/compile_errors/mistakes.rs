@@ -46,7 +46,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 37] = [
+pub(super) const MISTAKES: [Mistake; 38] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -338,6 +338,15 @@ pub(super) const MISTAKES: [Mistake; 37] = [
         says: &["expected at least 2 generic arguments"],
         in_guide: false,
         change: ["_limit: RateLimitLayer,", "_limit: RateLimitLayer<PeerIp, TokenBucket>,"],
+    },
+    Mistake {
+        name: "around_a_whole_router",
+        body: r"let app = RateLimitLayer::per_ip(quota).layer(Router::<()>::new());
+    let app = axum::ServiceExt::<Request>::into_make_service_with_connect_info::<std::net::SocketAddr>(app);
+    let _ = async |listener: tokio::net::TcpListener| axum::serve(listener, app).await;",
+        says: &["expected `Response<Body>`, found `Response<ResponseBody<Body>>`"],
+        in_guide: true,
+        change: ["per_ip(quota).layer", "per_ip(quota).axum_body().layer"],
     },
     Mistake {
         name: "limiter_joined",

@@ -73,6 +73,7 @@ edition = "2024"
 
 [dependencies]
 axum = "0.8"
+tokio = {{ version = "1", features = ["net"] }}
 tower = {{ version = "0.5", features = ["util"] }}
 tower-http = {{ version = "0.7", features = ["trace"] }}
 tower-throttle = {{ path = {root:?} }}
