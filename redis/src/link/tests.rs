@@ -165,7 +165,7 @@ async fn a_joint_change_that_may_not_delete_writes_nothing() {
     server.call(&["ACL", "SETUSER", "app", "on", ">secret", "~*", "+@all", "-del"]).ok();
     let url = format!("redis://app:secret@{}", server.address());
     let deadline = Duration::from_secs(10);
-    let client = Client::new(Server::At(::redis::Client::open(url).unwrap()), deadline);
+    let client = Client::new(Server::At(::redis::Client::open(url).unwrap().into(), ""), deadline);
     let link = Link::new(Box::new(client), AnyClock::default(), deadline, TimeSource::Server);
     let route = Route { link: link.into(), is_asking: false, redirects: 0 };
     let swaps = [Swap::new("", "charged", 10_000), Swap::new("was", "", 0)];
