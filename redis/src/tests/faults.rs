@@ -163,7 +163,7 @@ async fn replies_that_no_script_makes_are_errors() {
         text("\u{e9}"),
         Mode::Answer(Reply::Text(vec![b'D', b'1', b' ', b'1', b' ', 0xff])),
         Mode::Answer(Reply::Other("int(1)".to_owned())),
-        Mode::Fail("ERR unknown command"),
+        Mode::Fail("ERR something else"),
         Mode::Fail(""),
     ] {
         let server = Staged::new();
