@@ -47,8 +47,8 @@ fn without_a_check_of_the_server_the_commands_of_a_new_hash_are_tried_without_an
         assert_eq!(result(&[]), Reply::Text(b"may".to_vec()));
         for missing in ["-hset", "-hdel", "-pexpire"] {
             let Reply::Error(text) = result(&[missing]) else { panic!("{missing} is not missed") };
-            let error = crate::RedisError::from_reply(&text);
-            assert_eq!(error.kind(), crate::RedisErrorKind::Permission, "{missing}: {error}");
+            let error = RedisError::from_reply(&text);
+            assert_eq!(error.kind(), RedisErrorKind::Permission, "{missing}: {error}");
         }
         assert_eq!(server.call(&["EXISTS", "key"]), Reply::Integer(0));
     }
