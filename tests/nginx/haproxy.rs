@@ -29,7 +29,7 @@ use crate::support::{Server, Task};
 use crate::uploads::used_up;
 
 const UPLOADERS: usize = 30;
-const EACH: usize = 20;
+const EACH: usize = 100;
 const SIZE: usize = 200_000;
 
 /// Starts HAProxy in front of the app at this address. It is stopped on drop.
