@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Buf;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
+use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep};
@@ -65,11 +65,11 @@ impl<B> UnreadBody<B> for LeaveUnread {
     #[inline]
     fn is_unread(request: &Request<B>) -> bool {
         let headers = request.headers();
-        match content_length(headers) {
-            _ if headers.contains_key(TRANSFER_ENCODING) => true,
-            Some(length) => length > 0,
-            None => matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH),
-        }
+        headers.contains_key(TRANSFER_ENCODING)
+            || match content_length(headers) {
+                Some(length) => length > 0,
+                None => matches!(request.method().as_str(), "POST" | "PUT" | "PATCH"),
+            }
     }
 
     #[inline]

@@ -39,11 +39,13 @@ impl ProxyWarning {
     #[inline]
     pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
         if self.is_due(peer) {
-            self.warn_once(
-                &FORWARDING,
-                headers,
-                "`PeerIp` counts all of its clients as one; take `ClientIp`",
-            );
+            self.warn_of_peer(headers);
+        }
+    }
+
+    fn warn_of_peer(&self, headers: &HeaderMap) {
+        if FORWARDING.iter().any(|name| headers.contains_key(name)) {
+            self.warn_once("`PeerIp` counts all of its clients as one; take `ClientIp`");
         }
     }
 
@@ -51,10 +53,11 @@ impl ProxyWarning {
     /// machine or in a private network, and the request has that header.
     #[inline]
     pub(super) fn warn_if_unread(&self, peer: Peer, name: &HeaderName, headers: &HeaderMap) {
-        if self.is_due(peer) {
-            let advice = "`ClientIp` counts all of its clients as one, since its network is neither in `only_from` nor \
-                          in `TrustedProxies`; add it, if the proxy overwrites or appends to the header";
-            self.warn_once(std::slice::from_ref(name), headers, advice);
+        if self.is_due(peer) && headers.contains_key(name) {
+            self.warn_once(
+                "`ClientIp` counts all of its clients as one, since its network is neither in `only_from` nor in \
+                 `TrustedProxies`; add it, if the proxy overwrites or appends to the header",
+            );
         }
     }
 
@@ -66,10 +69,8 @@ impl ProxyWarning {
     }
 
     #[cold]
-    fn warn_once(&self, names: &[HeaderName], headers: &HeaderMap, advice: &str) {
-        if names.iter().any(|name| headers.contains_key(name))
-            && !self.is_logged.swap(true, Ordering::Relaxed)
-        {
+    fn warn_once(&self, advice: &str) {
+        if !self.is_logged.swap(true, Ordering::Relaxed) {
             warn(advice);
         }
     }
