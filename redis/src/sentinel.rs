@@ -55,8 +55,8 @@ struct Group {
 
 struct Sentinel {
     client: Client,
-    /// The connection that is kept, and the time of its last reply. Locked while the sentinel is asked.
-    kept: tokio::sync::Mutex<Option<(MultiplexedConnection, Nanos)>>,
+    /// The connection that is kept, and the time of its last reply. `None` while the sentinel is asked.
+    kept: Mutex<Option<(MultiplexedConnection, Nanos)>>,
     /// `true` if the sentinel did not answer the last question.
     is_silent: AtomicBool,
 }
@@ -280,9 +280,9 @@ impl Sentinel {
     }
 
     async fn ask(&self, name: &str, clock: &AnyClock) -> Result<Master, NoMaster> {
-        let mut kept = self.kept.lock().await;
+        let kept = self.lock_kept().take();
         // If the answer is not awaited, the connection is dropped.
-        let replies = match kept.take() {
+        let replies = match kept {
             Some((mut connection, since)) if clock.now().saturating_since(since) < KEPT => {
                 question(&mut connection, name).await.ok().map(|replies| (connection, replies))
             }
@@ -295,12 +295,16 @@ impl Sentinel {
                 .await
                 .map_err(|error| NoMaster::Failed(self.unconnected(convert(&error))))?,
         };
-        *kept = Some((connection, clock.now()));
+        *self.lock_kept() = Some((connection, clock.now()));
         let parsed = Master::parse(replies).map_err(|error| NoMaster::Failed(self.is_no_sentinel(&error)))?;
         parsed.ok_or_else(|| {
             let detail = format!("no master is called {name:?}, check the name");
             NoMaster::Unknown(RedisError::new(RedisErrorKind::Config, detail).at(&self.to_string()))
         })
+    }
+
+    fn lock_kept(&self) -> MutexGuard<'_, Option<(MultiplexedConnection, Nanos)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn connect_and_ask(&self, name: &str) -> RedisResult<(MultiplexedConnection, Vec<Value>)> {

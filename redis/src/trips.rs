@@ -46,6 +46,8 @@ const LATE_REPLY: u64 = 5_000_000_000;
 /// The pauses, in nanoseconds, after which charges that were not made are tried again. While no link admits one, the
 /// pause doubles, from the first of these to the second.
 const RETRY_PAUSES: (u64, u64) = (50_000_000, 400_000_000);
+/// The time, in nanoseconds, after which a task that tries charges again counts as abandoned: twice its longest pause.
+const ABANDONED: u64 = 2 * RETRY_PAUSES.1;
 /// The maximum number of keys whose charges wait for another try. Charges of more keys are lost.
 const MAX_RETRIES: usize = 10_000;
 /// The maximum numbers of keys whose charges are tried again at once, and that are looked at for this.
@@ -69,19 +71,26 @@ type Charges<A> = SmallVec<[Pending<A>; 1]>;
 
 /// Charges that were certainly not made, and that a task tries again.
 #[derive(Debug)]
-struct Retries<A>(Mutex<RetryQueue<A>>);
+struct Retries<A> {
+    queue: Mutex<RetryQueue<A>>,
+    /// The time after which the task counts as abandoned, because its runtime is not driven, or 0 if there is no task.
+    /// Changed only while the queue is locked.
+    until: AtomicU64,
+}
 
 #[derive(Debug)]
 struct RetryQueue<A> {
     charges: BTreeMap<Arc<str>, Charges<A>>,
     /// The key that was tried last.
     last: Option<Arc<str>>,
-    has_task: bool,
+    /// The number of the latest task.
+    task: u64,
 }
 
 /// The task that tries charges again. If a runtime drops the task, the charges are lost.
 struct RetryTask<A: StoredAlgorithm> {
     trips: Arc<Trips<A>>,
+    number: u64,
     has_ended: bool,
 }
 
@@ -288,7 +297,11 @@ impl<A: StoredAlgorithm> Trips<A> {
         let link = self.links.route(key).link;
         let charge =
             Pending { operation, deadline: link.deadline(), reply: None, unsettled: Some(unsettled) };
-        match link.admit(link.now()) {
+        let now = link.now();
+        if let Some(number) = self.retries.abandoned(now) {
+            self.start_retrying(number, runtime);
+        }
+        match link.admit(now) {
             Ok(()) => self.send(key, charge, runtime),
             Err(open) => self.retry_later(key, charge, open, runtime),
         }
@@ -302,9 +315,13 @@ impl<A: StoredAlgorithm> Trips<A> {
         error: RedisError,
         runtime: &Handle,
     ) {
-        if self.retries.add(key, charge, error) {
-            runtime.spawn(RetryTask { trips: Arc::clone(self), has_ended: false }.run());
+        if let Some(number) = self.retries.add(key, charge, error, self.links.any().now()) {
+            self.start_retrying(number, runtime);
         }
+    }
+
+    fn start_retrying(self: &Arc<Self>, number: u64, runtime: &Handle) {
+        runtime.spawn(RetryTask { trips: Arc::clone(self), number, has_ended: false }.run());
     }
 
     /// Adds a call to the next trip of its key, which a task makes.
@@ -340,7 +357,7 @@ impl<A: StoredAlgorithm> Trips<A> {
                 if now > waiting.ends.saturating_add(ends.saturating_since(now)) {
                     // The runtime of the present flight is not driven, so a new flight takes over.
                     waiting.flight = number;
-                    waiting.present = flight(waiting.take_batch(Vec::new()), None);
+                    waiting.present = flight(waiting.take_batch(Vec::new(), ends), None);
                 }
                 waiting.present.clone()
             }
@@ -410,12 +427,14 @@ impl<A: StoredAlgorithm> Waiting<A> {
         self.calls.push_back(call);
     }
 
-    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest.
-    fn take_batch(&mut self, mut batch: Vec<Pending<A>>) -> Vec<Pending<A>> {
+    /// Adds the calls of the next trip to `batch`, and sets the time at which that trip ends at the latest. `deadline` is
+    /// that of a call that begins now. Nobody waits for a charge, so its time begins with the trip.
+    fn take_batch(&mut self, mut batch: Vec<Pending<A>>, deadline: Nanos) -> Vec<Pending<A>> {
         let count = self.calls.len().min(MAX_BATCH);
         batch.extend(self.calls.drain(..count));
         self.taken += count as u64;
         self.charges.retain(|number| *number >= self.taken);
+        batch.iter_mut().filter(|call| call.is_charge()).for_each(|charge| charge.deadline = deadline);
         self.ends = batch.iter().map(|call| call.deadline).max().unwrap_or(self.ends);
         batch
     }
@@ -445,7 +464,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         if let Entry::Occupied(mut waiting) = self.trips.flights.entry(Arc::clone(&self.key))
             && waiting.get().flight == self.number
         {
-            let batch = waiting.get_mut().take_batch(undone);
+            let batch = waiting.get_mut().take_batch(undone, deadline);
             if batch.is_empty() {
                 waiting.remove();
                 self.has_ended = true;
@@ -470,9 +489,6 @@ impl<A: StoredAlgorithm> Flight<A> {
         plan: &Arc<Plan<A>>,
     ) -> Vec<Operation<A>> {
         self.may_have_written.store(false, Ordering::Relaxed);
-        // Nobody waits for these charges, so their time begins with the trip.
-        let deadline = self.trips.links.any().deadline();
-        batch.iter_mut().filter(|call| call.is_charge()).for_each(|charge| charge.deadline = deadline);
         loop {
             let link = &*route.link;
             let now = link.now();
@@ -665,28 +681,47 @@ impl<A: StoredAlgorithm> Flight<A> {
 
 impl<A> Default for Retries<A> {
     fn default() -> Self {
-        Self(Mutex::new(RetryQueue { charges: BTreeMap::new(), last: None, has_task: false }))
+        let queue = RetryQueue { charges: BTreeMap::new(), last: None, task: 0 };
+        Self { queue: Mutex::new(queue), until: AtomicU64::new(0) }
     }
 }
 
 impl<A: StoredAlgorithm> Retries<A> {
-    /// Adds a charge, which was not made because of `error`. Returns whether the caller must start the task.
+    /// Adds a charge, which was not made because of `error`. Returns the number of the task that the caller must start,
+    /// if there is none.
     #[must_use]
-    fn add(&self, key: &Arc<str>, charge: Pending<A>, error: RedisError) -> bool {
+    fn add(&self, key: &Arc<str>, charge: Pending<A>, error: RedisError, now: Nanos) -> Option<u64> {
         let mut queue = self.lock();
         if queue.charges.len() >= MAX_RETRIES && !queue.charges.contains_key(key) {
             drop(queue);
             let _ = charge.answer(Err(error));
-            return false;
+            return None;
         }
         let charges = queue.charges.entry(Arc::clone(key)).or_default();
         let other = charges.iter_mut().try_fold(charge, |charge, sum| sum.add(charge));
         charges.extend(other);
-        !mem::replace(&mut queue.has_task, true)
+        let until = self.until.load(Ordering::Relaxed);
+        (until == 0 || now.0 > until).then(|| self.next_task(&mut queue, now))
     }
 }
 
 impl<A> Retries<A> {
+    /// Returns the number of the task that the caller must start because the present one is abandoned.
+    fn abandoned(&self, now: Nanos) -> Option<u64> {
+        let is_abandoned = || (1..now.0).contains(&self.until.load(Ordering::Relaxed));
+        if !is_abandoned() {
+            return None;
+        }
+        let mut queue = self.lock();
+        is_abandoned().then(|| self.next_task(&mut queue, now))
+    }
+
+    fn next_task(&self, queue: &mut RetryQueue<A>, now: Nanos) -> u64 {
+        queue.task += 1;
+        self.until.store(now.saturating_add(ABANDONED).0, Ordering::Relaxed);
+        queue.task
+    }
+
     /// Takes the charges of the key that has waited longest for a try.
     fn next(&self) -> Option<(Arc<str>, Charges<A>)> {
         let mut queue = self.lock();
@@ -700,25 +735,33 @@ impl<A> Retries<A> {
         queue.charges.remove_entry(&*key)
     }
 
-    /// Returns the number of keys. If it is zero, the task ends.
-    fn len_or_end(&self) -> usize {
-        let mut queue = self.lock();
-        queue.has_task = !queue.charges.is_empty();
+    /// Returns the number of keys. If it is zero, or if another task has taken over, the task with this number ends.
+    fn len_or_end(&self, number: u64, now: Nanos) -> usize {
+        let queue = self.lock();
+        if queue.task != number {
+            return 0;
+        }
+        let until = if queue.charges.is_empty() { 0 } else { now.saturating_add(ABANDONED).0 };
+        self.until.store(until, Ordering::Relaxed);
         queue.charges.len()
     }
 
-    /// Ends the task because its runtime has ended, and with it all charges.
-    fn end(&self) {
+    /// Ends the task with this number because its runtime has ended, and with it all charges, unless another task has
+    /// taken over.
+    fn end(&self, number: u64) {
         let lost = {
             let mut queue = self.lock();
-            queue.has_task = false;
+            if queue.task != number {
+                return;
+            }
+            self.until.store(0, Ordering::Relaxed);
             mem::take(&mut queue.charges)
         };
         drop(lost);
     }
 
     fn lock(&self) -> MutexGuard<'_, RetryQueue<A>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -728,7 +771,7 @@ impl<A: StoredAlgorithm> RetryTask<A> {
         let mut pause = RETRY_PAUSES.0;
         loop {
             link.sleep_until(link.now().saturating_add(pause)).await;
-            let waiting = self.trips.retries.len_or_end();
+            let waiting = self.trips.retries.len_or_end(self.number, link.now());
             if waiting == 0 {
                 break;
             }
@@ -765,7 +808,7 @@ impl<A: StoredAlgorithm> RetryTask<A> {
 impl<A: StoredAlgorithm> Drop for RetryTask<A> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.trips.retries.end();
+            self.trips.retries.end(self.number);
         }
     }
 }

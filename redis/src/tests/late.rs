@@ -26,13 +26,18 @@ const LIMIT: u64 = 100_000;
 /// Returns a limiter, and the meter of a call that has ended and was charged one unit.
 async fn metered(store: &RedisStore) -> (RedisLimiter<FixedWindow>, Meter) {
     let limiter = limiter(store, FixedWindow::new(Quota::per_hour(LIMIT)));
+    let meter = meter_of(&limiter).await;
+    (limiter, meter)
+}
+
+async fn meter_of(limiter: &RedisLimiter<FixedWindow>) -> Meter {
     let answer =
         service_fn(|_: Request<String>| async { Ok::<_, std::io::Error>(Response::new(String::new())) });
     let service = RateLimitLayer::with_limiter(Global, limiter.clone()).metered().layer(answer);
     let (mut request, meter) = (Request::new(String::new()), Meter::new());
     request.extensions_mut().insert(meter.clone());
     drop(service.oneshot(request).await.unwrap());
-    (limiter, meter)
+    meter
 }
 
 /// Returns the units that were charged and not charged, and the number of charges that failed.
@@ -158,6 +163,33 @@ fn units_that_wait_when_their_runtime_ends_are_counted_as_lost() {
         let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         assert_eq!(other.block_on(store.flush(Duration::ZERO)), 0);
     }
+}
+
+#[test]
+fn units_of_a_runtime_are_charged_though_another_one_whose_units_wait_is_not_driven() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let server = first.block_on(async { Staged::new() });
+    let store = swaps(&server);
+    let (limiter, meter) = first.block_on(metered(&store));
+    let other = second.block_on(meter_of(&limiter));
+    server.set(Mode::Fail("OOM command not allowed when used memory > 'maxmemory'."));
+    first.block_on(async {
+        meter.add(4);
+        while !store.stats().is_circuit_open {
+            tokio::task::yield_now().await;
+        }
+    });
+    second.block_on(async {
+        // The task of the first runtime counts as abandoned after a time.
+        let start = Instant::now();
+        server.release();
+        while store.flush(50 * MS).await > 0 {
+            other.add(1);
+            assert!(start.elapsed() < Duration::from_secs(20), "the units wait for ever");
+        }
+        assert_eq!(counts(&limiter)[1..], [0, 0]);
+    });
 }
 
 #[tokio::test(start_paused = true)]

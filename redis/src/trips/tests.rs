@@ -34,17 +34,17 @@ fn charges_of_a_bounded_number_of_keys_wait_and_more_are_counted_as_lost() {
         let operation = Operation::new(Action::ChargeMore(9), 2, None);
         let unsettled = Some(settlements.settle(2, false));
         let charge = Pending { operation, deadline: Nanos::ZERO, reply: None, unsettled };
-        retries.add(&Arc::from(key.to_string()), charge, error.clone())
+        retries.add(&Arc::from(key.to_string()), charge, error.clone(), Nanos::ZERO)
     };
-    assert!(add(0), "the task begins");
-    assert!((1..10_000).all(|key| !add(key)));
+    assert_eq!(add(0), Some(1), "the task begins");
+    assert!((1..10_000).all(|key| add(key).is_none()));
     assert_eq!(settlements.failed(), 0);
-    assert!((9_000..10_010).all(|key| !add(key)));
+    assert!((9_000..10_010).all(|key| add(key).is_none()));
     assert_eq!((settlements.failed(), settlements.units().uncharged), (10, 20));
     // Each key has its turn.
     let mut keys: Vec<_> = (0..10_000).map(|_| retries.next().unwrap().0).collect();
     keys.sort_unstable();
     keys.dedup();
-    assert_eq!((keys.len(), retries.len_or_end()), (10_000, 0));
-    assert!(add(1), "another task begins");
+    assert_eq!((keys.len(), retries.len_or_end(1, Nanos::ZERO)), (10_000, 0));
+    assert_eq!(add(1), Some(2), "another task begins");
 }
