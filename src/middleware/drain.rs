@@ -9,6 +9,7 @@
 //! callers, after too much data for streams that were reset. If the body is read to its end, no stream is reset.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,15 +109,17 @@ where
     fn drain(&self, request: Request<B>) -> Option<Drain> {
         let headers = request.headers();
         let announced = content_length(headers).unwrap_or(0);
-        // A client that sent `Expect: 100-continue` sends no body after it has received the final response.
-        let waits = headers.contains_key(EXPECT);
+        // Over HTTP/1.x, a client that sent `Expect: 100-continue` sends no body after it has received the final response.
+        // Over HTTP/2, a client that does not wait would have its stream reset, which counts against its connection.
+        let waits = request.version() < Version::HTTP_2 && headers.contains_key(EXPECT);
         if !Self::is_unread(&request) || announced > self.max_bytes || waits {
             return None;
         }
         let slot = Slot::take(&self.running)?;
         let body = request.into_body();
-        let deadline = sleep(self.max_time);
-        Some(Box::pin(Reading { body, left: self.max_bytes, deadline, _slot: slot }))
+        let (max_time, deadline) = (self.max_time, sleep(self.max_time));
+        let left = self.max_bytes;
+        Some(Box::pin(Reading { body, left, max_time, deadline, is_late: false, _slot: slot }))
     }
 }
 
@@ -176,8 +179,11 @@ pin_project! {
         body: B,
         // The number of bytes that may still be read.
         left: u64,
+        max_time: Duration,
         #[pin]
         deadline: Sleep,
+        // `true` if `max_time` is over. The deadline is then later by as much again.
+        is_late: bool,
         _slot: Slot,
     }
 }
@@ -205,13 +211,18 @@ impl<B: Body> Future for Reading<B> {
                 None => return Poll::Ready(false),
             }
         }
-        let is_late = this.deadline.as_mut().poll(cx).is_ready();
+        if this.deadline.as_mut().poll(cx).is_ready() {
+            if mem::replace(this.is_late, true) {
+                return Poll::Ready(false);
+            }
+            this.deadline.set(sleep(*this.max_time));
+        }
         // If the runtime's thread stood still past the deadline, the body may have arrived in time. hyper gives one
-        // piece of it for each turn. So as long as pieces arrive, there is one more turn.
-        if is_late && !has_read {
+        // piece of it for each turn. So as long as pieces arrive, there is one more turn, up to the second deadline.
+        if *this.is_late && !has_read {
             return Poll::Ready(false);
         }
-        if is_late || !is_pending {
+        if *this.is_late || !is_pending {
             cx.waker().wake_by_ref();
         }
         Poll::Pending

@@ -176,7 +176,9 @@ macro_rules! ip_extractor {
             /// [well-known prefix](crate::key::PeerIp) `64:ff9b::/96` needs no setting, unless private addresses within
             /// it should be converted as well.
             ///
-            /// A set of [`Networks`] that is asked by itself does not know this prefix.
+            /// [`Networks`] does not know this prefix. So the entries of lists must be IPv4 networks: an entry within
+            /// this prefix matches no caller. To add a caller to a list, add the address that [`resolve`](Self::resolve)
+            /// returns, and not the one of the socket.
             ///
             /// # Errors
             ///
