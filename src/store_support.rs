@@ -3,7 +3,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::decision::Decision;
-use crate::limiter::{Attempt, MemoryKey, RateLimiter, Reservation};
+use crate::limiter::{Attempt, KeyText, MemoryKey, RateLimiter, Reservation};
 
 /// Charges up to a number of units, but only whole units that are available.
 pub use crate::algorithm::definition::charge_available;
@@ -32,6 +32,11 @@ pub use crate::sys::random::random_u64;
 /// Returns the reservation of a call with this charge.
 pub fn reservation_of(charge: impl Charge + 'static) -> Reservation {
     Reservation::of(charge)
+}
+
+/// Returns the texts of keys with `end` appended to each, as it is.
+pub fn with_end(text: KeyText, end: &str) -> KeyText {
+    text.with_end(end)
 }
 
 /// Returns an admission with the time until one more unit is available, in nanoseconds.

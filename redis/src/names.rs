@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
 use tower_throttle::limiter::{KeyText, SharedKey};
+use tower_throttle::store_support::with_end;
 
 /// The names of the limiters of a store. Two limiters with one name share their keys, so both must have the same
 /// algorithm and quota.
@@ -34,6 +35,7 @@ pub(super) struct Name {
 /// The name of a limiter that was built. The name is free again when the limiter is dropped.
 #[derive(Debug)]
 pub(super) struct Registered {
+    /// The texts of this name end with the suffix.
     name: Name,
     /// A colon, and the kind of the limiter's values.
     suffix: String,
@@ -79,7 +81,8 @@ impl Name {
             entry.limiters += 1;
             Ok(())
         })?;
-        Ok(Registered { name: self, suffix })
+        let text = with_end(self.text, &suffix);
+        Ok(Registered { name: Name { text, ..self }, suffix })
     }
 
     /// Returns the name.
@@ -96,9 +99,7 @@ impl Registered {
 
     /// Returns the name of a key in Redis.
     pub(super) fn key<K: SharedKey + ?Sized>(&self, key: &K) -> Arc<str> {
-        let mut name = self.name.text.of(key);
-        name.push_str(&self.suffix);
-        name.into()
+        self.name.text.of(key).into()
     }
 
     /// Returns the text of a key, whose name in Redis [`key`](Self::key) has returned.

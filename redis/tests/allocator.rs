@@ -21,4 +21,6 @@ fn a_call_on_redis_needs_little_memory() {
     // With the work of the simulated server, the call needs 3,750 bytes. It needed 2,816 more when the future of a trip
     // was kept three times in one allocation.
     assert!(used.bytes_max < 4_200, "{used:?}");
+    // The text of the key is allocated once, and once more as the name that the trip shares.
+    assert!(used.count_total <= 46, "{used:?}");
 }

@@ -305,6 +305,12 @@ impl KeyText {
         self
     }
 
+    /// Appends `end` to each text, as it is.
+    pub(crate) fn with_end(mut self, end: &str) -> Self {
+        self.name.push_str(end);
+        self
+    }
+
     /// Returns the text of `key`.
     #[must_use]
     pub fn of<K: SharedKey + ?Sized>(&self, key: &K) -> String {
