@@ -328,8 +328,8 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     ///
     /// Returns whether the key is locked out. It is not if the table is full and has no room for the key, or if the key
     /// [shares a bucket](OnFull::ShareBuckets). As with any lockout, calls that are queued stay queued, and are
-    /// admitted in their turn, also during the lockout. [`replace`](Self::replace) shortens the lockout to the duration of the new algorithm's lockouts. With
-    /// [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
+    /// admitted in their turn, also during the lockout. [`replace`](Self::replace) shortens the lockout to the duration of
+    /// the new algorithm's lockouts. With [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
     /// duration is left.
     ///
     /// ```

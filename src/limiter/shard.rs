@@ -97,7 +97,7 @@ pub(super) struct Shard<A: Algorithm> {
     due: usize,
     /// The number of new keys that were not added to the [`Turnover`] yet.
     new_keys: u64,
-    /// What was reset. `None` if nothing was.
+    /// The latest resets. `None` before the first one.
     resets: Option<Box<Resets>>,
 }
 

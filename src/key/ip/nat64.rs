@@ -8,7 +8,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 const WELL_KNOWN: u128 = 0x0064_ff9b << 64;
 
 /// The networks of RFC 6890, except for those of documentation. A translator must not write their addresses with the
-/// well-known prefix (RFC 6052, section 3.1): `64:ff9b::10.0.0.1` is a client of somebody else's private network, and
+/// well-known prefix (RFC 6052, section 3.1): `64:ff9b::10.0.0.1` is a client of another private network, and
 /// not a proxy at `10.0.0.1`.
 const NOT_GLOBAL: [([u8; 4], u8); 11] = [
     ([0, 0, 0, 0], 8),

@@ -394,13 +394,13 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// If `Content-Length` is above `max_bytes`, or if the client sent [`Expect`](http::header::EXPECT) over HTTP/1.x,
     /// the response is returned at once. If reading shows that the body is too long, takes too much time or fails, the
     /// response is returned at that point. If the runtime's thread stood still past `max_time`, what has arrived
-    /// meanwhile is still read, for at most `max_time` more. This responder and its clones together read at most 1,024 bodies at the same time.
-    /// Further bodies are left unread. A body that is not read to its end is treated as without `drain`: over HTTP/1.x,
-    /// the response has `Connection: close`. A request that keeps its body open until it is answered, such as a
-    /// bidirectional gRPC stream, is rejected after `max_time`.
+    /// meanwhile is still read, for at most `max_time` more. This responder and its clones together read at most 1,024
+    /// bodies at the same time. Further bodies are left unread. A body that is not read to its end is treated as without
+    /// `drain`: over HTTP/1.x, the response has `Connection: close`. A request that keeps its body open until it is
+    /// answered, such as a bidirectional gRPC stream, is rejected after `max_time`.
     ///
-    /// Whether there is a body is asked of the body itself. So a body that an outer layer has decompressed is read, and
-    /// its decompressed bytes count. A body that an outer layer has read already is not read again.
+    /// The body itself tells whether it is empty. So a body that an outer layer has decompressed is read, and its
+    /// decompressed bytes count. A body that an outer layer has read already is not read again.
     ///
     /// The request's body must be an [`http_body::Body`] that is `Send` and `'static`, as the bodies of axum, hyper and
     /// tonic are.
