@@ -61,6 +61,58 @@ fn a_waiter_gets_its_permit_if_the_runtime_that_made_the_trips_ends() {
     runtime().block_on(until_admitted(&limiter));
 }
 
+/// Calls that wait for a permit, some of which are kept and not polled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kept_call_holds_its_place_and_its_permit_until_it_is_dropped() {
+    const MS: Duration = Duration::from_millis(1);
+    let patience = Duration::from_secs(30);
+    let server = RedisServer::start();
+    // The future is left before its trip, during its trip, or while it waits.
+    for polled in [Duration::ZERO, MS / 20, 100 * MS] {
+        for is_closed in [false, true] {
+            let store = RedisStore::builder(&server.url()).deadline(2_000 * MS).connect_lazily().unwrap();
+            let limiter = store.permits(&format!("{polled:?}{is_closed}"), 1).build().unwrap();
+            let permit = limiter.acquire_permit("a").await.unwrap().unwrap();
+            let mut kept = Box::pin(limiter.acquire_permit("a"));
+            // With zero, `timeout` polls the call once.
+            assert!(tokio::time::timeout(polled, &mut kept).await.is_err(), "{polled:?}");
+            // Calls that were left during their trips have arrived before the next call.
+            tokio::time::sleep(100 * MS).await;
+            let mut behind: Vec<_> = (0..3).map(|_| tokio::spawn(limiter.acquire_permit("a"))).collect();
+            tokio::time::sleep(100 * MS).await;
+            if is_closed {
+                limiter.close();
+                for call in behind {
+                    let denied = tokio::time::timeout(patience, call).await.expect("it is told of the end");
+                    assert!(denied.unwrap().unwrap().is_err());
+                }
+                assert!(tokio::time::timeout(patience, kept).await.unwrap().unwrap().is_err());
+                continue;
+            }
+            // The kept call gets the permit, and holds it.
+            drop(permit);
+            tokio::time::sleep(300 * MS).await;
+            assert!(behind.iter().all(|call| !call.is_finished()), "the kept call was overtaken: {polled:?}");
+            // Calls for another key do not wait for it.
+            let other = tokio::time::timeout(patience, limiter.acquire_permit("b")).await;
+            assert!(other.unwrap().unwrap().is_ok());
+            drop(kept);
+            while !behind.is_empty() {
+                let next = async {
+                    loop {
+                        if let Some(at) = behind.iter().position(tokio::task::JoinHandle::is_finished) {
+                            return behind.remove(at).await;
+                        }
+                        tokio::time::sleep(MS).await;
+                    }
+                };
+                let permit = tokio::time::timeout(patience, next).await.expect("a call behind is lost");
+                assert!(permit.unwrap().unwrap().is_ok());
+            }
+        }
+    }
+}
+
 #[cfg(feature = "tracing")]
 #[tokio::test]
 async fn a_command_for_messages_that_is_renamed_is_logged_once_and_permits_are_handed_over() {

@@ -8,8 +8,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
+use super::faults::swaps;
 use super::flights::settle;
+use super::joined::decide;
 use super::limiter;
+use super::staged::Staged;
 use crate::call::RedisReply;
 use crate::error::RedisError;
 use crate::in_process::RedisInProcess;
@@ -21,6 +24,7 @@ use tower_throttle::Quota;
 use tower_throttle::algorithm::{
     FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, StoredAlgorithm, Tiered, TokenBucket,
 };
+use tower_throttle::limiter::Attempt;
 
 const MS: Duration = Duration::from_millis(1);
 /// The time in which one unit becomes available.
@@ -82,6 +86,36 @@ impl Limits for RedisLeases {
 
     fn close(&self) {
         self.close();
+    }
+}
+
+/// Joint calls of a bucket that queues them.
+#[derive(Debug)]
+struct Joined(RedisLimiter<LeakyBucket>);
+
+impl Limits for Joined {
+    fn acquire(&self) -> RedisReply<Decision> {
+        let limiter = self.0.clone();
+        RedisReply::new(async move {
+            let decided = decide(&limiter, "a", [Attempt::new(1)]).await?;
+            Ok(*decided[0].as_ref().unwrap().decided.decision())
+        })
+    }
+
+    fn refund(&self) -> RedisReply<()> {
+        self.0.refund("a", 1)
+    }
+
+    fn reset(&self) -> RedisReply<()> {
+        self.0.reset("a")
+    }
+
+    fn replace(&self) {
+        self.0.replace(self.0.algorithm());
+    }
+
+    fn close(&self) {
+        self.0.close();
     }
 }
 
@@ -166,15 +200,18 @@ async fn calls_behind_go_on(limiter: &impl Limits, count: u32, polled: Duration,
 
 /// Makes the calls with one and with three kept calls, which are left during their first trips, while they sleep, and
 /// when they ask again.
-async fn walk<L: Limits>(build: impl Fn(&RedisStore) -> L) {
+async fn walk_of<L: Limits>(build: impl Fn() -> L) {
     for event in EVENTS {
         for (count, polled) in
             [(1, Duration::ZERO), (3, Duration::ZERO), (1, 20 * MS), (3, 20 * MS), (1, PERIOD + MS / 2)]
         {
-            let server = RedisInProcess::new(MS);
-            calls_behind_go_on(&build(&server.connect()), count, polled, event).await;
+            calls_behind_go_on(&build(), count, polled, event).await;
         }
     }
+}
+
+async fn walk<L: Limits>(build: impl Fn(&RedisStore) -> L) {
+    walk_of(|| build(&RedisInProcess::new(MS).connect())).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -187,6 +224,7 @@ async fn calls_behind_a_future_that_is_kept_and_not_polled_go_on() {
     walk(|store| limiter(store, TokenBucket::new(quota()))).await;
     walk(|store| limiter(store, LeakyBucket::new(quota()).queue(9))).await;
     walk(|store| store.limiter("test", TokenBucket::new(quota())).lease(1).build().unwrap()).await;
+    walk_of(|| Joined(limiter(&swaps(&Staged::new()), LeakyBucket::new(quota()).queue(9)))).await;
 }
 
 #[tokio::test(start_paused = true)]
