@@ -22,6 +22,7 @@ use crate::limiter::{KeyWriter, MemoryKey, SharedKey};
 /// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MissingKey {
     /// Rejects the request: HTTP 500, gRPC `INTERNAL`. The log says what to change, and the body of the response does
     /// not. This is the default, for two reasons: a mistake in the set-up shows at the first request, and callers

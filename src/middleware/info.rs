@@ -376,6 +376,7 @@ impl ReplacedNames {
 ///
 /// [fallback]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#when-redis-is-slow-or-fails
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnStoreError {
     /// Rejects the request: HTTP 503, gRPC `UNAVAILABLE`. This is the default, so that no request above the limit is
     /// admitted while the store fails.

@@ -46,6 +46,7 @@ pub enum HeaderFormat {
 /// the budget is full again. On a rejection, the field says when the client can retry. The field is absent if this time
 /// is unknown, or if waiting does not help.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ResetFormat {
     /// A Unix time, read from this machine's wall clock. Clients compare this time with the `Date` field, which servers
     /// add. This format is the default, because GitHub sends it, and clients that know GitHub's API expect it.

@@ -15,6 +15,7 @@ use crate::middleware::field_values::retry_after_millis;
 
 /// The requests that are rejected with a gRPC response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GrpcMode {
     /// Requests whose content type is `application/grpc`, alone or with a suffix that begins with `+` or `;`, and
     /// requests whose content type begins with `application/grpc-web`, such as `application/grpc-web-text`.

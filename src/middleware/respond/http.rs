@@ -472,6 +472,7 @@ impl<F, D, B> IntoAxumBody for HttpResponder<F, D, B> {
 /// redirects (3xx except 304), and out of rejections for another reason than a limit, such as a missing key or a closed
 /// limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendHeaders {
     /// Responses to admitted calls and to denied calls.
     #[default]

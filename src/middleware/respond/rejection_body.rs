@@ -17,6 +17,7 @@ use crate::middleware::problem_json;
 
 /// The body of a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BodyFormat {
     /// One line of text for clients whose `Accept` prefers `text/html` to JSON, such as a browser that opens a page.
     /// All other clients get [problem details](Self::ProblemJson).

@@ -176,6 +176,7 @@ impl World {
                             && (tamed(in_seconds(epoch(before)))..=in_seconds(epoch(after)))
                                 .contains(&tamed(reported))
                     }
+                    (other, _) => panic!("{other:?}"),
                 };
                 let limit =
                     reported[0].is_some_and(|limit| limit.min(crate::header_parser::MOST) == policies[at].q);
