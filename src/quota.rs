@@ -58,6 +58,7 @@ impl Quota {
     ///
     /// Panics if `limit` is 0. For a limit from outside the program, use [`per`](Quota::per) or parse a string.
     #[must_use]
+    #[track_caller]
     pub const fn per_second(limit: u64) -> Self {
         Self::checked(limit, SECOND)
     }
@@ -68,6 +69,7 @@ impl Quota {
     ///
     /// Panics if `limit` is 0.
     #[must_use]
+    #[track_caller]
     pub const fn per_minute(limit: u64) -> Self {
         Self::checked(limit, MINUTE)
     }
@@ -78,6 +80,7 @@ impl Quota {
     ///
     /// Panics if `limit` is 0.
     #[must_use]
+    #[track_caller]
     pub const fn per_hour(limit: u64) -> Self {
         Self::checked(limit, HOUR)
     }
@@ -88,6 +91,7 @@ impl Quota {
     ///
     /// Panics if `limit` is 0.
     #[must_use]
+    #[track_caller]
     pub const fn per_day(limit: u64) -> Self {
         Self::checked(limit, DAY)
     }
@@ -108,6 +112,7 @@ impl Quota {
         }
     }
 
+    #[track_caller]
     const fn checked(limit: u64, period: u64) -> Self {
         assert!(limit > 0, "a limit of 0 admits nothing: give a limit of at least 1");
         Self { limit, period, burst: limit }
@@ -120,6 +125,7 @@ impl Quota {
     ///
     /// Panics if `burst` is 0.
     #[must_use]
+    #[track_caller]
     pub const fn burst(mut self, burst: u64) -> Self {
         assert!(burst > 0, "a burst of 0 admits nothing: give a burst of at least 1");
         self.burst = burst;

@@ -1,5 +1,6 @@
 //! The quotas that are reported to clients.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::rate::Rate;
@@ -112,11 +113,48 @@ impl QuotaPolicy {
     }
 }
 
+/// Writes the quota in words, such as `100/min`, `100/min burst 20` or `5 at a time`.
+impl fmt::Display for QuotaPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_concurrent() {
+            return write!(f, "{} at a time", self.quota);
+        }
+        match (self.rate, Quota::per(self.quota, self.window)) {
+            (Some(rate), _) => rate.quota().burst(self.quota.max(1)).fmt(f),
+            (None, Ok(window)) => window.fmt(f),
+            (None, Err(_)) => write!(f, "{} per {:?}", self.quota, self.window),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_quota_in_words_is_that_of_the_algorithm() {
+        use crate::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
+        let of = |algorithm: &dyn Fn() -> QuotaPolicy| algorithm().to_string();
+        for (text, rate) in [
+            ("100/min", "100/min"),
+            ("100/min burst 20", "100/min burst 20"),
+            ("7/s", "7/s"),
+            ("1000/d burst 5", "1000/d burst 5"),
+            ("3 per 7ns", "3 per 7ns"),
+            // The same rate in another unit.
+            ("600/min burst 600", "10/s burst 600"),
+        ] {
+            let quota: Quota = text.parse().unwrap();
+            assert_eq!(of(&|| TokenBucket::new(quota).policy()), rate);
+        }
+        let quota = Quota::per_minute(600).burst(20);
+        assert_eq!(of(&|| FixedWindow::new(quota).policy()), "600/min");
+        assert_eq!(of(&|| LeakyBucket::new(Quota::per_second(9)).queue(4).policy()), "9/s burst 5");
+        assert_eq!(of(&|| Concurrency::per_key(5).policy()), "5 at a time");
+        assert_eq!(QuotaPolicy::new(0, Duration::ZERO).to_string(), "0 per 0ns");
+    }
 
     #[test]
     fn a_window_spreads_what_remains_until_its_reset() {

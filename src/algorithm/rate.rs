@@ -1,5 +1,7 @@
 //! A rate as a fraction in lowest terms, and the exact arithmetic on it.
 
+use std::time::Duration;
+
 use crate::decision::Decision;
 use crate::quota::Quota;
 
@@ -21,6 +23,21 @@ impl Rate {
             (a, b) = (b, a % b);
         }
         Self { limit: quota.limit() / a, period: quota.period_nanos() / a }
+    }
+
+    /// Returns a quota of this rate: per second, minute, hour or day, if units arrive in it in whole numbers.
+    pub(super) fn quota(&self) -> Quota {
+        let seconds = [1, 60, 3_600, 86_400].into_iter().map(Duration::from_secs);
+        let whole = |period: Duration| {
+            let grains = period.as_nanos() * u128::from(self.limit);
+            let units = u64::try_from(grains / u128::from(self.period)).ok()?;
+            (self.units(units) == grains).then(|| Quota::per(units, period).ok())?
+        };
+        let reduced = || Quota::per(self.limit, Duration::from_nanos(self.period)).ok();
+        match seconds.filter_map(whole).next().or_else(reduced) {
+            Some(quota) => quota,
+            None => unreachable!("it is the rate of a quota"),
+        }
     }
 
     /// Returns the grains that arrive in a nanosecond.

@@ -169,6 +169,7 @@ impl SlidingWindow {
     /// assert_eq!(window.slice_count(), 60);
     /// ```
     #[must_use]
+    #[track_caller]
     pub const fn slices(self, n: usize) -> Self {
         assert!(n > 0, "a window of 0 slices counts nothing: give 1 to 1,000 slices");
         assert!(

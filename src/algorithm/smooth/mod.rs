@@ -206,6 +206,7 @@ impl Smooth {
     ///
     /// Panics if `factor` is below 1, above 1,000, or not a number.
     #[must_use]
+    #[track_caller]
     pub fn cold_factor(mut self, factor: f64) -> Self {
         assert!(
             (1.0..=MAX_COLD_FACTOR).contains(&factor),

@@ -152,6 +152,7 @@ macro_rules! ip_extractor {
             /// let by_customer = PeerIp::new().ipv6_prefix(56);
             /// ```
             #[must_use]
+            #[track_caller]
             pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 128, "an IPv6 prefix has at most 128 bits");
                 self.options.set_v6_prefix(bits);
@@ -164,6 +165,7 @@ macro_rules! ip_extractor {
             ///
             /// Panics if `bits` is above 32.
             #[must_use]
+            #[track_caller]
             pub const fn ipv4_prefix(mut self, bits: u8) -> Self {
                 assert!(bits <= 32, "an IPv4 prefix has at most 32 bits");
                 self.options.set_v4_prefix(bits);
