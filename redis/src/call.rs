@@ -13,7 +13,7 @@ use super::calls::{Calls, CountedCall};
 use super::connection::BoxFuture;
 use super::error::RedisError;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, Tiered};
+use tower_throttle::algorithm::{Algorithm, StoredAlgorithm, Tiered};
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{Attempt, Decided, Denied, Permit, Reservation, Settles};
 use tower_throttle::store_support::holds_requests;
@@ -131,29 +131,17 @@ impl<'a, L: Callee> RedisCall<'a, L> {
         self
     }
 
-    /// Sets the maximum time that the call waits in [`acquire`](Self::acquire) and
-    /// [`acquire_permit`](Self::acquire_permit). If the algorithm has a shorter `max_wait`, that time applies. A call
+    /// Sets the maximum time that the call waits in `acquire` and [`acquire_permit`](Self::acquire_permit). If the algorithm has a shorter `max_wait`, that time applies. A call
     /// that would have to wait longer is denied at once, unless its wait is not known beforehand.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.request.max_wait = Nanos::from(max_wait).0;
         self
     }
 
-    /// Takes the units if all of them are available, and otherwise none. Never waits in a queue.
-    pub fn check(self) -> RedisReply<Decision> {
-        let Self { limiter, key, request } = self;
-        RedisReply::new(L::count(Arc::clone(limiter.shared()), key, request.never_waiting(), kept))
-    }
-
-    /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units.
+    /// Returns a decision that tells whether the call would be admitted now. Takes no units.
     pub fn peek(self) -> RedisReply<Decision> {
         let Self { limiter, key, request } = self;
         RedisReply::new(L::look(Arc::clone(limiter.shared()), key, request))
-    }
-
-    /// Takes the units, and waits for them if they are not all available now.
-    pub fn acquire(self) -> RedisReply<Decision> {
-        self.acquire_then(kept)
     }
 
     /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue. Returns the denial,
@@ -179,6 +167,20 @@ impl<'a, L: Callee> RedisCall<'a, L> {
     }
 }
 
+/// Not for [`RedisPermits`](crate::RedisPermits): nothing would end such a call.
+impl<L: Callee<Algorithm: StoredAlgorithm>> RedisCall<'_, L> {
+    /// Takes the units if all of them are available, and otherwise none. Never waits in a queue.
+    pub fn check(self) -> RedisReply<Decision> {
+        let Self { limiter, key, request } = self;
+        RedisReply::new(L::count(Arc::clone(limiter.shared()), key, request.never_waiting(), decision))
+    }
+
+    /// Takes the units, and waits for them if they are not all available now.
+    pub fn acquire(self) -> RedisReply<Decision> {
+        self.acquire_then(decision)
+    }
+}
+
 impl<L: Callee + Settles> RedisCall<'_, L> {
     /// Takes the units if all of them are available, with the cost of the call as an estimate. The actual cost is charged
     /// when the reservation is [settled](Reservation::settle), by a trip that is not waited for. The reservation may be
@@ -200,11 +202,9 @@ impl<A: Algorithm + PartialEq, L: Callee<Algorithm = Tiered<A>>> RedisCall<'_, L
     }
 }
 
-/// Returns the decision. A call that was admitted without a permit stays in progress until it is released.
-fn kept(decided: Decided) -> Decision {
-    let (decision, reservation, _) = decided.into_parts();
-    reservation.forget();
-    decision
+/// Returns the decision on a call that is not settled and has no permit.
+fn decision(decided: Decided) -> Decision {
+    *decided.decision()
 }
 
 /// Returns the reservation of a call that was admitted, or the denial.
@@ -339,50 +339,16 @@ impl<T> fmt::Debug for RedisReply<T> {
 macro_rules! call_methods {
     ([$($generics:tt)*] $limiter:ty) => {
         impl<$($generics)*> $limiter {
-            /// Takes one unit if it is available. Never waits in a queue. See
-            /// [`RateLimiter::check`](tower_throttle::RateLimiter::check).
-            pub fn check<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
-                self.call(key).check()
-            }
-
-            /// Takes `cost` units if all of them are available, and otherwise none. Never waits in a queue. See
-            /// [`RateLimiter::check_n`](tower_throttle::RateLimiter::check_n).
-            pub fn check_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
-                self.call(key).cost(cost).check()
-            }
-
-            /// Returns a decision that tells whether [`check`](Self::check) would admit a call now. Takes no units. See
+            /// Returns a decision that tells whether a call of one unit would be admitted now. Takes no units. See
             /// [`RateLimiter::peek`](tower_throttle::RateLimiter::peek).
             pub fn peek<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
                 self.call(key).peek()
             }
 
-            /// Returns a decision that tells whether [`check_n`](Self::check_n) would admit a call now. Takes no units.
-            /// See [`RateLimiter::peek_n`](tower_throttle::RateLimiter::peek_n).
+            /// Returns a decision that tells whether a call of `cost` units would be admitted now. Takes no units. See
+            /// [`RateLimiter::peek_n`](tower_throttle::RateLimiter::peek_n).
             pub fn peek_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
                 self.call(key).cost(cost).peek()
-            }
-
-            /// Takes one unit, and waits for it if it is not available now. See
-            /// [`RateLimiter::acquire`](tower_throttle::RateLimiter::acquire) for what the call waits for and how its
-            /// wait is bounded.
-            ///
-            /// A future that is kept and not polled does not stop the calls behind it, except with
-            /// [`RedisPermits`](crate::RedisPermits). The order is that of arrival among the calls that are polled.
-            ///
-            /// # Cancel safety
-            ///
-            /// A future that is dropped before its first poll makes no call. If a future is dropped later, its call
-            /// leaves the queue, and what the call was charged is given back, as the docs of
-            /// [`RedisStore`](crate::RedisStore) say.
-            pub fn acquire<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
-                self.call(key).acquire()
-            }
-
-            /// Takes `cost` units, and waits for them if they are not all available now. In all other respects, this
-            /// method is the same as [`acquire`](Self::acquire), also in its cancel safety.
-            pub fn acquire_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
-                self.call(key).cost(cost).acquire()
             }
 
             /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue. Returns the
@@ -398,7 +364,9 @@ macro_rules! call_methods {
             ///
             /// # Cancel safety
             ///
-            /// The cancel safety is the same as that of [`acquire`](Self::acquire).
+            /// A future that is dropped before its first poll makes no call. If a future is dropped later, its call
+            /// leaves the queue, and what the call was charged is given back, as the docs of
+            /// [`RedisStore`](crate::RedisStore) say.
             pub fn acquire_permit<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Result<Permit, Denied>> {
                 self.call(key).acquire_permit()
             }
@@ -429,4 +397,43 @@ macro_rules! call_methods {
         }
     };
 }
-pub(super) use call_methods;
+
+/// Defines the methods of the limiters in Redis whose calls hold no permits.
+macro_rules! unit_methods {
+    ([$($generics:tt)*] $limiter:ty) => {
+        impl<$($generics)*> $limiter {
+            /// Takes one unit if it is available. Never waits in a queue. See
+            /// [`RateLimiter::check`](tower_throttle::RateLimiter::check).
+            pub fn check<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
+                self.call(key).check()
+            }
+
+            /// Takes `cost` units if all of them are available, and otherwise none. Never waits in a queue. See
+            /// [`RateLimiter::check_n`](tower_throttle::RateLimiter::check_n).
+            pub fn check_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
+                self.call(key).cost(cost).check()
+            }
+
+            /// Takes one unit, and waits for it if it is not available now. See
+            /// [`RateLimiter::acquire`](tower_throttle::RateLimiter::acquire) for what the call waits for and how its
+            /// wait is bounded.
+            ///
+            /// A future that is kept and not polled does not stop the calls behind it. The order is that of arrival
+            /// among the calls that are polled.
+            ///
+            /// # Cancel safety
+            ///
+            /// The cancel safety is the same as that of [`acquire_permit`](Self::acquire_permit).
+            pub fn acquire<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
+                self.call(key).acquire()
+            }
+
+            /// Takes `cost` units, and waits for them if they are not all available now. In all other respects, this
+            /// method is the same as [`acquire`](Self::acquire), also in its cancel safety.
+            pub fn acquire_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
+                self.call(key).cost(cost).acquire()
+            }
+        }
+    };
+}
+pub(super) use {call_methods, unit_methods};

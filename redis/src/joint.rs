@@ -60,6 +60,9 @@ pub(super) trait Member: Send + Sync {
     /// `None` if no script can decide the call at this cost.
     fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)>;
 
+    /// Adds to an error of a key whose value is not one of the limiter which limiter it is.
+    fn describe(&self, error: RedisError) -> RedisError;
+
     /// Reads the state of the key from its value.
     fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError>;
 
@@ -253,7 +256,7 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
             }
             None => {
                 undecided.0.clear();
-                return Err(error);
+                return Err(call.members.iter().fold(error, |error, member| member.describe(error)));
             }
         },
         Err((None, error)) => return Err(error),

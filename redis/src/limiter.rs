@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
+use super::call::{Callee, RedisCall, RedisReply, Request, call_methods, unit_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
 use super::joint::{InRedis, Member, RedisPart};
 use super::lease::RedisLeasesBuilder;
 use super::links::Links;
-use super::names::{Name, Registered};
+use super::names::{Name, Registered, words};
 use super::script::ScriptPart;
 use super::settlements::{Settlements, StoreSettlements};
 use super::states::{Action, Operation, Outcome, Plan, States};
@@ -217,7 +217,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
             self;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), scripts)?;
-        let name = name.register(&A::kind(), plan.prefix())?;
+        let name = name.register(&A::kind(), plan.prefix(), words::<A>(&plan.info()))?;
         let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
         let (calls, queues) = (Arc::default(), WaitQueues::default());
         let settlements = Arc::new(Settlements::new(settlements, name.as_str()));
@@ -247,6 +247,7 @@ impl RedisLimiterBuilder<TokenBucket> {
     }
 }
 
+unit_methods!([A: StoredAlgorithm] RedisLimiter<A>);
 call_methods!([A: StoredAlgorithm] RedisLimiter<A>);
 
 impl<A: StoredAlgorithm> RedisLimiter<A> {
@@ -255,7 +256,7 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// A `TokenBucket` or a `LeakyBucket` has charged the calls that wait, and its state does not show which units are
     /// theirs. If `cost` is above what other calls were charged and still counts, their units are given back as well.
     pub fn refund<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
-        self.change(key, Action::Refund, cost)
+        self.change(key, Action::Refund, cost, drop)
     }
 
     /// Charges `units` to the key after the fact, even if they are not available. See [`RateLimiter::charge`], and
@@ -266,9 +267,10 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         self.call(key).cost(units).charge()
     }
 
-    /// Resets the key to the state of a new key. See [`RateLimiter::reset`].
-    pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<()> {
-        self.change(key, Action::Reset, 0)
+    /// Resets the key to the state of a new key. Returns whether the key had used anything, in Redis or in the
+    /// [fallback](RedisLimiterBuilder::fallback). The type of the key counts, as in [`RateLimiter::reset`].
+    pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<bool> {
+        self.change(key, Action::Reset, 0, |was_used| was_used)
     }
 
     /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. See
@@ -320,22 +322,34 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     }
 
     /// Refunds or resets the key. A reset is also made in the fallback. A refund is made in the fallback only if Redis
-    /// fails. As with all methods, a failure of Redis is no error if there is a fallback.
-    fn change<K: SharedKey + ?Sized>(&self, key: &K, action: Action, cost: u64) -> RedisReply<()> {
+    /// fails. As with all methods, a failure of Redis is no error if there is a fallback. `then` gets whether a reset has
+    /// found a key that was not fresh.
+    fn change<K: SharedKey + ?Sized, T: 'static>(
+        &self,
+        key: &K,
+        action: Action,
+        cost: u64,
+        then: fn(bool) -> T,
+    ) -> RedisReply<T> {
         let (shared, key) = (Arc::clone(&self.shared), self.key(key));
         RedisReply::new(async move {
             shared.trips.forget(&key);
             let plan = shared.trips.plan();
             let operation = Operation::new(action, cost, None);
-            let changed = shared.trips.ask(&plan, &key, operation, None).await.map(|_| ());
-            let Some(local) = &shared.fallback else { return changed };
-            match action {
-                Action::Reset => local.reset(shared.name.text_of(&key)),
-                // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
-                Action::Refund if changed.is_err() => local.refund(shared.name.text_of(&key), cost),
-                _ => {}
+            let changed = shared.trips.ask(&plan, &key, operation, None).await;
+            let was_used =
+                changed.map(|(outcome, _)| outcome.was_used()).map_err(|error| shared.name.describe(error));
+            let (Some(local), text) = (&shared.fallback, shared.name.text_of(&key)) else {
+                return was_used.map(then);
+            };
+            if action == Action::Reset {
+                return Ok(then(local.reset(text) | was_used.unwrap_or(false)));
             }
-            Ok(())
+            // If Redis fails now, the call whose units are refunded was probably charged by the fallback.
+            if was_used.is_err() {
+                local.refund(text, cost);
+            }
+            Ok(then(false))
         })
     }
 }
@@ -359,7 +373,7 @@ impl<A: StoredAlgorithm> RedisCall<'_, RedisLimiter<A>> {
                     local.charge_attempt(shared.name.text_of(&key), request.attempt(&plan.algorithm));
                     Ok(())
                 }
-                (charged, _) => charged.map(|_| ()),
+                (charged, _) => charged.map(|_| ()).map_err(|error| shared.name.describe(error)),
             }
         })
     }
@@ -479,10 +493,16 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         }
     }
 
+    /// Makes a trip for the call.
+    async fn ask(&self, operation: Operation<A>) -> Result<(Outcome, Arc<Plan<A>>), RedisError> {
+        let Shared { trips, name, .. } = self.shared;
+        trips.ask(self.plan, self.key, operation, None).await.map_err(|error| name.describe(error))
+    }
+
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
         let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
-        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
+        let (outcome, plan) = self.ask(operation).await?;
         let reservation = match outcome.decision().is_allowed() {
             true => self.reservation(outcome.charged_at(), &runtime),
             false => Reservation::default(),
@@ -505,7 +525,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let runtime = RedisError::current_runtime()?;
-        let (outcome, plan) = shared.trips.ask(self.plan, key, reserving.clone(), None).await?;
+        let (outcome, plan) = self.ask(reserving.clone()).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
             return Ok(denied(&plan, decision));
@@ -539,7 +559,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     async fn peek(&self) -> Result<Decided, RedisError> {
         let operation = operation(self.request, Action::Peek);
-        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
+        let (outcome, plan) = self.ask(operation).await?;
         Ok(denied(&plan, outcome.decision()))
     }
 
@@ -729,6 +749,10 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         Ok(())
     }
 
+    fn describe(&self, error: RedisError) -> RedisError {
+        self.shared.name.describe(error)
+    }
+
     fn is_converted(&self) -> bool {
         self.states.as_ref().is_some_and(States::is_converted)
     }
@@ -866,7 +890,8 @@ impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
     }
 
     async fn reset(&self, key: &str) -> Result<(), BoxError> {
-        Ok(self.reset(key).await?)
+        self.reset(key).await?;
+        Ok(())
     }
 
     fn replace(&self, algorithm: A) {

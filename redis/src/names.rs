@@ -3,10 +3,12 @@
 //! The name of a key in Redis is its text, which [`KeyText`] creates, a colon, and the *kind* of its value. So a
 //! limiter finds only values that it can read, also after a deployment that has changed the algorithm.
 
+use std::any::type_name;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::{RedisError, RedisErrorKind};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo};
 use tower_throttle::limiter::{KeyText, SharedKey};
 use tower_throttle::store_support::with_end;
 
@@ -21,6 +23,8 @@ struct Entry {
     suffix: String,
     /// The beginning of the values that the limiters write. Different algorithms and quotas have different beginnings.
     unit: String,
+    /// The algorithm and its quota, as people write them.
+    words: String,
     limiters: usize,
 }
 
@@ -53,10 +57,10 @@ impl Names {
 }
 
 impl Name {
-    /// Registers a limiter of values of this kind. Returns an error if the name is empty, if the states of a registered
-    /// limiter with this name have another kind or unit, or if the kind is not one word without a colon, since two keys
-    /// could then have one name.
-    pub(super) fn register(self, kind: &str, unit: &str) -> Result<Registered, RedisError> {
+    /// Registers a limiter of values of this kind, whose algorithm is described by [`words`]. Returns an error if the
+    /// name is empty, if the states of a registered limiter with this name have another kind or unit, or if the kind is
+    /// not one word without a colon, since two keys could then have one name.
+    pub(super) fn register(self, kind: &str, unit: &str, words: String) -> Result<Registered, RedisError> {
         let error = |detail: String| RedisError::new(RedisErrorKind::Name, detail);
         if kind.is_empty() || !kind.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':') {
             let detail = format!("the kind {kind:?} of its states is not one word of ASCII without a colon");
@@ -65,17 +69,22 @@ impl Name {
         let suffix = format!(":{kind}");
         let Self { names, name, .. } = &self;
         if name.is_empty() {
-            return Err(error(
-                "its keys in Redis are kept under its name: give a name, such as \"login\"".to_owned(),
-            ));
+            return Err(error(format!(
+                "the name of a limiter, {words}, is \"\": its keys in Redis are kept under a name, such as \"login\""
+            )));
         }
         names.with(|names| {
-            let new = || Entry { suffix: suffix.clone(), unit: unit.to_owned(), limiters: 0 };
+            let (unit_of, words_of) = (unit.to_owned(), words.clone());
+            let new = || Entry { suffix: suffix.clone(), unit: unit_of, words: words_of, limiters: 0 };
             let entry = names.entry(name.clone()).or_insert_with(new);
             if entry.unit != unit || entry.suffix != suffix {
+                // Of a lockout, for example, the words do not say all.
+                let (old, new) = match entry.words == words {
+                    true => (&*entry.unit, unit),
+                    false => (&*entry.words, &*words),
+                };
                 return Err(error(format!(
-                    "{name:?} is the name of a limiter with another algorithm or quota: {:?} is not {unit:?}",
-                    entry.unit
+                    "{name:?} is the name of a limiter with another algorithm or quota: {old} is not {new}"
                 )));
             }
             entry.limiters += 1;
@@ -107,16 +116,35 @@ impl Registered {
         key.strip_suffix(&*self.suffix).unwrap_or(key)
     }
 
-    /// Sets the unit of the states that are kept under this name. This function is called after the algorithm of a
-    /// limiter was replaced.
-    pub(super) fn set(&self, unit: &str) {
+    /// Sets the unit of the states that are kept under this name, and the words for their algorithm. This function is
+    /// called after the algorithm of a limiter was replaced.
+    pub(super) fn set(&self, unit: &str, words: String) {
         let Name { names, name, .. } = &self.name;
         names.with(|names| {
             if let Some(entry) = names.get_mut(name) {
-                entry.unit = unit.to_owned();
+                (entry.unit, entry.words) = (unit.to_owned(), words);
             }
         });
     }
+
+    /// Adds to an error of a key whose value is not one of this limiter which limiter it is.
+    pub(super) fn describe(&self, error: RedisError) -> RedisError {
+        if error.kind() != RedisErrorKind::Foreign {
+            return error;
+        }
+        let Name { names, name, .. } = &self.name;
+        let words = names.with(|names| names.get(name).map(|entry| entry.words.clone()).unwrap_or_default());
+        let detail = format!("{}; the limiter is {name:?}, {words}", error.detail());
+        RedisError::new(RedisErrorKind::Foreign, detail)
+    }
+}
+
+/// Returns an algorithm and its quotas as people write them, such as `TokenBucket 100/min burst 20`.
+pub(super) fn words<A: Algorithm>(info: &AlgorithmInfo) -> String {
+    let parts = type_name::<A>().split_inclusive(['(', '<', ' ']);
+    let name: String = parts.filter_map(|part| part.rsplit("::").next()).collect();
+    let quotas: Vec<_> = info.quotas().iter().map(ToString::to_string).collect();
+    format!("{name} {}", quotas.join(" and "))
 }
 
 impl Drop for Registered {
@@ -140,16 +168,25 @@ mod tests {
     #[test]
     fn a_name_has_one_quota_until_its_limiters_are_dropped() {
         let names = Names::default();
-        let register = |name: &str, unit| names.name(name, KeyText::new(name)).register("f", unit);
+        let register = |name: &str, unit: &str| {
+            names.name(name, KeyText::new(name)).register("f", unit, format!("FixedWindow {}", &unit[4..]))
+        };
         let first = register("login", "1 f:5/1").unwrap();
         let second = register("login", "1 f:5/1").unwrap();
         let error = register("login", "1 f:6/1").unwrap_err();
         assert_eq!(error.kind(), RedisErrorKind::Name);
-        assert!(error.to_string().contains("\"login\""), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("\"login\"") && text.contains("FixedWindow 5/1 is not FixedWindow 6/1"),
+            "{text}"
+        );
+        let foreign = second.describe(RedisError::new(RedisErrorKind::Foreign, "the value is \"x\""));
+        let text = foreign.to_string();
+        assert!(text.contains("the value is \"x\"; the limiter is \"login\", FixedWindow 5/1"), "{text}");
         assert!(register("search", "1 f:6/1").is_ok());
         drop((first, second));
         assert!(register("login", "1 f:6/1").is_ok());
-        let unnamed = register("", "").unwrap_err();
+        let unnamed = register("", "1 f:6/1").unwrap_err();
         assert!(
             unnamed.kind() == RedisErrorKind::Name && unnamed.to_string().contains("a name"),
             "{unnamed}"
@@ -159,7 +196,7 @@ mod tests {
     #[test]
     fn the_kind_follows_the_text_in_the_names_of_keys() {
         let names = Names::default();
-        let register = |kind| names.name("login", KeyText::new("login")).register(kind, "1 x");
+        let register = |kind| names.name("login", KeyText::new("login")).register(kind, "1 x", String::new());
         let registered = register("b(t)").unwrap();
         let key = registered.key("user-42");
         assert_eq!(&*key, "throttle:{user-42}:login:b(t)");

@@ -107,6 +107,8 @@ pub(super) struct Outcome {
     mark: Option<u128>,
     /// The number of units that a `ChargeMore` has charged.
     charged: u64,
+    /// `true` if a `Reset` has found a state that was not fresh.
+    was_used: bool,
 }
 
 impl<A: StoredAlgorithm> Plan<A> {
@@ -233,7 +235,10 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Applies an operation at `now`. Returns the outcome, and whether the states must be written.
     pub(super) fn apply(&mut self, plan: &Plan<A>, operation: &Operation<A>, now: Nanos) -> (Outcome, bool) {
-        let (outcome, changed) = operation.apply(&plan.algorithm, &mut self.own, now);
+        let (mut outcome, changed) = operation.apply(&plan.algorithm, &mut self.own, now);
+        if operation.action == Action::Reset {
+            outcome.was_used |= self.others.iter().any(|other| other.is_used(now));
+        }
         self.follow(operation, &outcome, changed);
         (outcome, changed || self.is_converted && operation.action != Action::Peek)
     }
@@ -290,7 +295,7 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Returns the value of the key, with the states that are in use at `now`. Returns `None` if all states are fresh.
     pub(super) fn write(&mut self, plan: &Plan<A>, now: Nanos) -> Option<String> {
-        self.others.retain(|other| other.until > now && !other.algorithm.is_fresh(&other.state, now));
+        self.others.retain(|other| other.is_used(now));
         self.others.sort_by_key(|other| std::cmp::Reverse(other.until));
         self.others.truncate(MAX_OTHERS);
         if self.others.is_empty() && plan.algorithm.is_fresh(&self.own, now) {
@@ -313,6 +318,12 @@ impl<A: StoredAlgorithm> States<A> {
         let own = reset(algorithm, &mut self.own, now);
         let others = self.others.iter().map(|other| other.until.saturating_since(now)).max();
         own.max(others.unwrap_or(0)).div_ceil(1_000_000).saturating_add(1)
+    }
+}
+
+impl<A: StoredAlgorithm> Other<A> {
+    fn is_used(&self, now: Nanos) -> bool {
+        self.until > now && !self.algorithm.is_fresh(&self.state, now)
     }
 }
 
@@ -416,7 +427,7 @@ impl<A: StoredAlgorithm> Operation<A> {
     fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
         let algorithm = self.algorithm(limiter, state);
         let (cost, before) = (self.cost, state.clone());
-        let (mut mark, mut charged) = (None, 0);
+        let (mut mark, mut charged, mut was_used) = (None, 0, false);
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {
                 let reserved = match self.action {
@@ -457,6 +468,7 @@ impl<A: StoredAlgorithm> Operation<A> {
                 (algorithm.peek(state, now, 0), changed)
             }
             Action::Reset => {
+                was_used = !limiter.is_fresh(state, now);
                 *state = limiter.new_state(Nanos::ZERO, now);
                 (limiter.peek(state, now, 0), true)
             }
@@ -466,7 +478,7 @@ impl<A: StoredAlgorithm> Operation<A> {
         // If the clock was set back by more than a period, the state continues from the new time. That state must be
         // written: otherwise the key would not change until the clock reaches the old time again.
         let must_keep = limiter.must_keep(&before, state);
-        (Outcome { decision, now, charged_at, mark, charged }, changed || must_keep)
+        (Outcome { decision, now, charged_at, mark, charged, was_used }, changed || must_keep)
     }
 }
 
@@ -484,6 +496,11 @@ impl Outcome {
     /// Returns the number of units that a charge after the fact has charged.
     pub(super) fn charged(&self) -> u64 {
         self.charged
+    }
+
+    /// Returns whether a reset has found a state that was not fresh.
+    pub(super) fn was_used(&self) -> bool {
+        self.was_used
     }
 }
 

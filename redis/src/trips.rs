@@ -26,7 +26,7 @@ use super::error::{RedisError, RedisErrorKind};
 use super::flight::{Awaited, PolledFlight};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
-use super::names::Registered;
+use super::names::{Registered, words};
 use super::settlements::Unsettled;
 use super::states::{Operation, Outcome, Plan, States};
 use tower_throttle::Decision;
@@ -195,7 +195,7 @@ impl<A: StoredAlgorithm> Trips<A> {
     pub(super) fn replace(&self, algorithm: A, name: &Registered) {
         match self.plan().replaced_by(algorithm, self.links.any().source(), self.scripts) {
             Ok(plan) => {
-                name.set(plan.prefix());
+                name.set(plan.prefix(), words::<A>(&plan.info()));
                 *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
                 self.denials.clear();
             }

@@ -14,11 +14,10 @@ use crate::decision::Decision;
 /// [`ErrorResponder`](crate::ErrorResponder), a request holds its permit until the response is ready, and with a
 /// responder of your own as long as it [holds the permit](crate::middleware::Responder::hold_permit). In code,
 /// [`try_acquire_permit`](crate::limiter::RateLimiter::try_acquire_permit) returns a permit that is held until it is
-/// dropped. Calls admitted by [`check`](crate::limiter::RateLimiter::check) and
-/// [`acquire`](crate::limiter::RateLimiter::acquire) stay in progress until they are
-/// [released](crate::limiter::RateLimiter::release) by hand.
+/// dropped. [`check`](crate::limiter::RateLimiter::check) and [`acquire`](crate::limiter::RateLimiter::acquire) return
+/// nothing that ends a call, so they [do not compile](crate::limiter::RateLimiter#calls-in-progress).
 ///
-/// Calls of `acquire` wait for a permit in the order of arrival. In a layer, requests wait only if
+/// Calls of [`acquire_permit`](crate::limiter::RateLimiter::acquire_permit) wait in the order of arrival. In a layer, requests wait only if
 /// [`queue`](Concurrency::queue), `max_wait` or `overflow` was called. By default, a call that finds the queue full is
 /// denied at once. The wait is not known in advance, so a call is queued first, and denied once it has waited for
 /// [`max_wait`](Concurrency::max_wait). A free permit goes to the first waiter. If the future of the first waiter is
@@ -33,8 +32,7 @@ use crate::decision::Decision;
 /// the body of its response ended with the upgrade.
 ///
 /// If keys [share buckets](crate::limiter::OnFull::ShareBuckets) because the key table is full, a key goes on sharing
-/// its bucket while any permit of that bucket is held, even if the table has room again. In code, prefer permits to
-/// `release`: a permit records from which bucket its units were taken.
+/// its bucket while any permit of that bucket is held, even if the table has room again.
 ///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
 /// affects calls in progress. When a permit is dropped, its units are subtracted from the total that counted them, even

@@ -19,22 +19,18 @@ pub const MAX_DEBT: u64 = 1 << 53;
 /// for any `now` and `cost`. A call of cost 0 must be allowed, and must not charge anything. Either all values of a
 /// type can [queue](Algorithm::queue_config) calls, or none can.
 ///
+/// The eight required methods are enough to decide calls. [`queue_config`](Algorithm::queue_config) lets an algorithm
+/// queue calls as well. All other methods that limiters call are hidden: they are for algorithms that limit calls in
+/// progress, that have several limits, or that let a limiter do less work, and have defaults.
+///
 /// The types of the module [`algorithm`](crate::algorithm) implement the trait, and so do tuples of them. Their pages do
 /// not list these methods, because only limiters call them.
 ///
-/// What an algorithm implements depends on what it does:
+/// # Stability
 ///
-/// | an algorithm | implements |
-/// |---|---|
-/// | that decides calls | the eight required methods |
-/// | whose admitted calls hold units until they end | also [`NEEDS_RELEASE`](Algorithm::NEEDS_RELEASE), which is then `true`, and [`release`](Algorithm::release). So that a reset keeps the calls in progress and no key that has some is evicted, also [`in_flight`](Algorithm::in_flight), [`charge`](Algorithm::charge) and [`restore`](Algorithm::restore) |
-/// | with which a settlement can charge more than is available | also [`charge`](Algorithm::charge) |
-/// | that queues calls | also [`queue_config`](Algorithm::queue_config). [`UNDO_BY_COPY`](Algorithm::UNDO_BY_COPY) and the methods below `queue_config` have defaults, by `check` and `peek` |
-/// | that has several limits | also [`for_each_policy`](Algorithm::for_each_policy) |
-///
-/// [`DENIALS_STAND`](Algorithm::DENIALS_STAND), [`ADDS_UP`](Algorithm::ADDS_UP) and [`usage`](Algorithm::usage) let a
-/// limiter do less work. Without them, nothing is decided differently, except that a full key table may choose other
-/// keys to evict.
+/// Before 1.0, any version may change what an implementation of this trait, or of
+/// [`StoredAlgorithm`](super::StoredAlgorithm), must have. So an implementation is exempt from semantic versioning, as
+/// calls of the methods are. A bound such as `A: Algorithm`, and [`block_for`](Algorithm::block_for), are not exempt.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no algorithm that decides whether a call may pass",
     note = "take one of `tower_throttle::algorithm`, or a tuple of them: a `Quota` becomes one by `TokenBucket::new(quota)`, and `block_for(..)` by `.after(n)`"
@@ -51,21 +47,24 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// A tuple whose members all have `true` here, and [need no release](Algorithm::NEEDS_RELEASE), copies their states
     /// before each call, and calls `check` of all members. If a member denies the call, the members that allowed it get
     /// their copies back, and `refund` is not called.
+    #[doc(hidden)]
     const UNDO_BY_COPY: bool = true;
 
     /// `true` if a [`refund`](Algorithm::refund) without the time of the charge removes one of several
     /// [projected](Algorithm::project) calls exactly: the state is then the same as if that call had never been
     /// projected.
+    #[doc(hidden)]
     const ADDS_UP: bool = false;
 
-    /// `true` if an admitted call holds units until the call ends. If `true`, the limiter calls
-    /// [`release`](Algorithm::release) once when the call ends.
+    /// `true` if an admitted call holds units until the call ends, as with [`Concurrency`](super::Concurrency) and with
+    /// algorithms that contain one. If `true`, the limiter calls `release` once when the call ends.
     const NEEDS_RELEASE: bool = false;
 
     /// `true` if a denial of a call of cost 1 stands until its `retry_after` has passed, whatever calls are made until
     /// then. At each instant until then, [`check`](Algorithm::check) must return the same denial, except that the times
     /// in the denial are shorter by the time that has passed. `check` must then do nothing to the state except advance
     /// it to `now`. If `true`, a limiter may deny such calls without calling `check`.
+    #[doc(hidden)]
     const DENIALS_STAND: bool = false;
 
     /// Returns the state of a new key at `now`.
@@ -100,6 +99,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     ///
     /// The default undoes as much of the difference as still counts. An algorithm overrides this method if it knows
     /// better how many units of a call still count than for a charge of the difference alone.
+    #[doc(hidden)]
     fn refund_settled(
         &self,
         state: &mut Self::State,
@@ -114,7 +114,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Converts `state` at `now` from the configuration `old` to this configuration.
     ///
     /// Charged units that still count stay charged, up to the maximum that calls can charge to a key with this
-    /// configuration. Debt, which is what was [charged](Algorithm::charge) above that maximum of `old`, is added to them.
+    /// configuration. Debt, which is what was charged above that maximum of `old`, is added to them.
     /// See [replacing an algorithm](crate::limiter::RateLimiter::replace).
     fn migrate(&self, state: &mut Self::State, old: &Self, now: Nanos);
 
@@ -134,6 +134,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// [`Concurrency`](super::Concurrency) always charges all units. [`LeakyBucket`](super::LeakyBucket) and
     /// [`Smooth`](super::Smooth) charge as many units as the next scheduled time is then at most `max_debt` intervals and
     /// those of the calls that can pass at once away or, with a `max_debt` of 0, at most `cost` intervals.
+    #[doc(hidden)]
     fn charge(&self, state: &mut Self::State, now: Nanos, cost: u64, _max_debt: u64) -> u64 {
         charge_as_call(self, state, now, cost)
     }
@@ -148,6 +149,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
 
     /// Calls `f` with the policy of each limit, in the order of [`Decision::limit_index`]. A tuple has more than one
     /// limit.
+    #[doc(hidden)]
     #[inline]
     fn for_each_policy(&self, f: &mut dyn FnMut(QuotaPolicy)) {
         f(self.policy());
@@ -172,11 +174,13 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// let algorithm: Lockout<_> = limits.block_for(Duration::from_secs(3_600)).after(10);
     /// let logins = RateLimiter::new(algorithm);
     /// ```
+    #[track_caller]
     fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
         LockoutBuilder::new(self, duration)
     }
 
     /// Releases the units that an ended call of `cost` held for its key.
+    #[doc(hidden)]
     fn release(&self, _state: &mut Self::State, _now: Nanos, _cost: u64) {}
 
     /// Calls `f` with each [total](super::Concurrency::total), which bounds the units that the calls of all keys hold
@@ -190,6 +194,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// A reset gives the key the state of a new key, to which these units are [charged](Algorithm::charge).
     /// Then the state is [restored](Algorithm::restore) to that of a new key. So the state keeps only what `restore`
     /// does not undo: the units of calls in progress.
+    #[doc(hidden)]
     fn in_flight(&self, _state: &Self::State) -> u64 {
         0
     }
@@ -200,20 +205,20 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
     /// the limit that is used. An algorithm returns [`Usage::of_quota`] for all states or for none. An algorithm that
     /// contains other algorithms returns the highest of their usages as [`Usage::of_part`].
+    #[doc(hidden)]
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
 
     /// Sets whether several keys share the state. A shared state never locks its keys out, so that one key cannot lock
     /// out the others. Only [`Lockout`](super::Lockout), and algorithms that contain one, implement this method.
+    #[doc(hidden)]
     fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
 
     /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls. A call that cannot pass now is
     /// then denied.
     ///
-    /// This method and the methods below it are for queues, except that a reset calls [`restore`](Algorithm::restore)
-    /// as well. Of these methods, an algorithm that queues calls needs to implement only this one. By default, the
-    /// first queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports has passed, and is
+    /// The first queued call is tried when the `retry_after` that [`peek`](Algorithm::peek) reports has passed, and is
     /// admitted if [`check`](Algorithm::check) allows it.
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
@@ -226,6 +231,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// A time that is not after `now` means that the call can be admitted now. [`Nanos::MAX`] means a time beyond the
     /// range of the clock. A queued call can cost more than the limit or burst only if the algorithm was replaced after
     /// the call was queued. Such a call is admitted when the whole limit or burst is available.
+    #[doc(hidden)]
     fn ready_at(&self, state: &mut Self::State, now: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.peek(state, now, cost);
         if decision.never_fits() {
@@ -243,6 +249,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// scheduled time is earlier than that.
     ///
     /// Returns `None` if the call must still wait. This is not counted as a denial.
+    #[doc(hidden)]
     fn admit_queued(&self, state: &mut Self::State, now: Nanos, _arrived: Nanos, cost: u64) -> Option<Nanos> {
         let mut decision = self.check(state, now, cost);
         if decision.never_fits() {
@@ -254,6 +261,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Charges a queued call to `state`, which is a copy of the key's state, as if the call were admitted at its
     /// scheduled time. That time may be in the future. Returns the clock reading that must be passed as `now` to the
     /// next method that is called with the copy. This reading is at least the given `now`.
+    #[doc(hidden)]
     fn project(&self, state: &mut Self::State, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         let ready_at = self.ready_at(state, now, cost).map_or(now, |ready_at| ready_at.max(now));
         let _ = self.admit_queued(state, ready_at, arrived, cost);
@@ -263,6 +271,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Returns how many calls of cost 1 could arrive at `now`, one after another, and each wait at most `max_wait`
     /// nanoseconds. The number of places in the queue is ignored. Only algorithms whose decisions [include the places
     /// of the queue](QueueConfig::counted) implement this method.
+    #[doc(hidden)]
     fn queue_capacity(&self, _state: &mut Self::State, _now: Nanos, _max_wait: u64) -> u64 {
         u64::MAX
     }
@@ -270,6 +279,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// Adjusts `decision`, which the queue has made on a call of `cost`, before the decision is returned to the caller.
     /// `counts` is `false` if a denial must not be counted, as for a peek. [`Lockout`](super::Lockout) implements this
     /// method to count denials.
+    #[doc(hidden)]
     #[inline]
     fn report(
         &self,
@@ -286,6 +296,7 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// copy is advanced to the latest clock reading, and replaces the state. Units that calls hold until they end stay
     /// counted, because only [`release`](Algorithm::release) gives them back. So an algorithm with
     /// [`in_flight`](Algorithm::in_flight) units implements this method.
+    #[doc(hidden)]
     fn restore(&self, state: &mut Self::State, before: Self::State) {
         let now = self.last_update(state);
         *state = before;
@@ -450,6 +461,7 @@ pub struct LockoutBuilder<A> {
 }
 
 impl<A> LockoutBuilder<A> {
+    #[track_caller]
     pub(super) fn new(algorithm: A, duration: Duration) -> Self {
         assert!(!duration.is_zero(), "a block of no time blocks nothing: give at least one nanosecond");
         // A lockout lasts at most 292 years, like a period.

@@ -53,7 +53,7 @@ impl AlgorithmInfo {
         })
     }
 
-    /// Returns the quotas that the algorithm [reports](Algorithm::for_each_policy).
+    /// Returns the quotas that the algorithm reports: one, or those of all members of a tuple.
     #[must_use]
     pub fn quotas(&self) -> &[QuotaPolicy] {
         &self.quotas

@@ -120,6 +120,7 @@ impl<A: Algorithm> LockoutBuilder<A> {
     ///
     /// Panics if `denials` is 0.
     #[must_use]
+    #[track_caller]
     pub fn after(self, denials: u64) -> Lockout<A> {
         assert!(denials > 0, "after 0 denials every key is locked out: give at least 1");
         let (algorithm, duration) = self.into_parts();
@@ -171,16 +172,24 @@ impl<A: Algorithm> Lockout<A> {
     }
 
     /// Sets the rest of the lockout of a key to `left` nanoseconds from `now`, and forgets the counted denials. Returns
-    /// whether the key is locked out. Changes nothing if several keys share the state.
-    pub(crate) fn set_lockout(&self, state: &mut LockoutState<A::State>, now: Nanos, left: u64) -> bool {
+    /// whether the key was locked out or had such denials, and whether it is locked out now. Changes nothing if several
+    /// keys share the state.
+    pub(crate) fn set_lockout(
+        &self,
+        state: &mut LockoutState<A::State>,
+        now: Nanos,
+        left: u64,
+    ) -> (bool, bool) {
         let count = &mut state.count;
         if count.denials == SHARED {
-            return false;
+            return (false, false);
         }
+        self.advance(count, now);
+        let had_any = count.left > 0 || count.denials > 0;
         // The count goes on from `now`, even if the clock was set back. Otherwise its time would stand still at first,
         // and a short lockout could not be counted from `now`.
         *count = DenialCount { last: now, left, denials: 0, age: 0 };
-        left > 0
+        (had_any, left > 0)
     }
 
     /// Advances the count to `now`. Returns how far the clock is behind the count's time, in nanoseconds.
@@ -509,6 +518,7 @@ macro_rules! block_for {
                 /// # Panics
                 ///
                 /// Panics if `duration` is zero. `after` panics if `n` is 0.
+                #[track_caller]
                 pub fn block_for(self, duration: Duration) -> LockoutBuilder<Self> {
                     LockoutBuilder::new(self, duration)
                 }

@@ -221,7 +221,7 @@ mod tiered;
 mod tuple;
 
 pub use concurrency::{Concurrency, ConcurrencyState, SharedPermit};
-pub use definition::{Algorithm, MAX_DEBT, Usage};
+pub use definition::{Algorithm, MAX_DEBT};
 pub(crate) use definition::{charge_available, holds_requests};
 pub use fixed_window::{FixedWindow, FixedWindowState};
 pub use info::AlgorithmInfo;
@@ -239,6 +239,8 @@ pub use tiered::{Tiered, TieredState};
 pub use token_bucket::{TokenBucket, TokenBucketState};
 
 // These items occur in the signatures of algorithms.
+#[doc(hidden)]
+pub use self::definition::Usage;
 #[doc(hidden)]
 pub use self::semaphore::Semaphore;
 #[doc(hidden)]

@@ -115,7 +115,7 @@ impl QueueConfig {
     }
 
     /// Makes the `limit` and `remaining` of a decision include the places of the queue, if the call may be queued. The
-    /// quota of the algorithm's first [policy](crate::algorithm::Algorithm::for_each_policy) must then include these
+    /// quota of the algorithm's first [policy](crate::algorithm::Algorithm::policy) must then include these
     /// places as well: this quota must be the number of calls of cost 1 that an idle key admits or queues at one
     /// instant. The decision reports that quota as its `limit`, unless
     /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
@@ -227,6 +227,7 @@ macro_rules! queue_methods {
             ///
             /// Panics if `percent` is above 100.
             #[must_use]
+            #[track_caller]
             pub const fn priority(mut self, percent: u8) -> Self {
                 assert!(percent <= 100, "over 100 % of the next window cannot be borrowed: give 0 to 100");
                 // The result is at most the limit, so it fits.

@@ -149,17 +149,24 @@ impl<A: Algorithm> RateLimiter<A> {
     /// A runtime that is shut down drops its tasks, which has the same effect on the queued calls of these tasks as
     /// dropping each future. A clock that steps back while calls are queued adds at most one period to their wait.
     ///
+    /// # Calls in progress
+    ///
+    /// With a [`Concurrency`](crate::algorithm::Concurrency), and with algorithms that contain one, this method [does not
+    /// compile](RateLimiter#calls-in-progress). [`acquire_permit`](RateLimiter::acquire_permit) waits in the same way.
+    ///
     /// # Panics
     ///
     /// The future panics if it is polled after it was ready. With the default clock, it also panics if the call has to
     /// wait and there is no tokio runtime with an enabled timer.
     pub fn acquire<K: Hash + ?Sized>(&self, key: &K) -> Acquire<A> {
+        const { Self::NO_RELEASE }
         self.acquire_n(key, 1)
     }
 
     /// Takes `cost` units, and waits for them in the key's queue if they are not all available now. In all other
     /// respects, this method is the same as [`acquire`](RateLimiter::acquire), also in its cancel safety and panics.
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
+        const { Self::NO_RELEASE }
         self.call(key).cost(cost).acquire()
     }
 
@@ -257,6 +264,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
 
     /// Makes the call, if its units are available. See [`RateLimiter::check_n`].
     pub fn check(self) -> Decision {
+        const { RateLimiter::<A>::NO_RELEASE }
         self.limiter.check_at(self.limiter.fingerprint(self.key), self.options.attempt())
     }
 
@@ -269,6 +277,12 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Makes the call, and waits for its units in the key's queue if they are not all available now. In all other
     /// respects, this method is the same as [`RateLimiter::acquire`], also in its cancel safety and panics.
     pub fn acquire(self) -> Acquire<A> {
+        const { RateLimiter::<A>::NO_RELEASE }
+        self.acquire_reserved()
+    }
+
+    /// Returns the future of the call, which yields the reservation of the call if it is polled for it.
+    fn acquire_reserved(self) -> Acquire<A> {
         let Self { limiter, key, options } = self;
         let key = limiter.fingerprint(key);
         Acquire { stage: Stage::Start { limiter: limiter.clone(), key, options } }
@@ -317,12 +331,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Takes a permit, and waits for it in the key's queue. See [`RateLimiter::acquire_permit`], also for errors,
     /// cancel safety and panics.
     pub fn acquire_permit(self) -> AcquirePermit<A> {
-        AcquirePermit { acquire: self.acquire() }
-    }
-
-    /// Releases the units that calls with these options hold. See [`RateLimiter::release`].
-    pub fn release(self) {
-        self.limiter.release_at(self.limiter.fingerprint(self.key), self.options.attempt());
+        AcquirePermit { acquire: self.acquire_reserved() }
     }
 
     /// Charges the cost of this call after the fact, even if its units are not available. The other options have no
@@ -337,9 +346,10 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
         self.limiter.refund_at(self.limiter.fingerprint(self.key), self.options.cost);
     }
 
-    /// Resets the key to the state of a new key. The options have no effect. See [`RateLimiter::reset`].
-    pub fn reset(self) {
-        self.limiter.reset_at(self.limiter.fingerprint(self.key));
+    /// Resets the key to the state of a new key, and returns whether the key had used anything. The options have no
+    /// effect. See [`RateLimiter::reset`].
+    pub fn reset(self) -> bool {
+        self.limiter.reset_at(self.limiter.fingerprint(self.key))
     }
 }
 
@@ -425,9 +435,8 @@ impl<A: Algorithm> Future for Acquire<A> {
     type Output = Decision;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
-        let (decision, reservation) = ready!(self.poll_inner(cx));
-        // The call stays in progress until `release` is called.
-        reservation.forget();
+        // The reservation is empty: the call does not compile if it needs a release.
+        let (decision, _) = ready!(self.poll_inner(cx));
         Poll::Ready(decision)
     }
 }

@@ -69,8 +69,8 @@ pub trait LimiterFor<K: ?Sized>: Limiter {
     /// [`max_wait`](Attempt::max_wait), and at most for the maximum wait of the algorithm.
     ///
     /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), the decision on an admitted call comes with a
-    /// reservation made by [`Reservation::on_release`]. The function given to `on_release` must
-    /// [release](Algorithm::release) the units of the call and drop the call's
+    /// reservation made by [`Reservation::on_release`]. The function given to `on_release` must release the units of the
+    /// call, by `Algorithm::release`, and drop the call's
     /// [`SharedPermit`](crate::algorithm::SharedPermit). With any other algorithm, if the call [asks for a
     /// reservation](Attempt::wants_reservation), a limiter that [settles](Settles) returns the decision on an admitted
     /// call together with a reservation made by [`Reservation::on_settle`].

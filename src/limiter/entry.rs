@@ -283,23 +283,10 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         (self.preview(arrival).decision(), charged)
     }
 
-    /// Releases `cost` units of the key's calls in progress, but at most those that they hold, so that the calls of
-    /// other keys stay counted in the total. Returns the algorithm that released them, and their number.
-    pub(super) fn end_held(self, now: Nanos, cost: u64) -> (A, u64) {
-        let (algorithm, cost) = (self.algorithm().clone(), cost.min(self.algorithm().in_flight(self.state)));
-        self.end(now, cost);
-        (algorithm, cost)
-    }
-
     /// Releases the `cost` units of a call that has ended, and then releases due waiters. The algorithm of the entry's
     /// call is the one that admitted the call that has ended.
-    pub(super) fn end(self, now: Nanos, cost: u64) {
+    pub(super) fn end(mut self, now: Nanos, cost: u64) {
         self.algorithm().release(self.state, now, cost);
-        self.on_released(now);
-    }
-
-    /// Releases due waiters after a call has ended, and the algorithm that admitted it has released its units.
-    fn on_released(mut self, now: Nanos) {
         if let Some(queue) = self.queue() {
             queue.invalidate();
         }
@@ -382,10 +369,11 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 }
 
 impl<A: Algorithm> KeyEntry<'_, Lockout<A>> {
-    /// Sets the rest of the key's lockout to `left` nanoseconds. Returns whether the key is locked out.
-    pub(super) fn set_lockout(self, now: Nanos, left: u64) -> bool {
-        let (algorithm, mut is_set) = (self.base, false);
-        self.replace_state(now, |state| is_set = algorithm.set_lockout(state, now, left));
-        is_set
+    /// Sets the rest of the key's lockout to `left` nanoseconds. Returns whether the key was locked out or had counted
+    /// denials, and whether it is locked out now.
+    pub(super) fn set_lockout(self, now: Nanos, left: u64) -> (bool, bool) {
+        let (algorithm, mut was_and_is_set) = (self.base, (false, false));
+        self.replace_state(now, |state| was_and_is_set = algorithm.set_lockout(state, now, left));
+        was_and_is_set
     }
 }

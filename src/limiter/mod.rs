@@ -28,7 +28,8 @@
 //! use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, TokenBucket};
 //! use tower_throttle::clock::AnyClock;
 //! use tower_throttle::key::PeerIp;
-//! use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
+//! use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, Reservation};
+//! use tower_throttle::stats::LimiterStats;
 //! use tower_throttle::{Decision, Quota, RateLimitLayer};
 //!
 //! #[derive(Clone)]
@@ -123,7 +124,6 @@ mod table;
 mod wait;
 
 pub use crate::decision::Denied;
-pub use crate::stats::LimiterStats;
 pub use attempt::Attempt;
 pub use call::{Acquire, AcquirePermit, Call};
 pub use contract::{Acquired, Decided, Limiter, LimiterFor, Settles};

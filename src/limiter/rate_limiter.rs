@@ -9,7 +9,6 @@ use std::time::Duration;
 use super::attempt::Attempt;
 use super::charge::{MemoryCharge, Reservable};
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
-use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{OnClose, OnFull, StoreConfig};
@@ -18,7 +17,7 @@ use super::reservation::{Permit, Reservation};
 use super::shard::Shard;
 use super::table::{ChargeTime, Table};
 use super::wait::QueuedAcquire;
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, SharedPermit};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::{Decision, Denied};
 use crate::stats::{CallOutcome, LimiterStats};
@@ -135,6 +134,13 @@ impl<A: Algorithm> RateLimiter<A> {
 }
 
 impl<A: Algorithm> RateLimiter<A> {
+    /// Does not compile if admitted calls hold units until they end. A method that uses this constant returns nothing
+    /// that ends its call.
+    pub(super) const NO_RELEASE: () = assert!(
+        !A::NEEDS_RELEASE,
+        "nothing would end this call in progress: take a permit, by `try_acquire_permit` or `acquire_permit`"
+    );
+
     /// Takes one unit if it is available. Never waits in a queue.
     ///
     /// ```
@@ -151,8 +157,23 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// A denial may have no [`retry_after`](Decision::retry_after), so only [`is_allowed`](Decision::is_allowed) and
     /// [`into_result`](Decision::into_result) say whether the call may pass.
+    ///
+    /// # Calls in progress
+    ///
+    /// With a [`Concurrency`](crate::algorithm::Concurrency), and with algorithms that contain one, `check` and
+    /// [`acquire`](RateLimiter::acquire) do not compile: nothing would end the call. Take a
+    /// [permit](RateLimiter::try_acquire_permit) instead. `cargo check` does not show this error, and `cargo build` does.
+    ///
+    /// ```compile_fail,E0080
+    /// use tower_throttle::RateLimiter;
+    /// use tower_throttle::algorithm::Concurrency;
+    ///
+    /// let exports = RateLimiter::new(Concurrency::per_key(1));
+    /// let _ = exports.check("user:42");
+    /// ```
     #[inline]
     pub fn check<K: Hash + ?Sized>(&self, key: &K) -> Decision {
+        const { Self::NO_RELEASE }
         self.check_n(key, 1)
     }
 
@@ -173,6 +194,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// ```
     #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
+        const { Self::NO_RELEASE }
         self.check_at(self.fingerprint(key), Attempt::new(cost))
     }
 
@@ -282,7 +304,11 @@ impl<A: Algorithm> RateLimiter<A> {
         self.charge_at(self.fingerprint(key), Attempt::new(units));
     }
 
-    /// Resets the key to the state of a new key, except that calls in progress stay counted.
+    /// Resets the key to the state of a new key, except that calls in progress stay counted. Returns whether the key had
+    /// used anything: `false` if it was as a new key is.
+    ///
+    /// The type of the key counts, as in all methods: the `String` `"192.0.2.1"` is another key than the `IpAddr`, and
+    /// its reset returns `false`.
     ///
     /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets). The first
     /// queued call of the key may be admitted as soon as the key is reset, and the calls behind it later. Calls that
@@ -294,11 +320,12 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
     /// assert!(limiter.check("user:42").is_allowed());
-    /// limiter.reset("user:42");
+    /// assert!(limiter.reset("user:42"));
     /// assert!(limiter.check("user:42").is_allowed());
+    /// assert!(!limiter.reset("user:43"));
     /// ```
-    pub fn reset<K: Hash + ?Sized>(&self, key: &K) {
-        self.reset_at(self.fingerprint(key));
+    pub fn reset<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        self.reset_at(self.fingerprint(key))
     }
 
     /// Resets all keys, as [`reset`](Self::reset) does for one key. Keys that share a bucket are reset, too.
@@ -341,7 +368,7 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// let logins = RateLimiter::new(FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10));
     /// assert!(logins.lock_out("user:42", 24 * hour));
     /// assert!(logins.check("user:42").is_locked_out());
-    /// logins.lift_lockout("user:42");
+    /// assert!(logins.lift_lockout("user:42"));
     /// assert!(logins.check("user:42").is_allowed());
     /// ```
     pub fn lock_out<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> bool {
@@ -350,8 +377,11 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
 
     /// Ends the lockout of the key, if it is in one, and forgets the denials that were counted towards the next one.
     /// Units that were charged stay charged, so the key is still limited. [`reset`](Self::reset) forgets these, too.
-    pub fn lift_lockout<K: Hash + ?Sized>(&self, key: &K) {
-        self.table.lift_lockout(self.fingerprint(key));
+    ///
+    /// Returns whether the key was locked out, or had such denials. The type of the key counts: a `String` is another key
+    /// than the `IpAddr` with the same text, and the result is then `false`.
+    pub fn lift_lockout<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        self.table.lift_lockout(self.fingerprint(key))
     }
 }
 
@@ -397,31 +427,6 @@ impl<A: Algorithm> RateLimiter<A> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
-    }
-}
-
-impl<A: Algorithm> RateLimiter<A> {
-    /// Releases `cost` units of one or more calls that [`check`](RateLimiter::check) or
-    /// [`acquire`](RateLimiter::acquire) admitted.
-    ///
-    /// This method is for algorithms that [need a release](Algorithm::NEEDS_RELEASE), and has no effect with others. At
-    /// most the units that calls in progress hold for the key are released. The units are released by the current
-    /// algorithm of the limiter. Do not release calls that have a [permit](RateLimiter::try_acquire_permit): dropping
-    /// the permit releases the units, by the algorithm that admitted the call. So use permits if an algorithm with a
-    /// total may be [replaced](RateLimiter::replace).
-    ///
-    /// ```
-    /// use tower_throttle::RateLimiter;
-    /// use tower_throttle::algorithm::Concurrency;
-    ///
-    /// let limiter = RateLimiter::new(Concurrency::per_key(1));
-    /// assert!(limiter.check("user:42").is_allowed());
-    /// assert!(!limiter.check("user:42").is_allowed());
-    /// limiter.release("user:42", 1);
-    /// assert!(limiter.check("user:42").is_allowed());
-    /// ```
-    pub fn release<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.release_at(self.fingerprint(key), Attempt::new(cost));
     }
 }
 
@@ -533,6 +538,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// Makes a call, as [`Call::check`](super::Call::check) does.
     #[doc(hidden)]
     pub fn check_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Decision {
+        const { Self::NO_RELEASE }
         self.check_at(self.fingerprint(key), call)
     }
 
@@ -619,24 +625,14 @@ impl<A: Algorithm> RateLimiter<A> {
         self.table.charge(key, call.algorithm(), call.cost());
     }
 
-    /// Ends calls in progress. See [`release`](Self::release).
-    pub(super) fn release_at(&self, key: Fingerprint, call: Attempt<'_, A>) {
-        let end = |entry: KeyEntry<'_, A>, now| entry.end_held(now, call.cost());
-        let released = self.table.with_used(key, call.algorithm(), end);
-        // A key that is not in the table has no calls in progress.
-        if let Some((algorithm, cost)) = released {
-            drop(SharedPermit::of_admitted(&algorithm, cost));
-        }
-    }
-
     /// Refunds units of the key. See [`refund`](Self::refund).
     pub(super) fn refund_at(&self, key: Fingerprint, cost: u64) {
         self.table.refund(key, cost);
     }
 
     /// Resets the key. See [`reset`](Self::reset).
-    pub(super) fn reset_at(&self, key: Fingerprint) {
-        self.table.reset(key);
+    pub(super) fn reset_at(&self, key: Fingerprint) -> bool {
+        self.table.reset(key)
     }
 
     /// Charges the call, queues it, or denies it. See [`LimiterFor::acquire`].

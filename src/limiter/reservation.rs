@@ -64,9 +64,6 @@ pub trait Charge: Send + Sync {
     /// Releases the units of a call in progress.
     fn release(self: Box<Self>);
 
-    /// Drops the reservation without releasing the units of a call in progress.
-    fn forget(self: Box<Self>) {}
-
     /// Returns whether the call is in progress, so that its units must be released.
     fn is_permit(&self) -> bool;
 
@@ -173,13 +170,6 @@ impl Reservation {
         self.0.take()?.settle(actual)
     }
 
-    /// Drops the reservation without releasing anything: the call stays in progress.
-    pub fn forget(mut self) {
-        if let Some(charge) = self.0.take() {
-            charge.forget();
-        }
-    }
-
     /// Returns whether there is nothing to release and nothing to settle.
     #[inline]
     #[must_use]
@@ -267,10 +257,6 @@ impl Charge for Merged {
         drop(self);
     }
 
-    fn forget(self: Box<Self>) {
-        self.0.into_iter().for_each(Reservation::forget);
-    }
-
     fn is_permit(&self) -> bool {
         self.0.iter().any(Reservation::is_permit)
     }
@@ -300,12 +286,6 @@ impl Permit {
     /// Returns the decision if it is a denial.
     pub fn decided(decision: Decision, reservation: Reservation) -> Result<Self, Denied> {
         reservation.decided(decision).map(Self)
-    }
-
-    /// Drops the permit without releasing it: the call stays in progress until
-    /// [`release`](crate::limiter::RateLimiter::release) is called.
-    pub fn forget(self) {
-        self.0.forget();
     }
 
     /// Returns the fencing token of the permit: a number that is larger than the tokens of all permits that the server
@@ -379,12 +359,9 @@ mod tests {
     }
 
     #[test]
-    fn a_merged_reservation_releases_all_when_dropped_and_none_when_forgotten() {
+    fn a_merged_reservation_releases_all_when_dropped() {
         let count = Arc::new(AtomicU32::new(0));
-        merged([counted(&count), Reservation::default(), merged([counted(&count), counted(&count)])])
-            .forget();
-        assert_eq!(count.load(Ordering::Relaxed), 0);
-        drop(merged([counted(&count), counted(&count), counted(&count)]));
+        drop(merged([counted(&count), Reservation::default(), merged([counted(&count), counted(&count)])]));
         assert_eq!(count.load(Ordering::Relaxed), 3);
         assert!(merged([counted(&count)]).settle(1).is_none());
         assert_eq!(count.load(Ordering::Relaxed), 4);

@@ -459,7 +459,7 @@ impl<A: Algorithm> Shard<A> {
 
     /// Resets a key to the state of a new key, except that calls in progress stay counted. Does nothing if the key has
     /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its
-    /// place.
+    /// place. Returns whether the key was not fresh.
     pub(super) fn reset(
         &mut self,
         key: Fingerprint,
@@ -468,11 +468,13 @@ impl<A: Algorithm> Shard<A> {
         config: &StoreConfig,
         now: Nanos,
         wake: &mut Vec<Waker>,
-    ) {
+    ) -> bool {
         let Self { config: shard, slots, queues, .. } = &mut *self;
-        let Some(state) = slots.get_mut(key) else { return };
+        let Some(state) = slots.get_mut(key) else { return false };
+        let is_used = !shard.algorithm.is_fresh(state, now);
         if !queues.contains_key(&key) && !A::NEEDS_RELEASE && !keeps_place {
-            return self.remove(key, room, now);
+            self.remove(key, room, now);
+            return is_used;
         }
         if let Some(queue) = queues.get_mut(&key) {
             queue.reset_schedule(now);
@@ -482,6 +484,7 @@ impl<A: Algorithm> Shard<A> {
         entry.replace_state(now, |state| {
             reset(algorithm, state, shard.new_state(algorithm, room, now), now);
         });
+        is_used
     }
 
     /// Resets all keys of the shard. See [`reset`](Shard::reset).

@@ -235,13 +235,8 @@ impl<A: Algorithm> Table<A> {
     /// no shared buckets and the key is not in the table, returns `None` and does not run `change`. With
     /// [`OnFull::ShareBuckets`], such a key may have been charged in its shared bucket, so this method then does the
     /// same as `with_entry`.
-    pub(super) fn with_used<R>(
-        &self,
-        key: Fingerprint,
-        algorithm: Option<&A>,
-        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
-    ) -> Option<R> {
-        self.with_charge(key, algorithm, u64::MAX, |entry, now, _| change(entry, now))
+    fn with_used<R>(&self, key: Fingerprint, change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R) -> Option<R> {
+        self.with_charge(key, None, u64::MAX, |entry, now, _| change(entry, now))
     }
 
     /// Like [`with_used`](Table::with_used), for a call that was charged after `resets` resets. Passes `change` whether
@@ -389,7 +384,7 @@ impl<A: Algorithm> Table<A> {
         counts: bool,
         waker: &Waker,
     ) -> PollTurn {
-        let asked = self.with_used(key, None, |entry, now| {
+        let asked = self.with_used(key, |entry, now| {
             let asked = entry.ask(now, ticket, known, waker);
             if let (PollTurn::Ready(decision, ..), true) = (&asked.0, counts) {
                 self.calls.add_decision(decision, false);
@@ -412,7 +407,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Cancels a queued call. If `counts`, counts it.
     pub(super) fn abandon(&self, key: Fingerprint, ticket: u64, counts: bool) {
-        drop(self.with_used(key, None, |entry, now| entry.abandon(now, ticket)));
+        drop(self.with_used(key, |entry, now| entry.abandon(now, ticket)));
         if counts {
             self.calls.add(CallOutcome::Cancelled);
         }
@@ -467,8 +462,8 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted. Does nothing if the key
-    /// has no place in the table.
-    pub(super) fn reset(&self, key: Fingerprint) {
+    /// has no place in the table. Returns whether the key was not fresh.
+    pub(super) fn reset(&self, key: Fingerprint) -> bool {
         let mut wake = Wakers::default();
         {
             let mut shard = self.keys.of(key).lock();
@@ -478,7 +473,7 @@ impl<A: Algorithm> Table<A> {
             if self.config.on_full() != OnFull::ShareBuckets || shard.contains(key) {
                 shard.record_reset(key, self.count_reset());
             }
-            shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake);
+            shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake)
         }
     }
 
@@ -517,13 +512,13 @@ impl<A: Algorithm> Table<A> {
 impl<A: Algorithm> Table<Lockout<A>> {
     /// Locks the key out for `left` nanoseconds. Returns whether it is locked out.
     pub(super) fn set_lockout(&self, key: Fingerprint, left: u64) -> bool {
-        let set = self.with_entry(key, None, |entry, now| entry.set_lockout(now, left));
-        set.unwrap_or(false)
+        self.with_entry(key, None, |entry, now| entry.set_lockout(now, left))
+            .is_some_and(|(_, is_set)| is_set)
     }
 
-    /// Ends the lockout of the key, and forgets its counted denials.
-    pub(super) fn lift_lockout(&self, key: Fingerprint) {
-        let _ = self.with_used(key, None, |entry, now| entry.set_lockout(now, 0));
+    /// Ends the lockout of the key, and forgets its counted denials. Returns whether the key had any of these.
+    pub(super) fn lift_lockout(&self, key: Fingerprint) -> bool {
+        self.with_used(key, |entry, now| entry.set_lockout(now, 0)).is_some_and(|(had_any, _)| had_any)
     }
 }
 

@@ -10,10 +10,11 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::OnFull;
+use tower_throttle::limiter::{Attempt, OnFull};
 use tower_throttle::middleware::Rejection;
 use tower_throttle::{Decision, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
+use crate::support::calls::{Calls, InProgress, OfUnits, acquire};
 use crate::support::{Now, waits};
 
 const MINUTE: Quota = Quota::per_minute(1);
@@ -42,45 +43,49 @@ fn limiter<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
 }
 
 /// Makes calls until the key is locked out, and verifies that the calls, and peeks before them, say so.
-fn locks_out<A: Algorithm>(algorithm: A) {
+fn locks_out<C: Calls>(algorithm: impl Algorithm) {
     let limiter = limiter(algorithm);
-    assert!(limiter.check("key").is_allowed());
+    let check = || C::check(&limiter, "key", 1).0;
+    let (first, _held) = C::check(&limiter, "key", 1);
+    assert!(first.is_allowed());
     let none = [""; 0];
     assert_eq!(reasons(&limiter.peek("key")), none);
-    assert_eq!(reasons(&limiter.check("key")), none, "the first denial");
+    assert_eq!(reasons(&check()), none, "the first denial");
     assert_eq!(reasons(&limiter.peek("key")), ["locked out"], "a call would begin the lockout");
-    assert_eq!(reasons(&limiter.check("key")), ["locked out"], "the second denial begins the lockout");
+    assert_eq!(reasons(&check()), ["locked out"], "the second denial begins the lockout");
     assert_eq!(reasons(&limiter.peek("key")), ["locked out"]);
-    assert_eq!(reasons(&limiter.check("key")), ["locked out"]);
+    assert_eq!(reasons(&check()), ["locked out"]);
     assert_eq!(reasons(limiter.try_acquire_permit("key").unwrap_err().decision()), ["locked out"]);
-    let acquired = limiter.acquire("key").now();
+    let (acquired, _) = acquire(&limiter, "key", Attempt::new(1)).now();
     assert_eq!(reasons(&acquired), ["locked out"]);
     let denied = limiter.acquire_permit("key").now();
     assert_eq!(reasons(denied.unwrap_err().decision()), ["locked out"]);
-    assert_eq!(reasons(&limiter.check_n("key", 0)), none, "a cost of 0 is allowed");
-    assert_eq!(reasons(&limiter.check("other")), none);
-    limiter.reset("key");
+    assert_eq!(reasons(&C::check(&limiter, "key", 0).0), none, "a cost of 0 is allowed");
+    assert_eq!(reasons(&C::check(&limiter, "other", 1).0), none);
+    assert!(limiter.reset("key"));
     assert_eq!(reasons(&limiter.peek("key")), none);
 }
 
 #[test]
 fn a_denial_says_that_the_key_is_locked_out() {
-    locks_out(log_in());
-    locks_out(log_in().extend_on_retry());
-    locks_out(Tiered::new(log_in()));
-    locks_out(Tiered::new(FixedWindow::new(MINUTE)).block_for(Duration::from_secs(3_600)).after(2));
-    locks_out(Concurrency::per_key(1).block_for(Duration::from_secs(3_600)).after(2));
+    locks_out::<OfUnits>(log_in());
+    locks_out::<OfUnits>(log_in().extend_on_retry());
+    locks_out::<OfUnits>(Tiered::new(log_in()));
+    locks_out::<OfUnits>(
+        Tiered::new(FixedWindow::new(MINUTE)).block_for(Duration::from_secs(3_600)).after(2),
+    );
+    locks_out::<InProgress>(Concurrency::per_key(1).block_for(Duration::from_secs(3_600)).after(2));
 }
 
 /// The reported limit of a tuple may be another one, with a longer wait.
 #[test]
 fn a_tuple_says_that_one_of_its_limits_locks_the_key_out() {
     let day = || TokenBucket::new(Quota::per_day(1));
-    locks_out((log_in(), day()));
-    locks_out((day(), log_in()));
-    locks_out(((day(), FixedWindow::new(MINUTE)), log_in()));
-    locks_out((day(), FixedWindow::new(MINUTE)).block_for(Duration::from_secs(3_600)).after(2));
-    locks_out((Concurrency::per_key(1), log_in()));
+    locks_out::<OfUnits>((log_in(), day()));
+    locks_out::<OfUnits>((day(), log_in()));
+    locks_out::<OfUnits>(((day(), FixedWindow::new(MINUTE)), log_in()));
+    locks_out::<OfUnits>((day(), FixedWindow::new(MINUTE)).block_for(Duration::from_secs(3_600)).after(2));
+    locks_out::<InProgress>((Concurrency::per_key(1), log_in()));
 }
 
 #[test]
@@ -99,15 +104,21 @@ fn a_queue_of_a_lockout_says_why_it_denies() {
 fn a_denial_says_that_the_queue_is_full() {
     fn fills<A: Algorithm>(algorithm: A) {
         let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).max_queued(2).build();
-        let acquire = |key: &'static str| limiter.acquire(key).now();
-        let queued = |key: &'static str| waits(limiter.acquire(key));
+        let mut held = Vec::new();
+        let mut acquire = |key| {
+            let (decision, reservation) = acquire(&limiter, key, Attempt::new(1)).now();
+            held.push(reservation);
+            decision
+        };
+        let queued = |key: &'static str| waits(limiter.acquire_permit(key));
         let none = [""; 0];
         assert!(acquire("key").is_allowed());
         let _first = queued("key");
         assert_eq!(reasons(&acquire("key")), ["queue full"]);
         let permit = limiter.acquire_permit("key").now();
         assert_eq!(reasons(permit.unwrap_err().decision()), ["queue full"]);
-        assert_eq!(reasons(&limiter.check("key")), none, "it would not wait");
+        let permit = limiter.try_acquire_permit("key");
+        assert_eq!(reasons(permit.unwrap_err().decision()), none, "it would not wait");
         assert_eq!(reasons(&limiter.peek("key")), none, "it would not wait");
         assert!(acquire("second").is_allowed());
         let _second = queued("second");

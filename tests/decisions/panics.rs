@@ -1,7 +1,8 @@
 //! If an algorithm or a waker panics once, no other call is affected.
 
+use std::cell::Cell;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
+use tower_throttle::key::PeerIp;
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Quota, RateLimiter};
 
@@ -46,6 +48,40 @@ fn five_waiting<A: Algorithm>(limiter: &RateLimiter<A>, broken: &[usize]) -> (Ve
         call
     });
     (calls.collect(), woken)
+}
+
+/// A panic at start-up names the line of the app's code that has the wrong setting.
+#[test]
+fn a_wrong_setting_panics_with_the_line_of_the_caller() {
+    thread_local!(static AT: Cell<(u32, bool)> = const { Cell::new((0, false)) });
+    let before = take_hook();
+    set_hook(Box::new(move |panic| {
+        AT.set(panic.location().map_or((0, false), |at| (at.line(), at.file() == file!())));
+        before(panic);
+    }));
+    let minute = Quota::per_minute(1);
+    let bucket = || TokenBucket::new(minute);
+    let wrong: [(u32, &dyn Fn()); 15] = [
+        (line!(), &|| _ = minute.burst(0)),
+        (line!(), &|| _ = Quota::per_second(0)),
+        (line!(), &|| _ = Quota::per_minute(0)),
+        (line!(), &|| _ = Quota::per_hour(0)),
+        (line!(), &|| _ = Quota::per_day(0)),
+        (line!(), &|| _ = bucket().block_for(Duration::ZERO)),
+        (line!(), &|| _ = bucket().block_for(Duration::MAX).after(0)),
+        (line!(), &|| _ = (bucket(), bucket()).block_for(Duration::ZERO)),
+        (line!(), &|| _ = FixedWindow::new(minute).priority(101)),
+        (line!(), &|| _ = SlidingWindow::new(minute).slices(0)),
+        (line!(), &|| _ = Smooth::warming_up(minute, Duration::from_secs(1)).cold_factor(0.5)),
+        (line!(), &|| _ = Concurrency::per_key(0)),
+        (line!(), &|| _ = Concurrency::per_key(1).total(0)),
+        (line!(), &|| _ = PeerIp::new().ipv6_prefix(129)),
+        (line!(), &|| _ = PeerIp::new().ipv4_prefix(33)),
+    ];
+    for (line, wrong) in wrong {
+        assert!(catch_unwind(AssertUnwindSafe(wrong)).is_err(), "line {line}");
+        assert_eq!(AT.get(), (line, true));
+    }
 }
 
 #[test]

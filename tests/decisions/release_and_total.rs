@@ -1,4 +1,4 @@
-//! Explicit releases, and calls that are cancelled or evicted. The totals stay exact.
+//! Calls that end, and calls that are cancelled or evicted. The totals stay exact.
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -12,37 +12,16 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A release of a call that was never admitted must not make room for other calls.
-#[test]
-fn a_release_of_a_key_that_holds_nothing_leaves_the_total_alone() {
-    let limiter = RateLimiter::new(Concurrency::per_key(2).total(2));
-    let _first = limiter.try_acquire_permit("a").unwrap();
-    let _second = limiter.try_acquire_permit("b").unwrap();
-    limiter.release("c", 1);
-    assert!(limiter.try_acquire_permit("d").is_err(), "two are in progress, and no more may be");
-}
-
-#[test]
-fn over_release_does_not_affect_total() {
-    let limiter = RateLimiter::new(Concurrency::per_key(2).total(2));
-    let _first = limiter.try_acquire_permit("a").unwrap();
-    assert!(limiter.check("b").is_allowed());
-    limiter.release("b", 2);
-    let _second = limiter.try_acquire_permit("b").unwrap();
-    assert!(limiter.try_acquire_permit("d").is_err(), "two are in progress, and no more may be");
-}
-
 /// The oldest waiter is evicted for a new call, unless the total has no room for the new call.
 #[test]
 fn the_oldest_keeps_its_slot_if_the_total_has_no_room_for_the_new_call() {
     let rule = Concurrency::per_key(10).total(12).queue(1).overflow(QueueOverflow::DropOldest);
     let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
-    assert!(limiter.check_n("a", 10).is_allowed());
-    let mut oldest = Box::pin(limiter.acquire("a"));
+    let _ten = limiter.call("a").cost(10).permit().unwrap();
+    let mut oldest = Box::pin(limiter.acquire_permit("a"));
     assert!(poll(&mut oldest).is_pending());
-    let mut newcomer = Box::pin(limiter.acquire_n("a", 3));
-    let refused = poll(&mut newcomer);
-    assert!(matches!(refused, Poll::Ready(decision) if !decision.is_allowed()), "10 + 3 > 12");
+    let mut newcomer = Box::pin(limiter.call("a").cost(3).acquire_permit());
+    assert!(matches!(poll(&mut newcomer), Poll::Ready(Err(_))), "10 + 3 > 12");
     assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
 }
 
@@ -50,23 +29,23 @@ fn the_oldest_keeps_its_slot_if_the_total_has_no_room_for_the_new_call() {
 fn a_call_that_may_not_wait_evicts_no_waiter() {
     let rule = |wait| Concurrency::per_key(1).queue(1).overflow(QueueOverflow::DropOldest).max_wait(wait);
     let limiter = RateLimiter::builder(rule(Duration::from_secs(9))).clock(ManualClock::new()).build();
-    assert!(limiter.check("a").is_allowed());
-    let mut oldest = Box::pin(limiter.acquire("a"));
+    let _held = limiter.try_acquire_permit("a").unwrap();
+    let mut oldest = Box::pin(limiter.acquire_permit("a"));
     assert!(poll(&mut oldest).is_pending());
     limiter.replace(rule(Duration::ZERO));
-    let mut newcomer = Box::pin(limiter.acquire("a"));
+    let mut newcomer = Box::pin(limiter.acquire_permit("a"));
     assert!(poll(&mut newcomer).is_ready(), "it does not wait");
     assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
 }
 
-/// A call is released from the total of the tier with which it was made.
+/// A call leaves the total of the tier with which it was made.
 #[test]
 fn a_call_with_a_tier_of_its_own_leaves_the_total_of_that_tier() {
     let paid = Concurrency::per_key(5).total(1);
     let limiter = RateLimiter::new(Tiered::new(Concurrency::per_key(5)));
-    assert!(limiter.call("a").tier(&paid).check().is_allowed());
+    let first = limiter.call("a").tier(&paid).permit().unwrap();
     assert!(limiter.call("b").tier(&paid).permit().is_err(), "one is in progress");
-    limiter.call("a").tier(&paid).release();
+    drop(first);
     let permit = limiter.call("b").tier(&paid).permit().expect("nothing is in progress");
     assert!(limiter.call("a").tier(&paid).permit().is_err());
     drop(permit);
@@ -91,8 +70,8 @@ fn a_clock_that_steps_back_does_not_prolong_max_wait() {
     clock.set(Duration::from_secs(3_600));
     let rule = Concurrency::per_key(1).max_wait(Duration::from_secs(1));
     let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
-    assert!(limiter.check("a").is_allowed());
-    let mut waiting = Box::pin(limiter.acquire("a"));
+    let _held = limiter.try_acquire_permit("a").unwrap();
+    let mut waiting = Box::pin(limiter.acquire_permit("a"));
     assert!(poll(&mut waiting).is_pending());
     clock.set(Duration::ZERO);
     assert!(poll(&mut waiting).is_pending());

@@ -131,7 +131,7 @@ fn compare<A: Algorithm>(algorithm: A) {
             }
             1 => [&limiter, &locked].into_iter().for_each(|limiter| limiter.refund(&key, 1)),
             2 if random.below(20) == 0 => {
-                [&limiter, &locked].into_iter().for_each(|limiter| limiter.reset(&key));
+                [&limiter, &locked].into_iter().for_each(|limiter| _ = limiter.reset(&key));
             }
             3 => {
                 let cost = random.below(4);

@@ -95,7 +95,7 @@ async fn a_queue_whose_first_calls_are_not_polled_goes_on_after_any_change_of_it
     async fn each<A: Algorithm>(slow: A, fast: A) {
         for ahead in [1, 2, 9] {
             holds(slow.clone(), ahead, |limiter| limiter.refund("key", 1)).await;
-            holds(slow.clone(), ahead, |limiter| limiter.reset("key")).await;
+            holds(slow.clone(), ahead, |limiter| _ = limiter.reset("key")).await;
             holds(slow.clone(), ahead, RateLimiter::reset_all).await;
             holds(slow.clone(), ahead, |limiter| limiter.charge("key", 3)).await;
             holds(slow.clone(), ahead, |limiter| limiter.replace(fast.clone())).await;

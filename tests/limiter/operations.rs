@@ -1,9 +1,12 @@
 //! What an administrator does with a limiter that is in use: locking keys out, lifting lockouts, and resetting all keys.
 
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
-use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, Lockout, TokenBucket};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Lockout, SlidingLog, Tiered, TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
@@ -81,15 +84,64 @@ fn a_lifted_lockout_forgets_denials_and_keeps_charged_units() {
         let _ = limiter.check("key");
     }
     assert!(limiter.check("key").is_locked_out(), "the third denial began a lockout");
-    limiter.lift_lockout("key");
+    assert!(limiter.lift_lockout("key"));
     for denials in 1..=3 {
         let decision = limiter.check("key");
         assert_eq!(decision.remaining(), 0);
         assert_eq!(decision.is_locked_out(), denials == 3, "{denials}");
     }
     // A key that is not locked out, and a key that is not in the table.
-    limiter.lift_lockout("other");
+    assert!(!limiter.lift_lockout("other"));
     assert_eq!(limiter.len(), 1);
+}
+
+/// An administrator who has a text instead of the address learns that there was nothing to do.
+#[test]
+fn the_result_says_that_a_key_of_another_type_had_nothing() {
+    let (limiter, clock) = limiter();
+    let (address, text) = (IpAddr::from([192, 0, 2, 1]), "192.0.2.1".to_owned());
+    assert!(limiter.lock_out(&address, 100 * SECOND));
+    assert!(!limiter.lift_lockout(&text) && limiter.check(&address).is_locked_out());
+    assert!(limiter.lift_lockout(&address) && limiter.check(&address).is_allowed());
+    assert!(!limiter.reset(&text) && !limiter.call(&text).reset());
+    assert!(limiter.call(&address).reset() && !limiter.reset(&address));
+    // Denials count as well, until they expire.
+    for is_over in [false, true] {
+        let _ = (limiter.check_n(&address, 6), limiter.check_n(&address, 6));
+        clock.advance(if is_over { 3_600 * SECOND } else { 3_599 * SECOND });
+        assert_eq!(limiter.lift_lockout(&address), !is_over);
+        assert!(!limiter.lift_lockout(&address));
+    }
+}
+
+#[test]
+fn a_reset_says_whether_the_key_had_used_anything() {
+    fn says<A: Algorithm>(algorithm: A) {
+        let clock = ManualClock::new();
+        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
+        let permit = limiter.try_acquire_permit("key").unwrap();
+        assert!(limiter.reset("key"));
+        drop(permit);
+        assert!(!limiter.reset("key"));
+        drop(limiter.try_acquire_permit("key").unwrap());
+        clock.advance(2 * HOUR);
+        assert!(!limiter.reset("key"), "it is as a new key is: {:?}", limiter.algorithm());
+    }
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let quota = Quota::per_hour(5);
+    says(FixedWindow::new(quota));
+    says(SlidingLog::new(quota));
+    says(TokenBucket::new(quota));
+    says(LeakyBucket::new(quota));
+    says(Tiered::new(TokenBucket::new(quota)));
+    says(logins());
+    says(Concurrency::per_key(5));
+    says((TokenBucket::new(quota), Concurrency::per_key(5)));
+    // A key without a place of its own is not reset.
+    let shares =
+        RateLimiter::builder(FixedWindow::new(quota)).max_keys(1).on_full(OnFull::ShareBuckets).build();
+    assert!(shares.check("own").is_allowed() && shares.check("shared").is_allowed());
+    assert_eq!(["own", "shared"].map(|key| shares.reset(key)), [true, false]);
 }
 
 #[test]

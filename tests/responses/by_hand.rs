@@ -88,7 +88,8 @@ impl<R> Compared for R where
 fn used_up<A: Algorithm>(algorithm: A) -> RateLimiter<A> {
     let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).name("mail").build();
     while limiter.peek(&()).is_allowed() {
-        let _ = limiter.check(&());
+        // The call stays in progress.
+        std::mem::forget(limiter.try_acquire_permit(&()));
     }
     limiter
 }
@@ -105,8 +106,8 @@ fn apps<A: Algorithm>(
         Router::new().route("/", any(|| async { "hello" })).layer(layer.responder(responder.clone()));
 
     let handler = move |rejecter: Rejecter| async move {
-        let decision = by_rejecter.call(&()).cost(cost).check();
-        decision.into_result().map_err(|denied| rejecter.reject(&by_rejecter, denied))?;
+        let permit = by_rejecter.call(&()).cost(cost).permit();
+        let _permit = permit.map_err(|denied| rejecter.reject(&by_rejecter, denied))?;
         Ok::<_, Response>("hello")
     };
     let by_rejecter =
@@ -114,8 +115,8 @@ fn apps<A: Algorithm>(
 
     let layer = RateLimitLayer::with_limiter(Global, by_layer).responder(responder.clone());
     let handler = move |head: Parts| async move {
-        match layer.limiter().call(&()).cost(cost).check().into_result() {
-            Ok(()) => "hello".into_response(),
+        match layer.limiter().call(&()).cost(cost).permit() {
+            Ok(_permit) => "hello".into_response(),
             Err(denied) => layer.reject(&head, denied).map(Body::from),
         }
     };

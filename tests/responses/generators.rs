@@ -1,5 +1,6 @@
 //! Random names, quotas and algorithms, and the fields with which each of them must be reported.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::future::Future;
 use std::iter;
@@ -11,10 +12,12 @@ use tower_throttle::algorithm::{
     TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::{Attempt, Reservation};
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::header_parser::{MOST, Policy};
 use crate::support::Random;
+use crate::support::calls::acquire;
 
 /// Returns a name of 1 to 256 printable characters. Many of them are quotes or backslashes.
 pub(crate) fn name(random: &mut Random) -> String {
@@ -102,7 +105,18 @@ pub(crate) struct Rule {
 
 /// Calls the function with an algorithm of the concrete type.
 macro_rules! made {
-    ($rule:expr, |$made:ident| $then:expr) => {{
+    ($rule:expr, |$made:ident| $then:expr) => {
+        $crate::generators::made_of_units!($rule, |$made| $then, |$made| $then)
+    };
+}
+pub(crate) use made;
+
+/// The same, for a function that does not compile with an algorithm that needs a release.
+macro_rules! made_of_units {
+    ($rule:expr, |$made:ident| $then:expr) => {
+        $crate::generators::made_of_units!($rule, |$made| $then, |_calls| unreachable!("not of units"))
+    };
+    ($rule:expr, |$made:ident| $then:expr, |$calls:ident| $in_progress:expr) => {{
         use tower_throttle::algorithm as algorithms;
         use $crate::generators::Kind;
         let rule: $crate::generators::Rule = $rule;
@@ -144,13 +158,13 @@ macro_rules! made {
                 $then
             }
             Kind::Concurrency => {
-                let $made = rule.concurrency();
-                $then
+                let $calls = rule.concurrency();
+                $in_progress
             }
         }
     }};
 }
-pub(crate) use made;
+pub(crate) use made_of_units;
 
 impl Rule {
     pub(crate) fn of(kind: Kind, quota: Quota) -> Self {
@@ -201,7 +215,10 @@ impl Rule {
     }
 
     pub(crate) fn reference(self, clock: &ManualClock) -> Box<dyn Reference> {
-        made!(self, |rule| Box::new(RateLimiter::builder(rule).clock(clock.clone()).build()))
+        made!(self, |rule| {
+            let limiter = RateLimiter::builder(rule).clock(clock.clone()).build();
+            Box::new(WithCalls { limiter, in_progress: RefCell::default() })
+        })
     }
 
     /// Returns whether units become available one by one, at the quota's rate.
@@ -266,24 +283,39 @@ pub(crate) trait Reference {
     fn check(&self, cost: u64) -> Decision;
     fn peek(&self, cost: u64) -> Decision;
     fn acquire(&self, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>>;
-    fn release(&self, cost: u64);
+    /// Ends a call in progress of this cost.
+    fn end(&self, cost: u64);
 }
 
-impl<A: Algorithm> Reference for RateLimiter<A> {
+/// A limiter, and the costs of its calls in progress.
+struct WithCalls<A: Algorithm> {
+    limiter: RateLimiter<A>,
+    in_progress: RefCell<Vec<(u64, Reservation)>>,
+}
+
+impl<A: Algorithm> Reference for WithCalls<A> {
     fn check(&self, cost: u64) -> Decision {
-        self.check_n(&(), cost)
+        let (decision, reservation) = self.limiter.reserve_attempt(&(), Attempt::new(cost));
+        self.in_progress.borrow_mut().push((cost, reservation));
+        decision
     }
 
     fn peek(&self, cost: u64) -> Decision {
-        self.peek_n(&(), cost)
+        self.limiter.peek_n(&(), cost)
     }
 
+    /// A call in progress ends when it was decided.
     fn acquire(&self, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>> {
-        Box::pin(self.acquire_n(&(), cost))
+        let limiter = self.limiter.clone();
+        Box::pin(async move { acquire(&limiter, &(), Attempt::new(cost)).await.0 })
     }
 
-    fn release(&self, cost: u64) {
-        RateLimiter::release(self, &(), cost);
+    fn end(&self, cost: u64) {
+        let mut in_progress = self.in_progress.borrow_mut();
+        in_progress.retain(|(_, reservation)| !reservation.is_empty());
+        if let Some(at) = in_progress.iter().position(|call| call.0 == cost) {
+            drop(in_progress.swap_remove(at));
+        }
     }
 }
 

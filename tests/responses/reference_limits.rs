@@ -56,7 +56,7 @@ impl Level {
     /// Ends a call that was admitted.
     pub(crate) fn over(&self, cost: u64) {
         for limit in self.members.iter().flat_map(|member| &member.limits) {
-            limit.reference.release(cost);
+            limit.reference.end(cost);
         }
     }
 }

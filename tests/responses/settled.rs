@@ -12,7 +12,7 @@ use tower_throttle::clock::AnyClock;
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use crate::generators::{KINDS, Kind, Rule, made};
+use crate::generators::{KINDS, Kind, Rule, made_of_units};
 use crate::header_parser::ParsedFields;
 use crate::reference_service::cost_of;
 use crate::reference_service::limited;
@@ -250,7 +250,7 @@ fn the_fields_describe_the_state_after_settling() {
     for kind in KINDS {
         // Permits that a cold start takes from the store are not refunded.
         if ![Kind::Concurrency, Kind::WarmingUp, Kind::Bursty, Kind::LeakyBucket].contains(&kind) {
-            made!(Rule::of(kind, quota), |rule| says_what_is_left(rule));
+            made_of_units!(Rule::of(kind, quota), |rule| says_what_is_left(rule));
         }
     }
     // `Smooth` admits a call of any cost and queues the next calls. Settling charges no more than is available.

@@ -33,7 +33,7 @@ pub(crate) fn a_unit_comes_back(act: Act) {
     match act {
         Act::Nothing => {}
         Act::Refund => limiter.refund(&0_u64, 1),
-        Act::Reset => limiter.reset(&0_u64),
+        Act::Reset => _ = limiter.reset(&0_u64),
         Act::Replace => limiter.replace(TokenBucket::new(Quota::per_hour(2).burst(2))),
     }
     let admitted = check(&limiter) + all(others).into_iter().sum::<u64>();

@@ -109,7 +109,7 @@ pub(crate) fn another_thread_interferes<C: Time>(act: Act) {
     let acts = thread::spawn(move || match act {
         Act::Nothing => {}
         Act::Refund => limiter.refund(&0_u64, 1),
-        Act::Reset => limiter.reset(&0_u64),
+        Act::Reset => _ = limiter.reset(&0_u64),
         Act::Replace => limiter.replace(LeakyBucket::new(Quota::per_second(2_000_000)).queue(8)),
     });
     let stayers: Vec<_> = (0..2).map(|_| stage.stays(0, tells.clone())).collect();

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 mod answer;
+pub(crate) mod calls;
 mod client;
 mod clock;
 mod own_algorithm;

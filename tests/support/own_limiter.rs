@@ -14,8 +14,9 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, MAX_DEBT, SharedPermit};
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::limiter::{
-    Acquired, Attempt, Decided, KeyText, Limiter, LimiterFor, LimiterStats, Reservation, Settles, SharedKey,
+    Acquired, Attempt, Decided, KeyText, Limiter, LimiterFor, Reservation, Settles, SharedKey,
 };
+use tower_throttle::stats::LimiterStats;
 
 /// The error of a limiter that is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,14 +150,10 @@ impl<A: Algorithm> OwnLimiter<A> {
         self.run(move |keys| keys.charge(call, &jobs))
     }
 
-    /// Charges the call or denies it. An admitted call stays in progress.
+    /// Charges the call or denies it. A call in progress ends at once.
     pub(crate) fn check(&self, key: &str, attempt: Attempt<'_, A>) -> BoxFuture<Result<Decision, Down>> {
         let call = self.try_call(Call::new(key, attempt));
-        Box::pin(async move {
-            let (decision, reservation, _) = call.await?.into_parts();
-            reservation.forget();
-            Ok(decision)
-        })
+        Box::pin(async move { Ok(*call.await?.decision()) })
     }
 
     pub(crate) fn peek(

@@ -71,6 +71,8 @@ pub(super) struct Ask {
 /// The changes that a trip has made.
 #[derive(Clone, Debug)]
 pub(super) struct Touched {
+    /// The level before the refund and the calls, without the units that are leased to other processes.
+    used: Level,
     level: Level,
     /// The decision on each call.
     decisions: Vec<Decision>,
@@ -81,9 +83,10 @@ pub(super) struct Touched {
 }
 
 impl Touched {
-    /// Returns the level after the touch, the decisions, and the units that were granted.
-    pub(super) fn into_parts(self) -> (Level, Vec<Decision>, u64) {
-        (self.level, self.decisions, self.granted)
+    /// Returns the level before the touch without the units that are leased to other processes, the level after it, the
+    /// decisions, and the units that were granted.
+    pub(super) fn into_parts(self) -> (Level, Level, Vec<Decision>, u64) {
+        (self.used, self.level, self.decisions, self.granted)
     }
 }
 
@@ -116,8 +119,9 @@ impl Bucket {
     fn touch(&self, found: &Found, now: u64, ask: &Ask) -> Touched {
         let Found { own, expired, .. } = *found;
         let was_set_back = found.level.last.saturating_sub(now) > self.period;
-        let back = ask.unspent.min(own) + ask.refund.min(self.burst());
-        let mut level = self.after_return(self.at(found.level, now), own + expired, back);
+        let mut level = self.after_return(self.at(found.level, now), own + expired, ask.unspent.min(own));
+        let used = Level { missing: level.missing - level.leased * self.unit, leased: 0, ..level };
+        level = self.after_return(level, 0, ask.refund.min(self.burst()));
         let mut is_charged = false;
         let mut decide = |cost: &u64| {
             let fits = level.missing + cost * self.unit <= self.full;
@@ -136,7 +140,7 @@ impl Bucket {
         level.missing += granted * self.unit;
         level.leased += granted;
         let has_changed = is_charged || was_set_back || [granted, own, expired, ask.refund] != [0; 4];
-        Touched { level, decisions, granted, has_changed }
+        Touched { used, level, decisions, granted, has_changed }
     }
 
     /// Returns the level after leases with `ended` units in total have ended. `back` is the number of units that are

@@ -21,13 +21,13 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
-use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
+use super::call::{Callee, RedisCall, RedisReply, Request, call_methods, unit_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Awaited;
 use super::link::Route;
 use super::links::{Attempted, Links};
-use super::names::{Name, Registered};
+use super::names::{Name, Registered, words};
 use super::states::Plan;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
@@ -301,11 +301,13 @@ impl RedisLeasesBuilder {
                 give a quota with a smaller burst or a shorter period, or call no `lease`";
             RedisError::new(RedisErrorKind::Algorithm, detail)
         })?;
+        let info = AlgorithmInfo::of(&algorithm);
+        let words = format!("{} with leases", words::<TokenBucket>(&info));
         let shared = SharedLeases {
             links,
-            name: name.register(&kind, &format!("{prefix}, with leases"))?,
+            name: name.register(&kind, &format!("{prefix}, with leases"), words)?,
             calls: Calls::default(),
-            info: AlgorithmInfo::of(&algorithm),
+            info,
             algorithm,
             rules: Rules { bucket, units, remember: Nanos::from(remember_denials).0 },
             script: LeaseScript::new(source, bucket, prefix),
@@ -318,6 +320,7 @@ impl RedisLeasesBuilder {
     }
 }
 
+unit_methods!([] RedisLeases);
 call_methods!([] RedisLeases);
 
 impl RedisLeases {
@@ -328,9 +331,15 @@ impl RedisLeases {
         RedisReply::new(async move { shared.ask(&key, Action::Refund, cost).await.map(|_| ()) })
     }
 
-    /// Resets the key: refunds all units except those that are leased to other processes.
-    pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<()> {
-        self.refund(key, u64::MAX)
+    /// Resets the key: refunds all units except those that are leased to other processes. Returns whether the key had
+    /// used any of the others. The type of the key counts, as in
+    /// [`RateLimiter::reset`](tower_throttle::RateLimiter::reset).
+    pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<bool> {
+        let (shared, key) = (Arc::clone(self.shared()), self.key(key));
+        RedisReply::new(async move {
+            let before = shared.ask(&key, Action::Refund, u64::MAX).await?;
+            Ok(before.remaining() < before.limit())
+        })
     }
 
     /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
@@ -486,7 +495,8 @@ impl SharedLeases {
                 self.serve(&held, &runtime);
             }
         };
-        Awaited::new(answer, None, undo).result(&link, deadline).await
+        let decided = Awaited::new(answer, None, undo).result(&link, deadline).await;
+        decided.map_err(|error| self.name.describe(error))
     }
 
     /// Starts the task that makes the trips of a key.
@@ -673,7 +683,7 @@ impl HeldState {
     /// Ends a trip that began at `sent`, and sends the decisions. `now` is the server's time.
     fn finish(&mut self, rules: &Rules, trip: Trip, touched: Touched, now: u64, sent: Nanos) {
         let Rules { bucket, .. } = rules;
-        let (level, decisions, granted) = touched.into_parts();
+        let (used, level, decisions, granted) = touched.into_parts();
         self.is_asking = false;
         (self.left, self.granted, self.until) = (granted, granted, sent.saturating_add(SPEND));
         let is_denied = decisions.iter().any(|decision| !decision.is_allowed());
@@ -691,7 +701,7 @@ impl HeldState {
                 },
                 Action::Peek if call.cost <= granted => bucket.allow(level, now, granted),
                 Action::Peek => bucket.peek(bucket.after_return(level, granted, granted), now, call.cost),
-                Action::Refund => bucket.allow(level, now, granted),
+                Action::Refund => bucket.allow(used, now, 0),
             };
             let wait = decision.retry_after().map(|wait| Nanos::from(wait).0.max(pause));
             let decision =

@@ -30,7 +30,7 @@ use super::error::{RedisError, RedisErrorKind};
 use super::flight::Awaited;
 use super::link::Route;
 use super::links::{Attempted, Links};
-use super::names::{Name, Registered};
+use super::names::{Name, Registered, words};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, Concurrency};
 use tower_throttle::clock::Nanos;
@@ -72,8 +72,13 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// ```
 ///
 /// The methods have the names and the meanings of those of a [`RateLimiter`](tower_throttle::RateLimiter) with a
-/// [`Concurrency`], and return futures. A call that [`check`](Self::check) or [`acquire`](Self::acquire) admits stays in
-/// progress until it is [released](Self::release).
+/// [`Concurrency`], and return futures. Nothing would end a call of `check` or `acquire`, so there are no such methods:
+///
+/// ```compile_fail,E0599
+/// # async fn example(exports: tower_throttle_redis::RedisPermits) {
+/// exports.check("user:42").await;
+/// # }
+/// ```
 ///
 /// # Guarantees
 ///
@@ -128,7 +133,7 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// warning is logged once (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
-    owner: Arc<Owner>,
+    shared: Arc<SharedPermits>,
 }
 
 /// A builder of [`RedisPermits`]. [`RedisStore::permits`](super::RedisStore::permits) creates it.
@@ -145,9 +150,6 @@ pub struct RedisPermitsBuilder {
     max_wait: Option<Duration>,
     lease: Duration,
 }
-
-/// When the last clone of the limiter is dropped, its forgotten permits are returned.
-struct Owner(Arc<SharedPermits>);
 
 /// The receiver of the messages for all limiters of a store.
 #[derive(Debug)]
@@ -183,8 +185,6 @@ pub struct SharedPermits {
     script: PermitScript,
     listener: Arc<Listener>,
     keys: DashMap<Arc<str>, Arc<Records>>,
-    /// `true` if the limiter was dropped.
-    is_dropped: AtomicBool,
 }
 
 /// The record of a call. When this value is dropped, a trip removes the record from the server, and its permit is
@@ -194,8 +194,6 @@ struct Place {
     records: Arc<Records>,
     number: u64,
     runtime: Handle,
-    /// `true` if the permit was forgotten, so that the record stays when this value is dropped.
-    is_kept: bool,
 }
 
 /// The permit of an admitted call.
@@ -283,10 +281,11 @@ impl RedisPermitsBuilder {
         let limit = limit.min(MAX_UNITS);
         let (source, process, channel) =
             (links.any().source(), listener.process.clone(), listener.channel.clone());
+        let info = AlgorithmInfo::of(&algorithm);
         let shared = SharedPermits {
-            name: name.register("p", &format!("{PREFIX} {limit}"))?,
+            name: name.register("p", &format!("{PREFIX} {limit}"), words::<Concurrency>(&info))?,
             calls: Calls::default(),
-            info: AlgorithmInfo::of(&algorithm),
+            info,
             script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
             links,
             algorithm,
@@ -295,24 +294,14 @@ impl RedisPermitsBuilder {
             places,
             listener,
             keys: DashMap::new(),
-            is_dropped: AtomicBool::new(false),
         };
-        Ok(RedisPermits { owner: Arc::new(Owner(Arc::new(shared))) })
+        Ok(RedisPermits { shared: Arc::new(shared) })
     }
 }
 
 call_methods!([] RedisPermits);
 
 impl RedisPermits {
-    /// Releases `cost` units of one or more calls of this process that [`check`](Self::check) or
-    /// [`acquire`](Self::acquire) admitted. See [`RateLimiter::release`](tower_throttle::RateLimiter::release).
-    ///
-    /// The next trip of the key returns the permits of the calls. The future does not wait for this trip.
-    pub fn release<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<()> {
-        let (shared, key) = (Arc::clone(self.shared()), self.key(key));
-        RedisReply::new(async move { shared.release(&key, cost) })
-    }
-
     /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
     /// with a cost above 0 are denied as well, without a trip. See
     /// [`RateLimiter::close`](tower_throttle::RateLimiter::close).
@@ -320,21 +309,21 @@ impl RedisPermits {
     /// Calls in progress keep their permits. Calls whose trips are under way are decided by these trips. Other processes
     /// and other limiters of this process are not affected, even if they have the same name.
     pub fn close(&self) {
-        self.owner.0.calls.close();
+        self.shared.calls.close();
     }
 
     /// Returns a copy of the algorithm: a limit of the calls in progress for each key.
     #[must_use]
     pub fn algorithm(&self) -> Concurrency {
-        self.owner.0.algorithm.clone()
+        self.shared.algorithm.clone()
     }
 
     fn registered(&self) -> &Registered {
-        &self.owner.0.name
+        &self.shared.name
     }
 
     fn stats_without_calls(&self) -> LimiterStats {
-        let SharedPermits { links, keys, .. } = &*self.owner.0;
+        let SharedPermits { links, keys, .. } = &*self.shared;
         let waiting = keys.iter().map(|records| records.waiting()).sum();
         let mut stats = LimiterStats::default();
         stats.store = links.stats();
@@ -348,7 +337,7 @@ impl Callee for RedisPermits {
     type Shared = SharedPermits;
 
     fn shared(&self) -> &Arc<SharedPermits> {
-        &self.owner.0
+        &self.shared
     }
 
     fn calls(shared: &SharedPermits) -> &Calls {
@@ -390,7 +379,7 @@ impl Limiter for RedisPermits {
     type Wait = RedisReply<Decided>;
 
     fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.owner.0.info)
+        Arc::clone(&self.shared.info)
     }
 
     fn stats(&self) -> LimiterStats {
@@ -408,7 +397,7 @@ impl Limiter for RedisPermits {
 
 impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
     fn acquire(&self, key: &K, attempt: Attempt<'_, Concurrency>) -> Acquired<RedisReply<Decided>> {
-        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
+        let (shared, key, request) = (&self.shared, self.key(key), Request::of(&attempt));
         match shared.calls.denial(&shared.algorithm, request.cost()) {
             Some(decision) => {
                 shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
@@ -472,7 +461,8 @@ impl SharedPermits {
             };
             received = Some(Ok(result));
         }
-        let acquired = link.result_of(deadline, received, &mut answer)?;
+        let acquired = link.result_of(deadline, received, &mut answer);
+        let acquired = acquired.map_err(|error| self.name.describe(error))?;
         let (decision, permit) = acquired.received(link.now())?;
         Ok((decision, permit.map(|grant| place.hold(grant))))
     }
@@ -482,14 +472,8 @@ impl SharedPermits {
         let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let (reply, answer) = oneshot::channel();
         self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
-        Awaited::new(answer, None, drop).result(&link, deadline).await
-    }
-
-    /// Releases units of forgotten permits.
-    fn release(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<(), RedisError> {
-        let runtime = RedisError::current_runtime()?;
-        self.change(key, &runtime, |records, now| records.release(units, now));
-        Ok(())
+        let peeked = Awaited::new(answer, None, drop).result(&link, deadline).await;
+        peeked.map_err(|error| self.name.describe(error))
     }
 
     /// Changes the records of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the
@@ -536,7 +520,7 @@ impl Place {
             }
             records.enter(number, units, call, now)
         });
-        Self { shared: Arc::clone(shared), records, number, runtime, is_kept: false }
+        Self { shared: Arc::clone(shared), records, number, runtime }
     }
 
     /// Starts another task if the task of the records has ended or is not driven.
@@ -570,12 +554,6 @@ impl Charge for HeldPermit {
 
     fn release(self: Box<Self>) {}
 
-    /// Keeps the record until the call is released by `release` of the limiter.
-    fn forget(mut self: Box<Self>) {
-        self.place.records.forget(self.place.number);
-        self.place.is_kept = true;
-    }
-
     fn is_permit(&self) -> bool {
         true
     }
@@ -594,7 +572,7 @@ impl Served {
     async fn serve(mut self) {
         let mut next_route = None;
         let Self { shared, records, number, .. } = &self;
-        while let Some(trip) = records.next_trip(*number, &shared.is_dropped, shared.links.any()).await {
+        while let Some(trip) = records.next_trip(*number, shared.links.any()).await {
             let is_first = next_route.is_none();
             let route = next_route.take().unwrap_or_else(|| shared.links.route(records.key()));
             let link = &*route.link;
@@ -741,20 +719,11 @@ fn log_refused(error: &RedisError) {
 #[cfg(not(feature = "tracing"))]
 fn log_refused(_: &RedisError) {}
 
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.0.is_dropped.store(true, Ordering::Release);
-        self.0.keys.iter().for_each(|records| records.wake());
-    }
-}
-
 impl Drop for Place {
     fn drop(&mut self) {
         self.shared.listener.forget(self.number);
-        if !self.is_kept {
-            let now = self.shared.links.any().now();
-            self.start(self.records.leave(self.number, now));
-        }
+        let now = self.shared.links.any().now();
+        self.start(self.records.leave(self.number, now));
     }
 }
 
@@ -777,6 +746,6 @@ impl Drop for Listener {
 
 impl fmt::Debug for RedisPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPermits").field("name", &self.owner.0.name.as_str()).finish_non_exhaustive()
+        f.debug_struct("RedisPermits").field("name", &self.shared.name.as_str()).finish_non_exhaustive()
     }
 }

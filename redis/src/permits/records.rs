@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -204,8 +203,6 @@ struct Record {
     units: u64,
     /// The beginning of the last trip that has renewed the record, or that may have created it.
     renewed: Nanos,
-    /// `true` if units were released, and the server does not know this yet.
-    is_lowered: bool,
     stage: Stage,
 }
 
@@ -218,11 +215,9 @@ enum Stage {
         /// server has lost.
         min_fence: u64,
     },
-    /// The call holds a permit until the time in `valid_until`. If `is_forgotten`, the call has no permit object any
-    /// more.
+    /// The call holds a permit until the time in `valid_until`.
     Held {
         valid_until: watch::Sender<Nanos>,
-        is_forgotten: bool,
         /// The time at which the process was informed of the grant.
         granted_at: Nanos,
     },
@@ -324,26 +319,9 @@ impl Records {
         self.change(now, |state| state.leave(number, expires))
     }
 
-    /// Releases up to `units` units of forgotten permits, those of the oldest permits first.
-    #[must_use]
-    pub(super) fn release(&self, units: u64, now: Nanos) -> Option<u64> {
-        let expires = now.saturating_add(self.rules.lease);
-        self.change(now, |state| state.release(units, expires))
-    }
-
-    /// Marks a permit as forgotten: it is kept although its object was dropped.
-    pub(super) fn forget(&self, number: u64) {
-        self.lock().forget(number);
-    }
-
     /// Processes a message that says that a call has a permit, and wakes the task.
     pub(super) fn receive(&self, number: u64, fence: u64, held: u64, now: Nanos) {
         self.lock().receive(&self.rules, number, fence, held, now);
-        self.wake.notify_one();
-    }
-
-    /// Wakes the task.
-    pub(super) fn wake(&self) {
         self.wake.notify_one();
     }
 
@@ -367,10 +345,10 @@ impl Records {
     }
 
     /// Returns the next trip of the task with the number `task`, once there is one. Returns `None` if nothing is left
-    /// to do, or if another task has taken over. `is_dropped` is `true` if the limiter was dropped.
-    pub(super) async fn next_trip(&self, task: u64, is_dropped: &AtomicBool, link: &Link) -> Option<Trip> {
+    /// to do, or if another task has taken over.
+    pub(super) async fn next_trip(&self, task: u64, link: &Link) -> Option<Trip> {
         loop {
-            let step = self.lock().next(&self.rules, task, is_dropped.load(Ordering::Acquire), link.now());
+            let step = self.lock().next(&self.rules, task, link.now());
             match step {
                 Step::Trip(trip) => return Some(trip),
                 Step::Wait(until) => {
@@ -645,28 +623,6 @@ impl State {
         }
     }
 
-    /// Marks a permit as forgotten: it is kept although its object was dropped.
-    fn forget(&mut self, number: u64) {
-        if let Some(Record { stage: Stage::Held { is_forgotten, .. }, .. }) = self.records.get_mut(&number) {
-            *is_forgotten = true;
-        }
-    }
-
-    /// Releases up to `units` units of forgotten permits, those of the oldest permits first.
-    fn release(&mut self, mut units: u64, expires: Nanos) {
-        for (number, record) in &mut self.records {
-            if matches!(record.stage, Stage::Held { is_forgotten: true, .. }) {
-                let released = units.min(record.units);
-                (record.units, units) = (record.units - released, units - released);
-                record.is_lowered |= released > 0;
-                if record.units == 0 {
-                    self.leaving.insert(*number, expires);
-                }
-            }
-        }
-        self.records.retain(|_, record| record.units > 0);
-    }
-
     /// Returns whether the call with this number waits for a permit.
     fn is_waiting(&self, number: u64) -> bool {
         self.records.get(&number).is_some_and(Record::waits)
@@ -682,13 +638,12 @@ impl State {
         self.records.values().filter(|record| record.waits()).count() as u64
     }
 
-    /// Returns what the task with the number `task` does at `now`. If `is_dropped` is `true`, the limiter was dropped,
-    /// and the task gives forgotten permits back to the server.
-    fn next(&mut self, rules: &Rules, task: u64, is_dropped: bool, now: Nanos) -> Step {
+    /// Returns what the task with the number `task` does at `now`.
+    fn next(&mut self, rules: &Rules, task: u64, now: Nanos) -> Step {
         if !self.task.is_present(task) {
             return Step::End;
         }
-        self.expire(rules, is_dropped, now);
+        self.expire(rules, now);
         let mut trip = Trip { operations: Vec::new(), peeks: Vec::new(), deadlines: None };
         // New calls come first, because their deadlines are near.
         self.add_new(&mut trip, now);
@@ -758,8 +713,6 @@ impl State {
                 }
                 Stage::Held { valid_until, .. } => {
                     next = next.min(*valid_until.borrow());
-                    // The server learns of fewer units when the record is renewed.
-                    due = if record.is_lowered { now } else { due };
                     Kind::Keep
                 }
             };
@@ -773,15 +726,12 @@ impl State {
         if waiters > 0 { next.min(self.polls.next().max(self.retry_at)) } else { next }
     }
 
-    /// Removes the records that have expired because they could not be renewed. If `is_dropped`, also removes the
-    /// records of forgotten permits.
-    fn expire(&mut self, rules: &Rules, is_dropped: bool, now: Nanos) {
+    /// Removes the records that have expired because they could not be renewed.
+    fn expire(&mut self, rules: &Rules, now: Nanos) {
         self.leaving.retain(|_, expires| *expires > now);
         let is_over = |record: &Record| match &record.stage {
             Stage::Asking { .. } => record.waits() && rules.valid_until(record.renewed) <= now,
-            Stage::Held { valid_until, is_forgotten, .. } => {
-                (is_dropped && *is_forgotten) || *valid_until.borrow() <= now
-            }
+            Stage::Held { valid_until, .. } => *valid_until.borrow() <= now,
         };
         let over: Vec<_> =
             self.records.iter().filter(|(_, record)| is_over(record)).map(|(number, _)| *number).collect();
@@ -811,7 +761,6 @@ impl State {
                 continue;
             }
             let (Some(found), Some(record)) = (found.next(), self.records.get_mut(&number)) else { continue };
-            record.is_lowered &= operation.units != record.units;
             match *found {
                 Found::Holds { fence, held } => {
                     record.renewed = sent;
@@ -857,7 +806,7 @@ impl State {
             return;
         }
         let (sender, receiver) = watch::channel(valid);
-        let stage = Stage::Held { valid_until: sender, is_forgotten: false, granted_at: now };
+        let stage = Stage::Held { valid_until: sender, granted_at: now };
         if let Stage::Asking { call, phase, .. } = mem::replace(&mut record.stage, stage) {
             let has_waited = matches!(phase, Phase::Queued | Phase::Lost);
             let delay = if has_waited { now.saturating_since(call.arrived) } else { 0 };
@@ -955,7 +904,7 @@ impl State {
 impl Record {
     fn new(units: u64, call: PermitCall) -> Self {
         let stage = Stage::Asking { call, phase: Phase::New, min_fence: 0 };
-        Self { units, renewed: Nanos::ZERO, is_lowered: false, stage }
+        Self { units, renewed: Nanos::ZERO, stage }
     }
 
     /// Returns the phase of a call that has no permit yet.
@@ -1077,8 +1026,7 @@ impl PollSchedule {
 ///
 /// Arguments: the prefix, the process, the limit, the lease in microseconds, the maximum number of waiters, the
 /// beginning of the names of channels, and the operations. An operation is a letter, the number of a record, a colon,
-/// and the units of the record. `l` removes a record. `k` renews a record. If the operation has fewer units than the
-/// record holds, the record keeps only the units of the operation. `q` and `t` renew the record if it exists, and
+/// and the units of the record. `l` removes a record. `k` renews a record. `q` and `t` renew the record if it exists, and
 /// create it otherwise. If there are too few free permits, or if other records wait, the new record of `q` waits, and
 /// that of `t` is denied. A `q` that would have to wait is denied if the queue is full, or if its units exceed the
 /// limit.
@@ -1161,14 +1109,11 @@ local function hand_over()
   end
   if waiting == 0 then head, tail = 0, 0 end
 end
-for kind, number, units in string.gmatch(ARGV[7], '(%a)(%d+):(%d+)') do
+for kind, number in string.gmatch(ARGV[7], '(%a)(%d+)') do
   local name = own .. '.' .. number
   local state, had, _, _, mark = read(name)
   if state and kind == 'l' then remove(name, state, had, mark)
-  elseif state then
-    if state == 'h' and units + 0 < had then held, had = math.max(held - had + units, 0), units + 0 end
-    write(name, state, had, now + lease, lease, mark)
-  end
+  elseif state then write(name, state, had, now + lease, lease, mark) end
 end
 hand_over()
 local results = ''

@@ -200,9 +200,11 @@ impl<A: StoredAlgorithm> Both<'_, A> {
                 (none(), self.runtime.spawn(task))
             }
             Call::Reset => {
-                local.reset(key);
-                let reset = remote.reset(key);
-                let task = async { reset.await.map(|()| (None, Reservation::default())) };
+                let (was_used, reset) = (local.reset(key), remote.reset(key));
+                let task = async move {
+                    assert_eq!(reset.await?, was_used, "whether the key had used anything");
+                    Ok((None, Reservation::default()))
+                };
                 (none(), self.runtime.spawn(task))
             }
         };

@@ -30,7 +30,7 @@ async fn a_fallback_decides_what_redis_cannot() {
     assert!(!limiter.check("a").await.unwrap().is_allowed());
     assert!(!limiter.call("a").max_wait(Duration::ZERO).acquire().await.unwrap().is_allowed());
     assert_eq!(limiter.peek("b").await.unwrap().limit(), 1);
-    limiter.reset("a").await.unwrap();
+    assert!(limiter.reset("a").await.unwrap() && !limiter.reset("b").await.unwrap());
     assert!(limiter.check("a").await.unwrap().is_allowed(), "the fallback was reset");
     assert!(!limiter.check("a").await.unwrap().is_allowed());
     limiter.refund("a", 1).await.unwrap();
@@ -38,6 +38,10 @@ async fn a_fallback_decides_what_redis_cannot() {
     server.set(Mode::Serve);
     tokio::time::advance(Duration::from_secs(1)).await;
     assert_eq!(limiter.check("a").await.unwrap().remaining(), 3);
+    // Either has used something: the fallback, and then only Redis.
+    assert!(local.reset("throttle:{a}:test") && limiter.reset("a").await.unwrap());
+    assert!(!limiter.reset("a").await.unwrap());
+    assert!(local.check("throttle:{a}:test").is_allowed() && limiter.reset("a").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,7 +42,7 @@ fn quota() -> Quota {
 trait Limits: fmt::Debug {
     fn acquire(&self) -> RedisReply<Decision>;
     fn refund(&self) -> RedisReply<()>;
-    fn reset(&self) -> RedisReply<()>;
+    fn reset(&self) -> RedisReply<bool>;
     fn replace(&self);
     fn close(&self);
 }
@@ -56,7 +56,7 @@ impl<A: StoredAlgorithm> Limits for RedisLimiter<A> {
         self.refund("a", 1)
     }
 
-    fn reset(&self) -> RedisReply<()> {
+    fn reset(&self) -> RedisReply<bool> {
         self.reset("a")
     }
 
@@ -78,7 +78,7 @@ impl Limits for RedisLeases {
         self.refund("a", 1)
     }
 
-    fn reset(&self) -> RedisReply<()> {
+    fn reset(&self) -> RedisReply<bool> {
         self.reset("a")
     }
 
@@ -174,7 +174,7 @@ async fn calls_behind_go_on(limiter: &impl Limits, count: u32, polled: Duration,
     match event {
         Event::None => {}
         Event::Refund => limiter.refund().await.unwrap(),
-        Event::Reset => limiter.reset().await.unwrap(),
+        Event::Reset => assert!(limiter.reset().await.unwrap(), "{shown}"),
         Event::Replace => limiter.replace(),
         Event::Close => limiter.close(),
         Event::Drop => kept.truncate(kept.len().saturating_sub(1)),

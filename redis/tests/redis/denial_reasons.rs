@@ -77,18 +77,17 @@ async fn a_denial_says_that_the_key_is_locked_out() {
 macro_rules! assert_fills {
     ($limiter:expr, $waiting:expr) => {{
         let limiter = $limiter;
-        assert!(limiter.check("key").await.unwrap().is_allowed());
+        let _first = limiter.try_acquire_permit("key").await.unwrap().unwrap();
         let mut waiting = Vec::new();
         for _ in 0..$waiting {
-            let call = limiter.acquire("key");
+            let call = limiter.acquire_permit("key");
             waiting.push(tokio::spawn(async move { call.await.unwrap() }));
             yield_now().await;
         }
-        let denied = limiter.acquire("key").await.unwrap();
-        assert_eq!(reasons(&denied), ["queue full"], "{denied:?}");
-        let denied = limiter.check("key").await.unwrap();
-        assert!(!denied.is_allowed());
-        assert_eq!(reasons(&denied), NONE, "it would not wait");
+        let denied = limiter.acquire_permit("key").await.unwrap().unwrap_err();
+        assert_eq!(reasons(denied.decision()), ["queue full"], "{denied:?}");
+        let denied = limiter.try_acquire_permit("key").await.unwrap().unwrap_err();
+        assert_eq!(reasons(denied.decision()), NONE, "it would not wait");
         assert_eq!(reasons(&limiter.peek("key").await.unwrap()), NONE, "it would not wait");
         assert!(waiting.iter().all(|call| !call.is_finished()));
         waiting.iter().for_each(JoinHandle::abort);
@@ -114,10 +113,9 @@ async fn a_call_that_may_not_wait_is_not_denied_by_its_queue() {
     macro_rules! assert_none {
         ($limiter:expr) => {{
             let limiter = $limiter;
-            assert!(limiter.check("key").await.unwrap().is_allowed());
-            let denied = limiter.acquire("key").await.unwrap();
-            assert!(!denied.is_allowed());
-            assert_eq!(reasons(&denied), NONE);
+            let _first = limiter.try_acquire_permit("key").await.unwrap().unwrap();
+            let denied = limiter.acquire_permit("key").await.unwrap().unwrap_err();
+            assert_eq!(reasons(denied.decision()), NONE);
         }};
     }
     let second = Duration::from_secs(1);

@@ -1,5 +1,7 @@
 //! Deployments that change a limit: old and new processes run at once, under load, each with two stores.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use tower_throttle::algorithm::{
@@ -17,8 +19,8 @@ const CALLS: usize = 16;
 /// The units of each limit. No unit becomes available again during a test.
 const UNITS: u64 = 20;
 
-/// Makes a call of a limiter.
-type Check = Box<dyn Fn() -> RedisReply<Decision>>;
+/// Makes a call of a limiter. Returns whether it is admitted.
+type Check = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, RedisError>> + Send>>>;
 /// Builds the limiter with this name.
 type Build = Box<dyn Fn(&RedisStore, &str) -> Check>;
 
@@ -41,13 +43,20 @@ fn quota() -> Quota {
     Quota::per(UNITS, Duration::from_secs(50 * 365 * 86_400)).unwrap()
 }
 
+fn check(call: impl Fn() -> RedisReply<Decision> + 'static) -> Check {
+    Box::new(move || {
+        let call = call();
+        Box::pin(async { Ok(call.await?.is_allowed()) })
+    })
+}
+
 impl Kind {
     fn new<A: StoredAlgorithm>(name: &'static str, algorithm: A) -> Self {
         let alone = RateLimiter::new(algorithm.clone());
         let limit = (0..CALLS * 8).map(|_| u64::from(alone.check("user").is_allowed())).sum();
         let build: Build = Box::new(move |store, name| {
             let limiter = store.limiter(name, algorithm.clone()).build().unwrap();
-            Box::new(move || limiter.check("user"))
+            check(move || limiter.check("user"))
         });
         Self { name, limit, build }
     }
@@ -55,7 +64,7 @@ impl Kind {
     fn leases(name: &'static str) -> Self {
         let build: Build = Box::new(|store, name| {
             let limiter = store.limiter(name, TokenBucket::new(quota())).lease(4).build().unwrap();
-            Box::new(move || limiter.check("user"))
+            check(move || limiter.check("user"))
         });
         Self { name, limit: UNITS, build }
     }
@@ -64,7 +73,10 @@ impl Kind {
     fn permits(name: &'static str) -> Self {
         let build: Build = Box::new(|store, name| {
             let limiter = store.permits(name, UNITS).lease(Duration::from_secs(60)).build().unwrap();
-            Box::new(move || limiter.check("user"))
+            Box::new(move || {
+                let call = limiter.try_acquire_permit("user");
+                Box::pin(async { Ok(call.await?.map(std::mem::forget).is_ok()) })
+            })
         });
         Self { name, limit: UNITS, build }
     }
@@ -110,7 +122,7 @@ async fn call(versions: &mut [&mut Version<'_>]) {
     }
     for (index, call) in calls {
         match call.await.unwrap() {
-            Ok(decision) => versions[index].admitted += u64::from(decision.is_allowed()),
+            Ok(is_admitted) => versions[index].admitted += u64::from(is_admitted),
             Err(error) => versions[index].errors.push(error),
         }
     }
@@ -202,7 +214,7 @@ async fn the_names_in_redis_are_those_that_the_guide_lists() {
     let leases = store.limiter("leased", bucket).lease(10).build().unwrap();
     assert!(leases.check("user-42").await.unwrap().is_allowed());
     let permits = store.permits("exports", 1).lease(Duration::from_secs(60)).build().unwrap();
-    assert!(permits.check("user-42").await.unwrap().is_allowed());
+    let _permit = permits.try_acquire_permit("user-42").await.unwrap().unwrap();
     let Reply::List(names) = server.call(&["KEYS", "*"]) else { panic!("no list") };
     let mut names: Vec<_> = names.into_iter().map(Reply::text).collect();
     names.sort();

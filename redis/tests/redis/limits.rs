@@ -29,10 +29,28 @@ async fn check_peek_refund_and_reset_keep_their_meaning() -> Result<(), RedisErr
     assert_eq!(limiter.check("b").await?.remaining(), 4);
     limiter.refund("a", 2).await?;
     assert_eq!(limiter.peek("a").await?.remaining(), 3);
-    limiter.reset("a").await?;
+    assert!(limiter.reset("a").await?);
+    assert!(!limiter.reset("a").await?, "it is as a new key is");
     assert_eq!(limiter.clone().peek("a").await?.remaining(), 5);
     assert_eq!(server.call(&["GET", "throttle:{a}:login:f"]), Reply::Nil, "a fresh key is deleted");
     assert!(limiter.try_acquire_permit("a").await?.is_ok());
+    Ok(())
+}
+
+/// A machine with another quota finds the units that were used by its own.
+#[tokio::test]
+async fn a_reset_says_whether_any_quota_was_used() -> Result<(), RedisError> {
+    let server = RedisServer::start();
+    let (one, other) = (connect(&server).await, connect(&server).await);
+    let one = build(&one, "login", FixedWindow::new(Quota::per_hour(5)));
+    let other = build(&other, "login", FixedWindow::new(Quota::per_day(50)));
+    assert!(one.check("a").await?.is_allowed());
+    assert!(other.reset("a").await? && !one.reset("a").await?);
+    let leases = |limit| TokenBucket::new(Quota::per_hour(limit));
+    let leases = connect(&server).await.limiter("leased", leases(50)).lease(8).build()?;
+    assert!(!leases.reset("a").await?);
+    assert!(leases.check("a").await?.is_allowed());
+    assert!(leases.reset("a").await? && !leases.reset("a").await?);
     Ok(())
 }
 

@@ -62,6 +62,7 @@ async fn foreign_values_are_errors_and_stay() {
         server.call(foreign);
         let error = exports.try_acquire_permit("a").await.unwrap_err();
         assert_eq!(error.kind(), RedisErrorKind::Foreign, "{foreign:?}: {error}");
+        assert!(error.to_string().contains("\"exports\", Concurrency 1 at a time"), "{error}");
         assert_eq!(server.call(&["DEL", "throttle:{a}:exports:p"]), Reply::Integer(1));
     }
 }

@@ -85,8 +85,10 @@ async fn processes_share_permits_and_hand_them_over() {
     let denied = one.try_acquire_permit("a").await.unwrap().unwrap_err();
     assert_eq!((denied.decision().limit(), denied.decision().remaining()), (2, 0));
     assert!(denied.decision().retry_after().is_none() && !denied.decision().never_fits());
-    assert!(other.check_n("a", 3).await.unwrap().never_fits());
-    assert!(other.check_n("a", 0).await.unwrap().is_allowed(), "a call without units needs no permit");
+    let denied = other.call("a").cost(3).permit().await.unwrap().unwrap_err();
+    assert!(denied.decision().never_fits());
+    let free = other.call("a").cost(0).permit().await.unwrap().unwrap();
+    assert!(free.is_empty(), "a call without units needs no permit");
     let next = begin_to_wait(&other, &server).await;
     assert_eq!(one.peek("a").await.unwrap().remaining(), 0);
     let released = Instant::now();
@@ -141,21 +143,17 @@ async fn dropped_waiters_leave_the_queue_and_the_queue_is_bounded() {
 }
 
 #[tokio::test]
-async fn checks_hold_units_until_they_are_released() {
+async fn permits_are_held_until_they_are_dropped_also_after_their_limiter() {
     let server = RedisServer::start();
     let [one, other] = two(&server, Duration::from_millis(600), |store| store.permits("exports", 5)).await;
-    assert!(one.check_n("a", 3).await.unwrap().is_allowed());
-    acquire(&one).await.forget();
+    let three = one.call("a").cost(3).permit().await.unwrap().unwrap();
+    let single = acquire(&one).await;
+    drop(one);
     sleep(Duration::from_millis(1_200)).await;
     assert_eq!(other.peek("a").await.unwrap().remaining(), 1);
-    one.release("a", 2).await.unwrap();
-    assert_eq!(one.peek("a").await.unwrap().remaining(), 3);
-    one.release("a", 2).await.unwrap();
-    assert_eq!(one.peek("a").await.unwrap().remaining(), 5);
-    // When a limiter is dropped, the units of its calls are given back, because no one can release these calls any
-    // more.
-    assert!(one.check_n("a", 4).await.unwrap().is_allowed());
-    drop(one);
+    drop(single);
+    until_left(&other, 2).await;
+    drop(three);
     until_left(&other, 5).await;
 }
 
@@ -220,7 +218,9 @@ async fn a_limiter_that_cannot_work_is_not_built() {
     assert!(none.to_string().contains("at least 1"), "{none}");
     assert_eq!(build("", 1).unwrap_err().kind(), RedisErrorKind::Name);
     let _one = build("exports", 1).unwrap();
-    assert_eq!(build("exports", 2).unwrap_err().kind(), RedisErrorKind::Name);
+    let other = build("exports", 2).unwrap_err();
+    assert_eq!(other.kind(), RedisErrorKind::Name);
+    assert!(other.to_string().contains("Concurrency 1 at a time is not Concurrency 2 at a time"), "{other}");
     assert!(build("exports", 1).is_ok());
     let slow = RedisStore::builder(&server.url()).deadline(Duration::from_secs(3)).connect().await.unwrap();
     let slow = slow.permits("exports", 1).build().unwrap_err();

@@ -36,14 +36,14 @@ fn a_refusal_of_the_queue_counts_for_a_lockout() {
 fn waiters_for_a_permit_count_in_the_total() {
     let (_clock, limiter) = on(Concurrency::per_key(1).total(2).queue(5));
     let held = limiter.try_acquire_permit("a").unwrap();
-    let mut queued = waits(limiter.acquire("a"));
-    let refused = limiter.check("b");
-    assert!(!refused.is_allowed() && !refused.never_fits());
-    assert_eq!(refused.retry_after(), None);
+    let mut queued = crate::support::waits(limiter.acquire_permit("a"));
+    let refused = limiter.try_acquire_permit("b").unwrap_err();
+    assert!(!refused.decision().never_fits());
+    assert_eq!(refused.decision().retry_after(), None);
     drop(held);
-    assert!(poll(&mut queued).unwrap().is_allowed());
-    limiter.release("a", 1);
-    assert!(limiter.check("b").is_allowed());
+    assert!(queued.run());
+    drop(queued.output.take().unwrap().unwrap());
+    assert!(limiter.try_acquire_permit("b").is_ok());
 }
 
 /// Each queued call is released by the tier that it has chosen, in the order of arrival.

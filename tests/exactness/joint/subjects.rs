@@ -22,6 +22,7 @@ use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, Rat
 
 use super::model::{Counts, Ending, Fixed, Id, Key, Limit, Single, counts_of};
 use crate::support::Random;
+use crate::support::calls::{Calls, InProgress};
 
 /// The random parameters of a limiter. Each kind uses some of them.
 #[derive(Clone, Debug)]
@@ -203,6 +204,29 @@ pub(crate) trait Kind: Algorithm {
     fn is_locked_out(_algorithm: &Self, _state: &Self::State, _at: u64) -> bool {
         false
     }
+
+    /// Makes a call that holds nothing when it was decided.
+    fn decide(limiter: &RateLimiter<Self>, key: Key, cost: u64) -> Decision {
+        limiter.check_n(&key, cost)
+    }
+
+    /// Makes a call that may wait, and that holds nothing when it was decided.
+    fn wait(limiter: &RateLimiter<Self>, key: Key, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>> {
+        Box::pin(limiter.acquire_n(&key, cost))
+    }
+}
+
+/// A call in progress ends at once.
+macro_rules! in_progress {
+    () => {
+        fn decide(limiter: &RateLimiter<Self>, key: Key, cost: u64) -> Decision {
+            InProgress::check(limiter, &key, cost).0
+        }
+
+        fn wait(_: &RateLimiter<Self>, _: Key, _: u64) -> Pin<Box<dyn Future<Output = Decision>>> {
+            unreachable!("only layers make calls in progress")
+        }
+    };
 }
 
 impl Kind for TokenBucket {
@@ -275,6 +299,8 @@ impl Kind for Smooth {
 }
 
 impl Kind for Concurrency {
+    in_progress!();
+
     fn new(params: &Params) -> Self {
         let limit = Self::per_key(params.limit);
         queued!(params.total.map_or(limit.clone(), |total| limit.total(total)), params)
@@ -342,6 +368,8 @@ impl Kind for (TokenBucket, SlidingLog) {
 
 /// The calls in progress of a key, and the calls in a window.
 impl Kind for (Concurrency, FixedWindow) {
+    in_progress!();
+
     fn new(params: &Params) -> Self {
         let window = Params { limit: params.limit + 1, priority: None, ..params.clone() };
         let calls = Params { total: None, limit: params.burst, ..params.clone() };
@@ -413,7 +441,7 @@ pub(crate) trait Live {
 
 impl<A: Kind> Live for RateLimiter<A> {
     fn check(&self, key: Key, cost: u64) -> Decision {
-        self.check_n(&key, cost)
+        A::decide(self, key, cost)
     }
 
     fn peek(&self, key: Key, cost: u64) -> Decision {
@@ -421,7 +449,7 @@ impl<A: Kind> Live for RateLimiter<A> {
     }
 
     fn acquire(&self, key: Key, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>> {
-        Box::pin(self.acquire_n(&key, cost))
+        A::wait(self, key, cost)
     }
 
     fn refund(&self, key: Key, cost: u64) {

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{ManualClock, Nanos};
-use tower_throttle::limiter::Acquire;
+use tower_throttle::limiter::Attempt;
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use super::{SECOND, ns, quota};
+use crate::support::calls::{Calls, InProgress, OfUnits, acquire};
 use crate::support::{PolledByHand, Random, scaled};
 
 /// The numbers of events that occurred, so that a test that tests nothing is noticed.
@@ -23,14 +25,14 @@ struct Seen {
 
 /// Makes random calls until the key is locked out, and checks each step that the denied calls, and only these, were
 /// counted. No counted denial expires in this time.
-fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &mut Seen) {
+fn counts_denied_calls<C: Calls>(algorithm: impl Algorithm, random: &mut Random, seen: &mut Seen) {
     let denials = random.within(1..=12);
     let clock = ManualClock::new();
     let most = random.one_of(&[10_000, 10_000, 2]);
     let lockout = algorithm.block_for(ns(86_400 * SECOND)).after(denials);
     let limiter = RateLimiter::builder(lockout).clock(clock.clone()).max_queued(most).build();
-    let mut calls: Vec<PolledByHand<Acquire<Lockout<A>>>> = Vec::new();
-    let (mut counted, mut held) = (0, 0);
+    let mut calls = Vec::new();
+    let (mut counted, mut held) = (0, Vec::new());
     let mut log = Vec::new();
     for _ in 0..60 {
         let cost = random.within(1..=2);
@@ -38,15 +40,12 @@ fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &m
         let op = random.below(16);
         match op {
             0..7 => {
-                let call = limiter.acquire_n("key", cost);
                 let max_wait = random.one_of(&[None, None, Some(0), Some(SECOND), Some(3 * SECOND)]);
-                let mut call = PolledByHand::new(match max_wait {
-                    Some(max_wait) => limiter.call("key").cost(cost).max_wait(ns(max_wait)).acquire(),
-                    None => call,
-                });
+                let attempt = Attempt::new(cost).with_max_wait(max_wait.map_or(Duration::MAX, ns));
+                let mut call = PolledByHand::new(acquire(&limiter, "key", attempt));
                 log.push(format!("acquire {cost} within {max_wait:?}"));
                 match call.poll() {
-                    true => outputs.push((call.output.unwrap(), cost)),
+                    true => outputs.push(call.output.unwrap()),
                     false => {
                         seen.queued += 1;
                         calls.push(call);
@@ -55,7 +54,7 @@ fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &m
             }
             7 | 8 => {
                 log.push(format!("check {cost}"));
-                outputs.push((limiter.check_n("key", cost), cost));
+                outputs.push(C::check(&limiter, "key", cost));
             }
             9 => {
                 log.push("peek".into());
@@ -67,10 +66,9 @@ fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &m
                 log.push(format!("drop {at}"));
                 drop(calls.remove(at));
             }
-            11 if held > 0 => {
-                log.push("release".into());
-                limiter.release("key", 1);
-                held -= 1;
+            11 if !held.is_empty() => {
+                log.push("end".into());
+                drop(held.pop());
             }
             _ => {
                 let by = random.below(2 * SECOND);
@@ -82,28 +80,22 @@ fn counts_denied_calls<A: Algorithm>(algorithm: A, random: &mut Random, seen: &m
         while calls.iter().any(PolledByHand::is_woken) {
             calls.iter_mut().for_each(|call| _ = call.run());
         }
-        calls.retain(|call| match call.output {
+        calls.retain_mut(|call| match call.output.take() {
             Some(output) => {
-                outputs.push((output, 1));
+                outputs.push(output);
                 false
             }
             None => true,
         });
+        let (outputs, reservations): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
         log.push(format!("{outputs:?}"));
-        if A::NEEDS_RELEASE {
-            held += outputs
-                .iter()
-                .filter(|(decision, _)| decision.is_allowed())
-                .map(|(_, cost)| cost)
-                .sum::<u64>();
-        }
-        let denied = |outputs: &[(Decision, u64)]| {
-            outputs.iter().filter(|(decision, _)| !decision.is_allowed()).count() as u64
-        };
+        held.extend(reservations.into_iter().filter(|reservation| !reservation.is_empty()));
+        let denied =
+            |outputs: &[Decision]| outputs.iter().filter(|decision| !decision.is_allowed()).count() as u64;
         counted += denied(&outputs);
         (seen.denied, seen.denied_later) =
             (seen.denied + denied(&outputs), seen.denied_later + denied(&outputs[at_once..]));
-        let locked_out = outputs.iter().filter(|(decision, _)| decision.is_locked_out()).count() as u64;
+        let locked_out = outputs.iter().filter(|decision| decision.is_locked_out()).count() as u64;
         assert_eq!(locked_out, (counted + 1).saturating_sub(denials), "{denials} denials, {log:#?}");
         if counted >= denials {
             seen.locked_out += 1;
@@ -129,28 +121,28 @@ fn a_denied_call_is_counted_once() {
         }
         let a_second = quota(1, SECOND).burst(2);
         match seed % 6 {
-            0 => counts_denied_calls(
+            0 => counts_denied_calls::<OfUnits>(
                 (with_queue!(TokenBucket::new(a_second)), with_queue!(day.clone())),
                 random,
                 &mut seen,
             ),
-            1 => counts_denied_calls(
+            1 => counts_denied_calls::<OfUnits>(
                 (with_queue!(LeakyBucket::new(a_second)), with_queue!(day.clone())),
                 random,
                 &mut seen,
             ),
-            2 => counts_denied_calls(
+            2 => counts_denied_calls::<OfUnits>(
                 (with_queue!(FixedWindow::new(quota(3, 4 * SECOND))), with_queue!(day.clone())),
                 random,
                 &mut seen,
             ),
-            3 => counts_denied_calls(
+            3 => counts_denied_calls::<OfUnits>(
                 with_queue!(FixedWindow::new(quota(5, 1_000 * SECOND))),
                 random,
                 &mut seen,
             ),
-            4 => counts_denied_calls(with_queue!(Concurrency::per_key(3)), random, &mut seen),
-            _ => counts_denied_calls(
+            4 => counts_denied_calls::<InProgress>(with_queue!(Concurrency::per_key(3)), random, &mut seen),
+            _ => counts_denied_calls::<OfUnits>(
                 Tiered::new((with_queue!(TokenBucket::new(a_second)), with_queue!(day.clone()))),
                 random,
                 &mut seen,

@@ -15,7 +15,8 @@ use tower_throttle::RateLimitLayer;
 use tower_throttle::algorithm::{AlgorithmInfo, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp};
-use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor};
+use tower_throttle::stats::LimiterStats;
 
 use super::{per, refusal, request, second, through};
 use crate::details::reported;

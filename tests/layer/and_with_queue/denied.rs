@@ -39,7 +39,7 @@ fn an_exhausted_total_is_reported_also_if_another_limit_denies_the_call() {
     let window = limiter(window(1), &clock);
     let calls = limiter(Concurrency::per_key(1).total(1).queue(5), &clock);
     let mut service = joined!(window, calls);
-    let mut held = PolledByHand::new(calls.acquire(&()));
+    let mut held = PolledByHand::new(calls.acquire_permit(&()));
     assert!(held.poll() && window.check(&()).is_allowed());
     let mut denied = PolledByHand::new(service.call(()));
     assert!(denied.poll(), "no call waits for an exhausted total");
@@ -94,7 +94,7 @@ fn a_call_that_is_denied_for_the_total_of_its_tier_displaces_no_waiter() {
         assert!(short.check(&()).is_allowed());
         let mut waiter = waits(short.acquire(&()));
         let _in_progress = full.call(&()).tier(&paid).permit().unwrap();
-        let _other = waits(full.acquire(&()));
+        let _other = waits(full.acquire_permit(&()));
         let short = RateLimitLayer::with_limiter(Global, short.clone());
         let tier = paid.clone();
         let full =

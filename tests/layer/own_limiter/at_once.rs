@@ -14,7 +14,8 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, TokenBucket};
 use tower_throttle::clock::{ManualClock, Nanos};
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation};
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, Reservation};
+use tower_throttle::stats::LimiterStats;
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Answer, PolledByHand, limiter};

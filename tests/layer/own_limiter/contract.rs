@@ -7,8 +7,9 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo};
 use tower_throttle::error::BoxError;
 use tower_throttle::limiter::{
-    Acquired, Attempt, Decided, Limiter, LimiterFor, LimiterStats, Reservation, Settles, SharedKey,
+    Acquired, Attempt, Decided, Limiter, LimiterFor, Reservation, Settles, SharedKey,
 };
+use tower_throttle::stats::LimiterStats;
 use tower_throttle::test_util::{Contract, InMemory, MakeLimiter, TestedLimiter};
 
 use crate::support::own_limiter::{BoxFuture, Down, OwnLimiter, text};

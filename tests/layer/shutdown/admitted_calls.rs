@@ -12,11 +12,12 @@ use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{Algorithm, Concurrency, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::OnClose;
+use tower_throttle::limiter::{Attempt, OnClose};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::{Now, assert_closed, limiter, quota, service};
 use crate::support::PolledByHand;
+use crate::support::calls::{Calls, InProgress, OfUnits, acquire};
 
 /// A call whose scheduled time has come before the limiter is closed stays admitted.
 #[test]
@@ -53,15 +54,15 @@ fn permits_stay_valid_and_are_released() {
 
 #[test]
 fn on_close_allow_admits_without_counting() {
-    fn passes<A: Algorithm>(rule: A) {
+    fn passes<C: Calls>(rule: impl Algorithm) {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(rule).clock(clock.clone()).on_close(OnClose::Allow).build();
         let _held = limiter.try_acquire_permit("a").unwrap();
-        let mut waits = PolledByHand::new(limiter.acquire("a"));
+        let mut waits = PolledByHand::new(limiter.acquire_permit("a"));
         assert!(!waits.poll());
         limiter.close();
         // Waiters are denied, too.
-        assert!(waits.run() && waits.output.unwrap().is_closed());
+        assert!(waits.run() && waits.output.unwrap().unwrap_err().decision().is_closed());
         let before = limiter.peek("a");
         let mut all = Vec::new();
         let by_key = tower_throttle::key::from_fn(|(): &()| Some("a"));
@@ -72,9 +73,12 @@ fn on_close_allow_admits_without_counting() {
                 .and(RateLimitLayer::with_limiter(by_key, limiter.clone()))
         );
         for _ in 0..30 {
-            assert!(limiter.check("a").is_allowed() && limiter.check_n("b", u64::MAX).is_allowed());
+            assert!([("a", 1), ("b", u64::MAX)].iter().all(|(key, cost)| {
+                let (decision, held) = C::check(&limiter, *key, *cost);
+                decision.is_allowed() && held.is_empty()
+            }));
             assert!(limiter.peek("a").is_allowed() && limiter.peek_n("a", u64::MAX).is_allowed());
-            assert!(limiter.acquire("a").now().is_allowed());
+            assert!(acquire(&limiter, "a", Attempt::new(1)).now().0.is_allowed());
             all.push(limiter.try_acquire_permit("a").unwrap());
             all.push(limiter.acquire_permit("a").now().unwrap());
             assert!(service.call(()).now().is_ok());
@@ -86,11 +90,14 @@ fn on_close_allow_admits_without_counting() {
         assert_eq!(other.peek("a").remaining(), 99);
         assert_eq!(limiter.len(), 1);
     }
-    passes(LeakyBucket::new(quota()).queue(9));
-    passes(TokenBucket::new(quota()).queue(9));
-    passes(SlidingWindow::new(quota()).queue(9));
-    passes(Concurrency::per_key(1).queue(9));
-    passes((Concurrency::per_key(1).total(8).queue(9), TokenBucket::new(Quota::per_hour(9)).queue(9)));
+    passes::<OfUnits>(LeakyBucket::new(quota()).queue(9));
+    passes::<OfUnits>(TokenBucket::new(quota()).queue(9));
+    passes::<OfUnits>(SlidingWindow::new(quota()).queue(9));
+    passes::<InProgress>(Concurrency::per_key(1).queue(9));
+    passes::<InProgress>((
+        Concurrency::per_key(1).total(8).queue(9),
+        TokenBucket::new(Quota::per_hour(9)).queue(9),
+    ));
 }
 
 /// Calls arrive while the limiter is closed. No call is left waiting.
@@ -151,6 +158,6 @@ fn closing_while_calls_arrive_leaves_no_waiter_behind() {
             assert!(call.run(), "round {round}: left waiting");
         }
         assert_eq!((one.queued(), line.queued()), (0, 0));
-        assert_closed(&one.check(&0));
+        assert_closed(one.try_acquire_permit(&0).unwrap_err().decision());
     }
 }

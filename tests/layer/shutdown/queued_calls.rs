@@ -11,11 +11,12 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::OnFull;
+use tower_throttle::limiter::{Attempt, OnFull};
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::{Now, assert_closed, limiter, quota, service};
 use crate::support::PolledByHand;
+use crate::support::calls::{Calls, InProgress, OfUnits, acquire};
 
 fn limited(answer: Result<(), Error<Infallible>>) -> Decision {
     match answer {
@@ -26,13 +27,15 @@ fn limited(answer: Result<(), Error<Infallible>>) -> Decision {
 
 /// Checks that three queued calls are answered when a clone of the limiter is closed, and that new calls are answered,
 /// too. The queued calls are made by `acquire`, by `acquire_permit`, and in a layer that queues.
-fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
+fn answers_all<C: Calls>(rule: impl Algorithm, waits_in_a_layer: bool) {
     let clock = ManualClock::new();
     let limiter = limiter(rule.clone(), &clock);
     let held = limiter.try_acquire_permit("a").unwrap();
-    let mut acquire = PolledByHand::new(limiter.acquire("a"));
+    let check = |key, cost| C::check(&limiter, key, cost).0;
+    let acquire = |key, cost| acquire(&limiter, key, Attempt::new(cost));
+    let mut acquired = PolledByHand::new(acquire("a", 1));
     let mut permit = PolledByHand::new(limiter.acquire_permit("a"));
-    assert!(!acquire.poll() && !permit.poll(), "{rule:?}");
+    assert!(!acquired.poll() && !permit.poll(), "{rule:?}");
     let by_key = tower_throttle::key::from_fn(|(): &()| Some("a"));
     let mut service = service!(RateLimitLayer::with_limiter(by_key, limiter.clone()));
     let mut call = PolledByHand::new(service.call(()));
@@ -41,26 +44,26 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
 
     limiter.clone().close();
     assert_eq!(limiter.queued(), 0);
-    assert!(acquire.is_woken() && permit.is_woken(), "{rule:?}");
-    assert!(acquire.run() && permit.run());
-    assert_closed(&acquire.output.unwrap());
+    assert!(acquired.is_woken() && permit.is_woken(), "{rule:?}");
+    assert!(acquired.run() && permit.run());
+    assert_closed(&acquired.output.unwrap().0);
     assert_closed(permit.output.unwrap().unwrap_err().decision());
     if waits_in_a_layer {
         assert!(call.run());
         assert_closed(&limited(call.output.take().unwrap()));
     }
     for key in ["a", "b"] {
-        assert_closed(&limiter.check(key));
-        assert_closed(&limiter.check_n(key, 9));
+        assert_closed(&check(key, 1));
+        assert_closed(&check(key, 9));
         assert_closed(&limiter.peek(key));
         assert_closed(&limiter.peek_n(key, u64::MAX));
         assert_closed(limiter.try_acquire_permit(key).unwrap_err().decision());
-        assert_closed(&limiter.acquire(key).now());
-        assert_closed(&limiter.acquire_n(key, 7).now());
+        assert_closed(&acquire(key, 1).now().0);
+        assert_closed(&acquire(key, 7).now().0);
         assert_closed(limiter.acquire_permit(key).now().unwrap_err().decision());
         // A call of cost 0 is always admitted.
-        assert!(limiter.check_n(key, 0).is_allowed() && limiter.peek_n(key, 0).is_allowed());
-        assert!(limiter.acquire_n(key, 0).now().is_allowed());
+        assert!(check(key, 0).is_allowed() && limiter.peek_n(key, 0).is_allowed());
+        assert!(acquire(key, 0).now().0.is_allowed());
     }
     assert_closed(&limited(service.call(()).now()));
     // The limiter stays closed as time passes, if its algorithm is replaced, and if it is closed again.
@@ -69,10 +72,10 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
     limiter.replace(rule.clone());
     limiter.reset("a");
     limiter.refund("a", 1);
-    assert_closed(&limiter.check("a"));
-    assert_closed(&limiter.clone().acquire("c").now());
+    assert_closed(&check("a", 1));
+    assert_closed(limiter.clone().acquire_permit("c").now().unwrap_err().decision());
     drop(held);
-    assert_closed(&limiter.check("a"));
+    assert_closed(&check("a", 1));
     assert_eq!(limiter.queued(), 0);
 }
 
@@ -80,21 +83,21 @@ fn answers_all<A: Algorithm>(rule: A, waits_in_a_layer: bool) {
 fn queued_and_new_calls_are_answered_with_every_algorithm() {
     let leaky = || LeakyBucket::new(quota()).queue(9);
     let one = || Concurrency::per_key(1).total(9).queue(9);
-    answers_all(leaky(), true);
-    answers_all(Smooth::bursty(quota()).queue(9), true);
-    answers_all(TokenBucket::new(quota()).queue(9), true);
-    answers_all(FixedWindow::new(quota()).queue(9), true);
-    answers_all(SlidingWindow::new(quota()).queue(9), true);
-    answers_all(SlidingLog::new(quota()).queue(9), true);
-    answers_all(SlidingCounter::new(quota()).queue(9), true);
-    answers_all(one(), true);
-    answers_all(one().max_wait(Duration::from_secs(1)), true);
-    answers_all((leaky(), one()), true);
-    answers_all((TokenBucket::new(quota()).queue(9), FixedWindow::new(quota()).queue(9)), true);
-    answers_all((one(), TokenBucket::new(Quota::per_hour(50)).queue(9), one()), true);
-    answers_all(Tiered::new(leaky()), true);
-    answers_all(one().block_for(Duration::from_secs(9)).after(500), true);
-    answers_all((leaky(), one()).block_for(Duration::from_secs(9)).after(500), true);
+    answers_all::<OfUnits>(leaky(), true);
+    answers_all::<OfUnits>(Smooth::bursty(quota()).queue(9), true);
+    answers_all::<OfUnits>(TokenBucket::new(quota()).queue(9), true);
+    answers_all::<OfUnits>(FixedWindow::new(quota()).queue(9), true);
+    answers_all::<OfUnits>(SlidingWindow::new(quota()).queue(9), true);
+    answers_all::<OfUnits>(SlidingLog::new(quota()).queue(9), true);
+    answers_all::<OfUnits>(SlidingCounter::new(quota()).queue(9), true);
+    answers_all::<InProgress>(one(), true);
+    answers_all::<InProgress>(one().max_wait(Duration::from_secs(1)), true);
+    answers_all::<InProgress>((leaky(), one()), true);
+    answers_all::<OfUnits>((TokenBucket::new(quota()).queue(9), FixedWindow::new(quota()).queue(9)), true);
+    answers_all::<InProgress>((one(), TokenBucket::new(Quota::per_hour(50)).queue(9), one()), true);
+    answers_all::<OfUnits>(Tiered::new(leaky()), true);
+    answers_all::<InProgress>(one().block_for(Duration::from_secs(9)).after(500), true);
+    answers_all::<InProgress>((leaky(), one()).block_for(Duration::from_secs(9)).after(500), true);
     // These algorithms do not queue calls in a layer. Only `acquire` queues calls.
     let patient = |limit| Quota::per_hour(limit).burst(2);
     let rule = TokenBucket::new(patient(2));
@@ -160,11 +163,11 @@ fn closing_in_a_full_table_answers_waiters_of_shared_buckets() {
         .on_full(OnFull::ShareBuckets)
         .build();
     let permits: Vec<_> = (0..50).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
-    let mut waits = PolledByHand::new(limiter.acquire(&0));
+    let mut waits = PolledByHand::new(limiter.acquire_permit(&0));
     assert!(!waits.poll());
     limiter.close();
-    assert!(waits.run() && waits.output.unwrap().is_closed());
-    (0..60).for_each(|key| assert_closed(&limiter.check(&key)));
+    assert!(waits.run() && waits.output.unwrap().unwrap_err().decision().is_closed());
+    (0..60).for_each(|key| assert_closed(limiter.try_acquire_permit(&key).unwrap_err().decision()));
     drop(permits);
-    (0..60).for_each(|key| assert_closed(&limiter.acquire(&key).now()));
+    (0..60).for_each(|key| assert_closed(limiter.acquire_permit(&key).now().unwrap_err().decision()));
 }

@@ -98,7 +98,7 @@ fn a_waker_may_do_anything_when_it_is_woken() {
             match way {
                 0 => clock.advance(INTERVAL),
                 1 => drop(before),
-                _ => limiter.reset(&()),
+                _ => _ = limiter.reset(&()),
             }
             clock.advance(INTERVAL * 10);
             assert!(poll_with(&mut call, Waker::noop().clone()));

@@ -92,15 +92,15 @@ fn a_reset_keeps_calls_in_progress_and_nothing_else() {
 }
 
 #[test]
-fn a_charge_of_a_check_is_held_until_it_is_released() {
+fn the_units_of_a_cost_are_held_until_the_permit_is_dropped() {
     let limiter = RateLimiter::new(Concurrency::per_key(3).total(4));
-    assert!(limiter.check_n("a", 3).is_allowed() && !limiter.check("a").is_allowed());
-    assert!(limiter.check_n("b", 0).is_allowed() && !limiter.check_n("b", 2).is_allowed());
-    limiter.release("a", 2);
+    let permit = |key: &'static str, cost| limiter.call(key).cost(cost).permit();
+    let [two, one] = [2, 1].map(|cost| permit("a", cost).unwrap());
+    assert!(permit("a", 1).is_err() && permit("b", 2).is_err());
+    assert!(permit("b", 0).unwrap().is_empty());
+    drop(two);
     assert_eq!(limiter.peek("a").remaining(), 2);
-    // A release gives back no more than the key holds.
-    limiter.release("a", u64::MAX);
-    limiter.release("b", 5);
+    drop(one);
     assert_eq!((limiter.peek("a").remaining(), limiter.peek("b").remaining()), (3, 3));
     let all: Vec<_> = (0..9).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
     assert_eq!(all.len(), 4);
@@ -145,7 +145,7 @@ fn no_call_overtakes_a_queued_one() {
     assert!(limiter.try_acquire_permit("a").is_err() && limiter.try_acquire_permit("b").is_ok());
     drop(second);
     // The permit is reserved for the first waiter, although this waiter has not been polled yet.
-    assert!(limiter.try_acquire_permit("a").is_err() && !limiter.check("a").is_allowed());
+    assert!(limiter.try_acquire_permit("a").is_err());
     assert!(!line[1].run() && line[0].run());
     line[1].abandon();
     drop(first);

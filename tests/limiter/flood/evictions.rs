@@ -68,13 +68,13 @@ fn calls_in_progress_and_queued_calls_are_never_evicted() {
     let limiter =
         RateLimiter::builder(Concurrency::per_key(1).queue(9)).clock(ManualClock::new()).max_keys(10).build();
     let permits: Vec<_> = (0..10_u64).map(|key| limiter.try_acquire_permit(&key).unwrap()).collect();
-    let mut queued = PolledByHand::new(limiter.acquire(&3_u64));
+    let mut queued = PolledByHand::new(limiter.acquire_permit(&3_u64));
     assert!(!queued.poll());
     for key in 10..522_u64 {
         let denial = limiter.try_acquire_permit(&key).unwrap_err();
         assert_full(denial.decision());
-        assert_full(&limiter.check(&key));
-        assert!(limiter.check_n(&key, 0).is_allowed(), "a cost of 0 needs no room");
+        assert_full(limiter.call(&key).reserve().unwrap_err().decision());
+        assert!(limiter.call(&key).cost(0).permit().is_ok(), "a cost of 0 needs no room");
     }
     assert_eq!(limiter.stats().calls.table_full, 2 * 512);
     assert_eq!((limiter.stats().store.evicted, limiter.len()), (0, 10));

@@ -62,9 +62,6 @@ impl<A: Algorithm> Scene<A> {
     /// Makes a call that lasts a second. Returns whether the call is admitted.
     fn call(&mut self, key: u64) -> bool {
         assert!(self.limiter.len() <= MAX_KEYS);
-        if !A::NEEDS_RELEASE {
-            return self.limiter.check(&key).is_allowed();
-        }
         match self.limiter.try_acquire_permit(&key) {
             Ok(permit) => {
                 self.in_progress.push_back((self.now + SECOND, permit));

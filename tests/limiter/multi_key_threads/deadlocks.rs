@@ -31,8 +31,8 @@ fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
             for _ in 0..20_000 {
                 let (one, two) = (random.below(60), random.below(60));
                 match random.below(12) {
-                    0 => first.reset(&one),
-                    1 => second.reset(&two),
+                    0 => _ = first.reset(&one),
+                    1 => _ = second.reset(&two),
                     2 if random.one_in(20) => first.replace(bucket(random.below(9))),
                     3 if random.one_in(20) => second.replace(log(random.below(9))),
                     4 => first.refund(&one, 1),

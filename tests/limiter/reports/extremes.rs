@@ -28,7 +28,7 @@ fn wildly<A: Algorithm>(with_priority: WithPriority<A>, make: impl Fn(&mut Rando
                 1 => clock.advance(Duration::from_nanos(r.any_size())),
                 2 => limiter.refund(key, cost),
                 3 => limiter.replace(rules[r.below(2) as usize].clone()),
-                4 => limiter.reset(key),
+                4 => _ = limiter.reset(key),
                 5 => held.clear(),
                 6 | 7 => {
                     let _ = limiter.check_n(key, cost);

@@ -77,7 +77,7 @@ impl<A: Algorithm> World<A> {
             }
             Op::Drop(_) => {}
             Op::Refund(cost) => self.limiter.refund("k", cost),
-            Op::Reset => self.limiter.reset("k"),
+            Op::Reset => _ = self.limiter.reset("k"),
             Op::Replace(n) => self.limiter.replace(rules[n].clone()),
             Op::Settle => self.settle(),
         }

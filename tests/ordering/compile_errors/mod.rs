@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -59,6 +59,85 @@ const CASES: [Case; 3] = [
     },
 ];
 
+/// The calls that do not compile with an algorithm whose calls are in progress until they end. Only a build says so.
+const CALLS: [(&str, &str); 9] = [
+    ("Concurrency::per_key(1)", r#"drop(limiter.check("user"))"#),
+    ("Concurrency::per_key(1)", r#"drop(limiter.check_n("user", 2))"#),
+    ("Concurrency::per_key(1)", r#"drop(limiter.acquire("user"))"#),
+    ("Concurrency::per_key(1)", r#"drop(limiter.acquire_n("user", 2))"#),
+    ("Concurrency::per_key(1)", r#"drop(limiter.call("user").check())"#),
+    ("Concurrency::per_key(1)", r#"drop(limiter.call("user").acquire())"#),
+    ("(bucket, Concurrency::per_key(1))", r#"drop(limiter.check("user"))"#),
+    ("(Concurrency::per_key(1), bucket).block_for(MINUTE).after(3)", r#"drop(limiter.acquire("user"))"#),
+    ("Tiered::new(Concurrency::per_key(1))", r#"drop(limiter.call("user").check())"#),
+];
+
+/// The calls that compile.
+const IN_PROGRESS: &str = r#"drop((limiter.peek("user"), limiter.peek_n("user", 2), limiter.call("user").peek()));
+    limiter.charge("user", 2);
+    drop((limiter.call("user").reserve(), limiter.call("user").permit(), limiter.try_acquire_permit("user")));
+    drop((limiter.acquire_permit("user"), limiter.call("user").acquire_permit()))"#;
+
+#[test]
+fn a_call_that_nothing_ends_does_not_compile() {
+    let program = |(algorithm, call): (&str, &str)| {
+        format!(
+            "#![allow(unused)]\nuse std::time::Duration;\nuse tower_throttle::algorithm::*;\n\
+             use tower_throttle::{{Quota, RateLimiter}};\n\n\
+             const MINUTE: Duration = Duration::from_secs(60);\n\n\
+             fn main() {{\n    let bucket = TokenBucket::new(Quota::per_minute(1));\n    \
+             let limiter = RateLimiter::new({algorithm});\n    {call};\n}}\n"
+        )
+    };
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("in_progress");
+    let programs = folder.join("src/bin");
+    let _ = fs::remove_dir_all(&programs);
+    fs::create_dir_all(&programs).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let manifest = format!(
+        "[package]\nname = \"in-progress\"\nedition = \"2024\"\n\n[dependencies]\n\
+         tower-throttle = {{ path = {root:?}, default-features = false }}\n\n[workspace]\n"
+    );
+    fs::write(folder.join("Cargo.toml"), manifest).unwrap();
+    fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock")).unwrap();
+    for (number, call) in CALLS.into_iter().enumerate() {
+        fs::write(programs.join(format!("call_{number}.rs")), program(call)).unwrap();
+        let changed = (call.0, IN_PROGRESS);
+        fs::write(programs.join(format!("changed_{number}.rs")), program(changed)).unwrap();
+    }
+    let cargo = |command: &str| {
+        let output = Command::new(env::var_os("CARGO").unwrap())
+            .args([command, "--offline", "--quiet", "--bins", "--keep-going", "--message-format=json"])
+            .args(["--target-dir", "target"])
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        errors(&output)
+    };
+    assert_eq!(cargo("check"), HashMap::new(), "the docs say that only a build finds the mistake");
+    let mut errors = cargo("build");
+    for (number, call) in CALLS.into_iter().enumerate() {
+        let error = errors.remove(&format!("call_{number}")).unwrap_or_else(|| panic!("{call:?} compiles"));
+        let line = format!("src/bin/call_{number}.rs:11:");
+        assert!(error.contains("take a permit") && error.contains(&line), "{call:?}: {error}");
+    }
+    assert_eq!(errors, HashMap::new(), "permits compile");
+    assert!(COMPILE_ERRORS.contains("nothing would end this call in progress: take a permit"));
+}
+
+/// Returns the errors of each program.
+fn errors(output: &Output) -> HashMap<String, String> {
+    let mut errors = HashMap::<_, String>::new();
+    let lines = str::from_utf8(&output.stdout).unwrap().lines();
+    for message in lines.map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        if message["reason"] == "compiler-message" && message["message"]["level"] == "error" {
+            let rendered = message["message"]["rendered"].as_str().unwrap();
+            *errors.entry(message["target"]["name"].as_str().unwrap().to_owned()).or_default() += rendered;
+        }
+    }
+    errors
+}
+
 /// Creates a package with each program as it is, and as it is after the change.
 fn package(folder: &Path) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -106,14 +185,7 @@ fn the_guide_says_how_to_change_programs_that_do_not_compile() {
         .current_dir(&folder)
         .output()
         .unwrap();
-    let lines = String::from_utf8(output.stdout).unwrap();
-    let mut errors = HashMap::<_, String>::new();
-    for message in lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-        if message["reason"] == "compiler-message" && message["message"]["level"] == "error" {
-            let rendered = message["message"]["rendered"].as_str().unwrap();
-            *errors.entry(message["target"]["name"].as_str().unwrap().to_owned()).or_default() += rendered;
-        }
-    }
+    let mut errors = errors(&output);
     for Case { name, says, quote, .. } in CASES {
         let error = errors.remove(name).unwrap_or_else(|| {
             panic!("{name} compiles, or cargo failed: {}", String::from_utf8_lossy(&output.stderr))

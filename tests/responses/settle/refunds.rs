@@ -9,7 +9,7 @@ use tower_throttle::{Decision, Quota, RateLimiter};
 
 use super::{Call, LIMIT, PERIOD, SECOND, behind, five, limiter, settling, unit};
 use crate::generators::Kind;
-use crate::generators::{KINDS, Rule, made};
+use crate::generators::{KINDS, Rule, made_of_units};
 use crate::reference_service::limited;
 use crate::support::{Random, TickingClock};
 
@@ -52,7 +52,7 @@ fn reported(decision: &Decision, clock: &TickingClock) -> (bool, u64, Option<Dur
 fn a_refund_for_an_ended_window_adds_nothing_to_the_next() {
     for kind in KINDS {
         if kind != Kind::Concurrency {
-            made!(Rule::of(kind, five()), |rule| adds_nothing_to_the_next_window(rule));
+            made_of_units!(Rule::of(kind, five()), |rule| adds_nothing_to_the_next_window(rule));
         }
     }
     let tuple = (FixedWindow::new(five()), SlidingLog::new(five()));
@@ -95,7 +95,7 @@ fn a_refund_while_the_call_still_counts_returns_all_units() {
     for kind in KINDS {
         // Permits that a cold start has taken from the store are not given back.
         if ![Kind::Concurrency, Kind::WarmingUp].contains(&kind) {
-            made!(Rule::of(kind, five()), |rule| refunds_all(rule));
+            made_of_units!(Rule::of(kind, five()), |rule| refunds_all(rule));
         }
     }
     refunds_all((TokenBucket::new(five()), SlidingWindow::new(five())));
@@ -130,7 +130,7 @@ fn extends_nothing_else<A: Algorithm>(algorithm: A) {
 fn refunded_units_extend_nothing_else() {
     use Kind::*;
     for kind in [FixedWindow, Aligned, SlidingWindow, SlidingCounter, SlidingLog] {
-        made!(Rule::of(kind, five()), |rule| extends_nothing_else(rule));
+        made_of_units!(Rule::of(kind, five()), |rule| extends_nothing_else(rule));
     }
 }
 

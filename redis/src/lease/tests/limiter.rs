@@ -239,7 +239,10 @@ async fn settings_that_cannot_work_are_errors_with_advice() {
     assert_eq!(both.unwrap_err().kind(), RedisErrorKind::Name);
 
     let both = store.limiter("api", per_minute(20)).lease(10).build();
-    assert_eq!(both.unwrap_err().kind(), RedisErrorKind::Name);
+    let error = both.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Name);
+    let text = error.to_string();
+    assert!(text.contains("\"api\"") && text.contains("TokenBucket 10/min"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -368,7 +368,10 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
         server.call(&["DEL", key]);
     }
     server.call(&["RPUSH", key, "x"]);
-    assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign);
+    let error = limiter.check("a").await.unwrap_err();
+    assert_eq!(error.kind(), RedisErrorKind::Foreign);
+    let text = error.to_string();
+    assert!(text.contains("the limiter is \"test\", TokenBucket 10/d burst 100000"), "{text}");
     assert_eq!(server.call(&["LLEN", key]), Reply::Integer(1));
     server.call(&["DEL", key]);
     // A value of this crate without an expiry gets one, and a time in the far future is corrected.

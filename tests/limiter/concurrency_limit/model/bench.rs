@@ -28,8 +28,6 @@ pub(super) struct Bench {
     pub(super) max_wait: Option<u64>,
     pub(super) futures: Vec<Pending>,
     pub(super) holders: Vec<(Holder, Item)>,
-    /// The calls by `check`, which are in progress until they are released.
-    pub(super) checked: Vec<Item>,
     /// `true` if the algorithm is replaced by new ones, each with a total of its own.
     pub(super) renewed: bool,
     pub(super) served: u64,
@@ -63,7 +61,6 @@ impl Bench {
             max_wait,
             futures: Vec::new(),
             holders: Vec::new(),
-            checked: Vec::new(),
             served: 0,
             waited: 0,
         }

@@ -18,13 +18,14 @@ impl Bench {
                     (reported, expected) => panic!("seed {seed}: {reported:?}, not {expected:?}"),
                 }
             }
-            1 if !self.renewed => {
+            1 => {
                 let cost = self.random.below(4);
-                let decision = self.limiter.check_n(&(key as u64), cost);
                 let expected = self.model.check(key, cost);
-                assert_eq!(decision.is_allowed(), expected.is_some(), "seed {seed}: {decision:?}");
-                assert_eq!(decision.retry_after(), None);
-                self.checked.extend(expected);
+                match (self.limiter.call(&(key as u64)).cost(cost).permit(), expected) {
+                    (Ok(permit), Some(item)) => self.holders.push((Box::new(permit), item)),
+                    (Err(denied), None) => assert_eq!(denied.decision().retry_after(), None),
+                    (reported, expected) => panic!("seed {seed}: {reported:?}, not {expected:?}"),
+                }
             }
             2 => {
                 let hand = PolledByHand::new(acquired(&self.limiter, key as u64));
@@ -46,14 +47,8 @@ impl Bench {
                 let at = self.random.below(self.holders.len() as u64) as usize;
                 self.drop_holder(at);
             }
-            11 if !self.checked.is_empty() => {
-                let at = self.random.below(self.checked.len() as u64) as usize;
-                let item = self.checked.swap_remove(at);
-                self.limiter.release(&(item.key as u64), item.cost);
-                self.model.end(item);
-            }
             12 => match self.random.below(4) {
-                0 => self.limiter.reset(&(key as u64)),
+                0 => assert_eq!(self.limiter.reset(&(key as u64)), self.model.held[key] > 0, "seed {seed}"),
                 1 => self.replace(),
                 _ => {
                     let step = self.random.below(20);
@@ -121,16 +116,10 @@ impl Bench {
                     let at = self.random.below(self.holders.len() as u64) as usize;
                     self.drop_holder(at);
                 }
-                _ => match self.checked.pop() {
-                    Some(item) => {
-                        self.limiter.release(&(item.key as u64), item.cost);
-                        self.model.end(item);
-                    }
-                    None => self.poll_one(),
-                },
+                _ => self.poll_one(),
             }
             self.compare();
-            if self.futures.is_empty() && self.holders.is_empty() && self.checked.is_empty() {
+            if self.futures.is_empty() && self.holders.is_empty() {
                 break;
             }
         }

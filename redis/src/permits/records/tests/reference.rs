@@ -85,14 +85,13 @@ impl Permits {
         let name = |number: u64| format!("{process}.{number}");
         self.longest = self.longest.max(*lease);
         let mut has_changed = self.sweep(now);
-        for Operation { kind, number, units } in operations {
+        for Operation { kind, number, .. } in operations {
             let name = name(*number);
-            let Some(mut record) = self.records.get(&name).cloned() else { continue };
+            let Some(record) = self.records.get(&name).cloned() else { continue };
             has_changed = true;
             match kind {
                 Kind::Leave => self.remove(&name),
                 Kind::Keep | Kind::Queue | Kind::Try => {
-                    record.units = if record.holds { record.units.min(*units) } else { record.units };
                     self.write(&name, Record { ends: now + lease, lease: *lease, ..record });
                 }
             }

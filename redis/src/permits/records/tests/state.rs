@@ -43,7 +43,7 @@ impl Setting {
     }
 
     fn next(&mut self, millis: u64) -> Step {
-        self.records.lock().next(&RULES, self.task, false, at(millis))
+        self.records.lock().next(&RULES, self.task, at(millis))
     }
 
     fn trip(&mut self, millis: u64) -> Trip {
@@ -227,7 +227,7 @@ fn a_task_that_is_not_driven_is_replaced_and_its_trips_are_made_again() {
     // The deadline of the first call is over, so its caller removes it.
     setting.change(426, |state| state.leave(0, at(3_426)));
     assert_eq!(setting.trips(427, &[Found::Waits(0)]), [(Kind::Queue, 1), (Kind::Leave, 0)]);
-    assert!(matches!(setting.records.lock().next(&RULES, first, false, at(428)), Step::End));
+    assert!(matches!(setting.records.lock().next(&RULES, first, at(428)), Step::End));
     assert!(answer.try_recv().is_err());
     drop(late);
 }
@@ -243,16 +243,4 @@ fn a_task_whose_runtime_ends_during_a_trip_leaves_records_for_the_next_task_to_r
     let _next = setting.call(2, 10);
     let made = setting.trips(10, &[Found::Waits(1)]);
     assert_eq!(made, [(Kind::Queue, 2), (Kind::Leave, 1)]);
-}
-
-#[test]
-fn released_units_are_those_of_forgotten_permits() {
-    let mut setting = Setting::new();
-    let answers = [setting.call(0, 0), setting.call(1, 0)];
-    setting.trips(0, &[holds(1), holds(2)]);
-    setting.change(1, |state| state.forget(1));
-    setting.change(1, |state| state.release(5, at(3_001)));
-    assert_eq!(setting.trips(1, &[]), [(Kind::Leave, 1)]);
-    assert_eq!(setting.waits(2), 1_000);
-    drop(answers);
 }
