@@ -107,7 +107,7 @@
 //!
 //! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, `key::Route`
 //!   reads axum's `MatchedPath`, and [`Paths`](key::Paths) compares the path in axum's `OriginalUri`. Handlers can take
-//!   a [`Decision`] and a `Rejecter` as arguments.
+//!   an `Option` of a [`Decision`] and a `Rejecter` as arguments.
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service still implements tonic's `NamedService`.
 //! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
@@ -153,8 +153,6 @@ mod tonic;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-#[cfg(feature = "axum")]
-pub use self::axum::MissingDecision;
 pub use decision::Decision;
 pub use limiter::rate_limiter::RateLimiter;
 #[cfg(feature = "axum")]

@@ -166,8 +166,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// policies stay as they are. To switch a limit off while it is used, call [`Shadow::set`] or use
     /// [`unless`](RateLimitLayer::unless).
     ///
-    /// If no limit decides a request, the request has no [`Decision`](crate::Decision). An axum handler that takes a
-    /// `Decision` then answers 500. So take `Option<Decision>`.
+    /// If no limit decides a request, the request has no [`Decision`](crate::Decision).
     ///
     /// ```
     /// use tower_throttle::{Quota, RateLimitLayer};

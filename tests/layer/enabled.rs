@@ -158,27 +158,3 @@ async fn a_joined_limit_that_is_not_enabled_does_not_queue() {
     let layer = RateLimitLayer::new(Global, at_once(2)).and(queue.enabled(false));
     assert_eq!(statuses!(layer, get("/"), get("/"), get("/")), [200, 200, 429]);
 }
-
-/// A handler of a request that no limit has decided.
-#[cfg(feature = "axum")]
-#[tokio::test]
-async fn an_axum_handler_gets_no_decision() {
-    use axum::Router;
-    use axum::extract::Request;
-    use axum::routing::get;
-    use tower_throttle::Decision;
-
-    let app = |is_enabled| {
-        Router::new()
-            .route("/wants", get(|decision: Decision| async move { decision.remaining().to_string() }))
-            .route("/takes", get(|decision: Option<Decision>| async move { decision.is_some().to_string() }))
-            .layer(RateLimitLayer::new(Global, at_once(9)).enabled(is_enabled).axum_body())
-    };
-    for (is_enabled, path, status) in
-        [(true, "/wants", 200), (true, "/takes", 200), (false, "/wants", 500), (false, "/takes", 200)]
-    {
-        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
-        let response = app(is_enabled).oneshot(request).await.unwrap();
-        assert_eq!(response.status(), status, "{is_enabled} {path}");
-    }
-}

@@ -194,7 +194,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// use tower_throttle::middleware::Decisions;
     /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
     ///
-    /// async fn hello(decisions: axum::Extension<Decisions>) -> String {
+    /// async fn hello(decisions: Decisions) -> String {
     ///     let left = decisions.get("per-ip").map_or(0, |decision| decision.remaining());
     ///     format!("{left} calls left\n")
     /// }

@@ -442,7 +442,8 @@ pub(super) fn reports<'a>(infos: &'a [PolicyInfo], outcomes: &'a [Option<Outcome
 /// [`insert_details`](crate::middleware::HttpResponder::insert_details) is on, this is an extension of the request.
 ///
 /// If several layers limit a request, the decisions of the outer layers come first. In axum, a handler takes
-/// `Extension<Decisions>` as an argument. The decisions of policies that are hidden from callers are included.
+/// `Decisions` as an argument: they are empty if no policy decided the request. The decisions of policies that are
+/// hidden from callers are included.
 #[derive(Clone, Debug, Default)]
 pub struct Decisions(SmallVec<[(Arc<str>, Decision); 2]>);
 

@@ -46,7 +46,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 38] = [
+pub(super) const MISTAKES: [Mistake; 39] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -299,6 +299,16 @@ pub(super) const MISTAKES: [Mistake; 38] = [
         says: &["consider borrowing here"],
         in_guide: false,
         change: ["Shadow::new()", "&Shadow::new()"],
+    },
+    Mistake {
+        name: "decision_as_an_argument",
+        body: r#"async fn hello(decision: tower_throttle::Decision) -> String {
+        format!("{:?}", decision)
+    }
+    let _: Router = Router::new().route("/", axum::routing::get(hello));"#,
+        says: &["the trait bound `fn(Decision) -> "],
+        in_guide: true,
+        change: ["decision: tower_throttle::Decision", "decision: Option<tower_throttle::Decision>"],
     },
     Mistake {
         name: "key_by_value",
