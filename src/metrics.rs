@@ -14,7 +14,7 @@ use crate::stats::PolicyStats;
 /// Passes the counts of a policy to the recorder, with a description of each metric. If `can_fail` is `false`, the
 /// limiter cannot fail, and the metrics of calls to a server are left out.
 pub(crate) fn record(stats: &PolicyStats, can_fail: bool) {
-    let PolicyStats { name, calls, keys, store_errors, store, units } = stats;
+    let PolicyStats { name, calls, keys, store_errors, store, units, is_enforced } = stats;
     let of_policy = |metric: &'static str, description: &'static str, total: u64| {
         describe_counter!(metric, description);
         counter!(metric, "policy" => name.clone()).absolute(total);
@@ -60,6 +60,9 @@ pub(crate) fn record(stats: &PolicyStats, can_fail: bool) {
     let description =
         "Units that were charged or given back after the fact, and used units that were not charged.";
     by_outcome("tower_throttle_settled_units_total", description, &settled);
+    let description =
+        "0 if the policy lets all requests pass, in shadow mode or switched off, and otherwise 1.";
+    now("tower_throttle_enforced", description, (*is_enforced).into());
     now("tower_throttle_keys", "Keys that are kept now.", store.keys);
     now("tower_throttle_waiting", "Calls that are queued now.", store.waiting);
     if !can_fail {

@@ -2,7 +2,7 @@
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "only events contain them"))]
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::decision::Decision;
@@ -12,11 +12,13 @@ use crate::error::BoxError;
 /// caller could cause the same mistake any number of times.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    /// One bit for each kind of error that has been logged.
+    /// One bit for each kind of error that has been logged, in shadow mode in the upper half.
     key_error: AtomicU32,
     store: StoreState,
     unsatisfiable_cost: AtomicBool,
-    too_few: AtomicBool,
+    too_few: [AtomicBool; 2],
+    /// The number of the latest switch after which it was logged that the policy is not enforced.
+    not_enforced: AtomicU64,
 }
 
 /// The latest log event about the store: it fails, or it decides again.
@@ -63,10 +65,17 @@ impl StoreState {
 }
 
 impl Observer {
-    /// Logs that requests have no key, unless an error of the same kind was logged before. `kind` is a number below 32.
-    /// `what` says what happens to the requests.
-    pub(crate) fn key_error(&self, policy: &str, kind: u32, what: &'static str, error: &dyn Display) {
-        let kind = 1 << kind;
+    /// Logs that requests have no key, unless an error of the same kind was logged before. `kind` is a number below 16.
+    /// `what` says what happens to the requests. An error that was logged in shadow mode is logged again afterwards.
+    pub(crate) fn key_error(
+        &self,
+        policy: &str,
+        in_shadow: bool,
+        kind: u32,
+        what: &'static str,
+        error: &dyn Display,
+    ) {
+        let kind = 1 << (kind + 16 * u32::from(in_shadow));
         if self.key_error.load(Ordering::Relaxed) & kind == 0
             && self.key_error.fetch_or(kind, Ordering::Relaxed) & kind == 0
         {
@@ -74,15 +83,18 @@ impl Observer {
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client, at level `debug`. The first request whose
-    /// list of addresses has fewer entries than there are trusted hops is logged as a warning instead, since a wrong
-    /// number of hops causes the same error.
-    pub(crate) fn invalid_key(&self, policy: &str, is_too_few: bool, error: &dyn Display) {
-        if is_too_few && first(&self.too_few) {
-            warn(policy, "a request is rejected because its list of addresses is too short", error);
-        } else {
-            debug(policy, "a request is rejected because its client made a mistake", error);
-        }
+    /// Logs a request that was rejected because of a mistake of the client, or in shadow mode passes in spite of it, at
+    /// level `debug`. The first request whose list of addresses has fewer entries than there are trusted hops is logged
+    /// as a warning instead, since a wrong number of hops causes the same error.
+    pub(crate) fn invalid_key(&self, policy: &str, in_shadow: bool, is_too_few: bool, error: &dyn Display) {
+        let what = match (is_too_few, in_shadow) {
+            (true, false) => "a request is rejected because its list of addresses is too short",
+            (true, true) => "a request with too short a list of addresses passes because of shadow mode",
+            (false, false) => "a request is rejected because its client made a mistake",
+            (false, true) => "a request with a mistake of its client passes because of shadow mode",
+        };
+        let log = if is_too_few && first(&self.too_few[usize::from(in_shadow)]) { warn } else { debug };
+        log(policy, what, error);
     }
 
     /// Logs that the store fails, unless this was already logged. `admits` is `true` if requests that the store cannot
@@ -136,6 +148,26 @@ impl Observer {
             outcome = crate::stats::CallOutcome::of(denial, false).label(),
             "tower-throttle: denied"
         );
+    }
+
+    /// Logs, at level `debug`, a request of a forbidden caller that passes in shadow mode.
+    pub(crate) fn forbidden_in_shadow(&self, policy: &str) {
+        #[cfg(feature = "tracing")]
+        tracing::debug!(
+            policy,
+            "tower-throttle: a request of a forbidden caller passes because of shadow mode"
+        );
+    }
+
+    /// Logs that the policy lets requests pass, and `why`, unless this was logged after the switch with the number
+    /// `switch`, or a later one.
+    #[inline]
+    pub(crate) fn not_enforced(&self, policy: &str, switch: u64, why: &'static str) {
+        if self.not_enforced.load(Ordering::Relaxed) < switch
+            && self.not_enforced.fetch_max(switch, Ordering::Relaxed) < switch
+        {
+            info(policy, why);
+        }
     }
 
     /// Logs, at level `debug`, a call that was admitted only because of shadow mode, and would otherwise have been

@@ -7,7 +7,8 @@ use http::HeaderName;
 /// An error of a [`KeyExtractor`](super::KeyExtractor): the key of a request could not be extracted, or the caller is
 /// denied service.
 ///
-/// There are three kinds, each with its own response:
+/// There are three kinds, each with its own response. A layer in [shadow mode](crate::RateLimitLayer::shadow) lets
+/// these requests pass.
 ///
 /// | constructor | mistake of | HTTP | gRPC |
 /// |---|---|---|---|
@@ -154,7 +155,7 @@ impl KeyError {
         Self { reason: Reason::Header(problem, name.clone()) }
     }
 
-    /// Returns a number below 32 for each kind of error, so that each kind can be logged once.
+    /// Returns a number below 16 for each kind of error, so that each kind can be logged once.
     pub(crate) fn kind(&self) -> u32 {
         match &self.reason {
             Reason::Message(_) => 0,

@@ -33,7 +33,7 @@
 //! mistake of the configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP
 //! 500 or gRPC `INTERNAL`. The log then says once, at level `error`, what to change. [`MissingKey`] lists the
 //! alternatives to a rejection because of a mistake of the configuration. The bodies of these responses name neither
-//! headers nor types.
+//! headers nor types. A layer in [shadow mode](crate::RateLimitLayer::shadow) lets all these requests pass.
 //!
 //! # Peeking at, refunding and resetting a key
 //!

@@ -104,12 +104,6 @@ impl PolicyInfo {
         self.generation
     }
 
-    /// Returns whether another algorithm than the first one has decided a request.
-    #[inline]
-    pub(super) fn is_replaced(&self) -> bool {
-        self.replaced.is_set.load(Ordering::Acquire)
-    }
-
     /// Returns the names for the latest algorithm that has decided a request. Returns `None` if it is the first one, so
     /// that [`names`](Self::names) are those names.
     #[inline]
@@ -135,12 +129,6 @@ impl PolicyInfo {
 
     pub(super) fn set_enabled(&mut self, is_enabled: bool) {
         self.is_enabled = is_enabled;
-    }
-
-    /// Returns whether the policy limits requests. Otherwise, it needs no keys and counts nothing.
-    #[inline]
-    pub(super) fn is_enabled(&self) -> bool {
-        self.is_enabled
     }
 
     pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
@@ -186,43 +174,56 @@ impl PolicyInfo {
         self.timeline.as_ref()
     }
 
-    /// Returns whether shadow mode is on.
+    /// Returns what the policy does with a request that begins now, and may log that the request passes. The mode of a
+    /// request is the same until its end, so the switch of shadow mode is read only here.
     #[inline]
-    pub(super) fn is_in_shadow(&self) -> bool {
-        self.shadow.as_ref().is_some_and(Shadow::is_on)
+    pub(super) fn mode(&self) -> Mode {
+        if !self.is_enabled {
+            self.observer.not_enforced(self.name(), 1, "requests pass because the policy is not enabled");
+            return Mode::Off;
+        }
+        match self.shadow.as_ref().and_then(Shadow::turned_on) {
+            None => Mode::Enforced,
+            Some(change) => {
+                self.observer.not_enforced(self.name(), change, "requests pass because of shadow mode");
+                Mode::Shadow
+            }
+        }
     }
 
-    /// Returns whether requests that the limiter cannot decide are admitted.
-    pub(super) fn admits_on_store_error(&self) -> bool {
-        self.on_store_error == OnStoreError::Allow || self.is_in_shadow()
-    }
-
-    /// Counts a request without a valid key or of a forbidden caller. Unless the caller is forbidden, the observer may
-    /// log the error. Returns the shared key if the request is charged to this key, `None` if the request is not
-    /// limited, or the error if the request is rejected.
+    /// Counts a request without a valid key or of a forbidden caller. Unless the caller of an enforced policy is
+    /// forbidden, the observer may log the error. Returns the shared key if the request is charged to this key, `None`
+    /// if the request is not limited, or the error if the request is rejected.
     #[cold]
-    pub(super) fn without_key<T>(&self, error: KeyError) -> Result<Option<StoreKey<T>>, KeyError> {
+    pub(super) fn without_key<T>(
+        &self,
+        error: KeyError,
+        in_shadow: bool,
+    ) -> Result<Option<StoreKey<T>>, KeyError> {
         if error.is_forbidden() {
             self.keys.record_forbidden();
-            return Err(error);
-        }
-        if error.is_invalid() {
+            if in_shadow {
+                self.observer.forbidden_in_shadow(self.name());
+            }
+        } else if error.is_invalid() {
             self.keys.record_invalid();
-            self.observer.invalid_key(self.name(), error.is_too_few(), &error);
-            return Err(error);
+            self.observer.invalid_key(self.name(), in_shadow, error.is_too_few(), &error);
+        } else {
+            self.keys.record_missing(self.missing);
+            let what = match self.missing {
+                MissingKey::Reject if in_shadow => "requests without a key pass because of shadow mode",
+                MissingKey::Reject => "requests are rejected because they have no key",
+                MissingKey::Shared => "requests share one budget because they have no key",
+                MissingKey::Pass => "requests are not limited because they have no key",
+            };
+            self.observer.key_error(self.name(), in_shadow, error.kind(), what, &error);
+            match self.missing {
+                MissingKey::Reject => {}
+                MissingKey::Shared => return Ok(Some(StoreKey::Missing)),
+                MissingKey::Pass => return Ok(None),
+            }
         }
-        self.keys.record_missing(self.missing);
-        let what = match self.missing {
-            MissingKey::Reject => "requests are rejected because they have no key",
-            MissingKey::Shared => "requests share one budget because they have no key",
-            MissingKey::Pass => "requests are not limited because they have no key",
-        };
-        self.observer.key_error(self.name(), error.kind(), what, &error);
-        match self.missing {
-            MissingKey::Reject => Err(error),
-            MissingKey::Shared => Ok(Some(StoreKey::Missing)),
-            MissingKey::Pass => Ok(None),
-        }
+        if in_shadow { Ok(None) } else { Err(error) }
     }
 
     /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor
@@ -248,6 +249,7 @@ impl PolicyInfo {
             store_errors: self.store_errors.load(Ordering::Relaxed),
             store: limiter.store,
             units: limiter.units,
+            is_enforced: self.is_enabled && !self.shadow.as_ref().is_some_and(Shadow::is_on),
         }
     }
 
@@ -270,10 +272,12 @@ impl PolicyInfo {
         }
     }
 
-    /// Counts and logs a request that the limiter could not decide.
-    pub(super) fn record_store_error(&self, error: &BoxError) {
+    /// Counts and logs a request that the limiter could not decide. Returns whether this policy admits the request.
+    pub(super) fn admits_undecided(&self, in_shadow: bool, error: &BoxError) -> bool {
+        let is_admitted = in_shadow || self.on_store_error == OnStoreError::Allow;
         self.store_errors.fetch_add(1, Ordering::Relaxed);
-        self.observer.store_error(self.name(), error, self.admits_on_store_error());
+        self.observer.store_error(self.name(), error, is_admitted);
+        is_admitted
     }
 
     /// Tells the observer that the limiter has decided a request. If a failure was logged before, the observer may log
@@ -310,6 +314,16 @@ impl fmt::Debug for PolicyInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolicyInfo").field("name", &self.name()).finish_non_exhaustive()
     }
+}
+
+/// What a policy does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Nothing, not even extract its key.
+    Off,
+    /// The policy decides and counts the request, which passes whatever the decision is.
+    Shadow,
+    Enforced,
 }
 
 /// The names of a policy for the latest algorithm, once the algorithm of the limiter was replaced.

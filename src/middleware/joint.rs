@@ -9,10 +9,12 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
-use super::info::PolicyInfo;
+use super::info::{Mode, PolicyInfo};
 use super::names::PolicyNames;
 use super::outcome::{Outcome, limited};
-use super::policies::{PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict};
+use super::policies::{
+    PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict, undecided,
+};
 use crate::key::KeyError;
 use crate::limiter::Reservation;
 use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
@@ -44,29 +46,35 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// Appends one element to `parts` for each policy: the policy's part of the joint decision. The element is `None`
     /// if the policy does not limit the request. The element is also `None` if the policy is in shadow mode, unless the
     /// limiters of this kind decide such policies together with the others. Returns the error of the extractor if a
-    /// policy rejects the request because of its key. `known` are the names for the algorithms that the policies know.
+    /// policy rejects the request because of its key. A policy in shadow mode does not.
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
-        known: KnownNames<'_>,
+        known: &[Known],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, Self::Kind>,
     ) -> Result<(), KeyError>;
 
     /// Puts the outcome of each policy into its place in `outcomes`, which is empty. An outcome is made from the decision
-    /// of its policy. `known` are the names for the algorithms that the policies knew.
+    /// of its policy.
     fn finish(
         &self,
         infos: &[PolicyInfo],
-        known: KnownNames<'_>,
+        known: &[Known],
         decided: &mut [Option<JointDecided>],
         outcomes: &mut [Option<Outcome>],
     );
 
     /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
     /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
-    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]);
+    fn decide_shadows(
+        &self,
+        infos: &[PolicyInfo],
+        known: &[Known],
+        request: &Req,
+        outcomes: &mut [Option<Outcome>],
+    );
 
     /// Lets the meter of the request settle the call of each outcome whose policy is metered.
     fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
@@ -78,9 +86,13 @@ pub trait JointPolicy<Req>: PolicyCount {
 /// The parts of policies in a joint decision.
 pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
 
-/// For each policy, the names for the latest algorithm that it knows, or `None` for its first names. Empty if no
-/// algorithm was replaced.
-pub(super) type KnownNames<'n> = &'n [Option<Arc<PolicyNames>>];
+/// What is known of a policy when a request begins.
+#[derive(Debug)]
+pub struct Known {
+    pub(super) mode: Mode,
+    /// The names for the latest algorithm that the policy knows, or `None` for its first names.
+    pub(super) names: Option<Arc<PolicyNames>>,
+}
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
 #[derive(Debug, Default)]
@@ -122,13 +134,13 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
-        known: KnownNames<'_>,
+        known: &[Known],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, P::Kind>,
     ) -> Result<(), KeyError> {
         let (infos, others) = infos.split_at(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
+        let (known, others_known) = known.split_at(P::COUNT);
         let first = self.0.gather(infos, known, request, max_wait, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
@@ -144,23 +156,30 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     fn finish(
         &self,
         infos: &[PolicyInfo],
-        known: KnownNames<'_>,
+        known: &[Known],
         decided: &mut [Option<JointDecided>],
         outcomes: &mut [Option<Outcome>],
     ) {
         let (infos, others) = infos.split_at(P::COUNT);
         let (outcomes, others_outcomes) = outcomes.split_at_mut(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
+        let (known, others_known) = known.split_at(P::COUNT);
         let (first, second) = decided.split_at_mut(P::COUNT);
         self.0.finish(infos, known, first, outcomes);
         self.1.finish(others, others_known, second, others_outcomes);
     }
 
-    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
+    fn decide_shadows(
+        &self,
+        infos: &[PolicyInfo],
+        known: &[Known],
+        request: &Req,
+        outcomes: &mut [Option<Outcome>],
+    ) {
         let (first, second) = infos.split_at(P::COUNT);
+        let (known, others_known) = known.split_at(P::COUNT);
         let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
-        self.0.decide_shadows(first, request, outcomes);
-        self.1.decide_shadows(second, request, others);
+        self.0.decide_shadows(first, known, request, outcomes);
+        self.1.decide_shadows(second, others_known, request, others);
     }
 
     #[inline(always)]
@@ -198,10 +217,10 @@ impl<P, Q> And<P, Q> {
         let is_admitted = outcomes.iter().flatten().all(is_allowed);
         count(infos, outcomes, is_admitted);
         if !is_admitted {
-            count_undecided(infos, outcomes, &asked.is_limited);
+            count_undecided(infos, outcomes, asked);
             return Err(RejectReason::Denied);
         }
-        self.decide_shadows(infos, request, outcomes);
+        self.decide_shadows(infos, &asked.known, request, outcomes);
         Ok(())
     }
 }
@@ -217,38 +236,33 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         max_wait: Option<Duration>,
         JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
-        let known = match infos.iter().any(PolicyInfo::is_replaced) {
-            true => infos.iter().map(PolicyInfo::replaced_names).collect(),
-            false => Few::new(),
-        };
+        let known: Few<_> =
+            infos.iter().map(|info| Known { mode: info.mode(), names: info.replaced_names() }).collect();
         let mut parts = Few::new();
         if let Err(error) = self.gather(infos, &known, request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         (0..Self::COUNT).for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let names = known.get(at).and_then(Option::clone);
+            let names = known[at].names.clone();
             Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
         });
-        let asked = |queued| {
-            let is_limited = parts.iter().map(Option::is_some).collect();
-            Asked { queued, is_limited, known }
-        };
         match outcome {
             JointOutcome::Reported(is_admitted) => {
                 count(infos, outcomes, is_admitted);
                 if !is_admitted {
                     return Progress::Ready(Err(RejectReason::Denied));
                 }
-                self.decide_shadows(infos, request, outcomes);
+                self.decide_shadows(infos, &known, request, outcomes);
                 Progress::Ready(Ok(()))
             }
             JointOutcome::Ready(decided) => {
-                Progress::Ready(self.verdict(infos, request, decided, &asked(Few::new()), outcomes))
+                let asked = Asked::new(Few::new(), &parts, known);
+                Progress::Ready(self.verdict(infos, request, decided, &asked, outcomes))
             }
             JointOutcome::Pending(wait, queued) => {
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
-                let asked = asked(queued);
+                let asked = Asked::new(queued, &parts, known);
                 let limited = infos.iter().zip(&asked.is_limited).filter(|(_, is_limited)| **is_limited);
                 let undecided = Undecided::new(limited.map(|(info, _)| Arc::clone(info.calls())).collect());
                 Progress::Pending(JointPolicyWait { wait, asked, undecided })
@@ -266,7 +280,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         outcomes.resize_with(Self::COUNT, || None);
         let decided = match waited {
             Ok(decided) => decided,
-            Err(error) => return Err(RejectReason::StoreError(error.into())),
+            Err(error) => {
+                let modes = asked.known.iter().map(|known| known.mode);
+                return undecided(infos.iter().zip(modes), error.into());
+            }
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
         for (info, one) in infos.iter().zip(&decided) {
@@ -308,10 +325,11 @@ fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) 
 }
 
 /// Counts a request that was denied in each policy that has no outcome because it was not asked.
-fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_limited: &[bool]) {
-    for ((info, outcome), is_limited) in infos.iter().zip(outcomes).zip(is_limited) {
+fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], asked: &Asked) {
+    let asked = asked.is_limited.iter().zip(&asked.known);
+    for ((info, outcome), (is_limited, known)) in infos.iter().zip(outcomes).zip(asked) {
         // In shadow mode, a policy has no part in the denial.
-        if *is_limited && outcome.is_none() && !info.is_in_shadow() {
+        if *is_limited && outcome.is_none() && known.mode == Mode::Enforced {
             info.calls().add(CallOutcome::DeniedByOthers);
         }
     }
@@ -325,8 +343,13 @@ pub struct Asked {
     queued: Few<usize>,
     /// For each policy, whether it limits the request.
     is_limited: Few<bool>,
-    /// The names for the algorithms that the policies knew: see [`KnownNames`].
-    known: Few<Option<Arc<PolicyNames>>>,
+    known: Few<Known>,
+}
+
+impl Asked {
+    fn new<T>(queued: Few<usize>, parts: &[Option<T>], known: Few<Known>) -> Self {
+        Self { queued, is_limited: parts.iter().map(Option::is_some).collect(), known }
+    }
 }
 
 pin_project! {

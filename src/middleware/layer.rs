@@ -166,7 +166,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// policies stay as they are. To switch a limit off while it is used, call [`Shadow::set`] or use
     /// [`unless`](RateLimitLayer::unless).
     ///
-    /// If no limit decides a request, the request has no [`Decision`](crate::Decision).
+    /// If no limit decides a request, the request has no [`Decision`](crate::Decision). The first request that passes
+    /// is logged (feature `tracing`), and the metric `tower_throttle_enforced` is 0 (feature `metrics`).
     ///
     /// ```
     /// use tower_throttle::{Quota, RateLimitLayer};
@@ -182,8 +183,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
     /// [reject](MissingKey::Reject) them. The setting does not affect requests in which the client made the key
-    /// [invalid](crate::key::KeyError::invalid). These requests are always rejected, with HTTP 400 or gRPC
-    /// `INVALID_ARGUMENT`.
+    /// [invalid](crate::key::KeyError::invalid). Unless the limit is in [shadow mode](RateLimitLayer::shadow), these
+    /// requests are always rejected, with HTTP 400 or gRPC `INVALID_ARGUMENT`.
     ///
     /// ```
     /// use tower_throttle::key::MissingKey;
@@ -349,7 +350,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     }
 
     /// Sets shadow mode. While `shadow` is on, this limit decides and counts calls, but neither denies nor delays any
-    /// call. The counts show what the limit would do. nginx calls this mode dry run.
+    /// call, and answers none. The counts show what the limit would do. nginx calls this mode dry run.
     ///
     /// A call that would be denied or queued is admitted at once, and charges nothing. Such a call is
     /// [counted](Shadow::denied), and an event of level `debug` is emitted (feature `tracing`). An
@@ -357,15 +358,23 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// [`ShadowDenied`](crate::middleware::ShadowDenied) to the request. Callers see nothing of this limit. When shadow
     /// mode is turned [off](Shadow::set), the limit is enforced, and the units that were charged in shadow mode count.
     ///
+    /// A request without a valid key passes as well, and so does a request of a [forbidden](crate::key::PeerIp::deny)
+    /// caller. So a deny list that must hold is a layer of its own, which is not in shadow mode. Such a request is not
+    /// decided: it is [counted](crate::stats::KeyStats) as what it would have been answered with, and is a log event
+    /// (feature `tracing`). With [`MissingKey::Shared`], requests without a key are decided, as they are outside of
+    /// shadow mode. If the limiter cannot decide a call, this limit admits it.
+    ///
     /// If the layer is joined with others, this limit decides only the calls that the limits outside of shadow mode
-    /// admit. Shadow mode does not change how requests without a valid key and requests of forbidden callers are
-    /// treated: by default, they are rejected. If the limiter cannot decide, this limit admits the call.
+    /// admit. If the request has no valid key for this limit, the others decide it alone.
+    ///
+    /// The first request after each time that shadow mode was turned on is an event of level `info`. While shadow mode
+    /// is on, the metric `tower_throttle_enforced` is 0 (feature `metrics`).
     ///
     /// ```
     /// use tower_throttle::middleware::Shadow;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// let shadow = Shadow::new();
+    /// let shadow = Shadow::on();
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).shadow(&shadow);
     /// // a day later, if no legitimate caller would have been denied
     /// println!("{} calls would have been denied", shadow.denied());

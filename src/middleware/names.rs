@@ -22,7 +22,7 @@ const MAX_LEN: usize = 256;
 
 /// The names of a policy: one [`PolicyName`] for each of its limits, in the order of [`AlgorithmInfo::quotas`].
 #[derive(Clone, Debug)]
-pub struct PolicyNames {
+pub(super) struct PolicyNames {
     names: Box<[PolicyName]>,
     /// The algorithm with these limits.
     algorithm: Arc<AlgorithmInfo>,

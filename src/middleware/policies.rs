@@ -5,10 +5,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::info::PolicyInfo;
+use super::info::{Mode, PolicyInfo};
 use super::outcome::Outcome;
 use crate::error::BoxError;
 use crate::key::KeyError;
+use crate::observe;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, PolicyStats};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
@@ -162,5 +163,22 @@ pub enum RejectReason {
     /// A policy denied the request.
     Denied,
     KeyError(KeyError),
-    StoreError(BoxError),
+    /// The limiter could not decide the request. The number is the index of the first policy that then rejects it.
+    StoreError(usize, BoxError),
+}
+
+/// Returns the verdict on a request that the limiter could not decide, and counts and logs the request for each policy
+/// that is enabled. Joined policies have one store, which fails for all of them.
+pub(super) fn undecided<'a>(
+    policies: impl IntoIterator<Item = (&'a PolicyInfo, Mode)>,
+    error: BoxError,
+) -> Verdict {
+    observe::record_decision(|| Some("store_error"));
+    let mut rejecting = None;
+    for (at, (info, mode)) in policies.into_iter().enumerate() {
+        if mode != Mode::Off && !info.admits_undecided(mode == Mode::Shadow, &error) {
+            rejecting.get_or_insert(at);
+        }
+    }
+    rejecting.map_or(Ok(()), |at| Err(RejectReason::StoreError(at, error)))
 }

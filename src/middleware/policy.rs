@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::info::PolicyInfo;
-use super::joint::{JointParts, JointPolicy, KnownNames};
+use super::info::{Mode, PolicyInfo};
+use super::joint::{JointParts, JointPolicy, Known};
 use super::names::PolicyNames;
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
 use super::policies::{
-    Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict,
+    Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict, undecided,
 };
 use crate::algorithm::Algorithm;
 use crate::error::BoxError;
@@ -78,9 +78,6 @@ impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
     where
         K: KeyExtractor<Req>,
     {
-        if !info.is_enabled() {
-            return None;
-        }
         match self.key.extract(request) {
             Ok(key) => key.map(StoreKey::Key),
             Err(error) => info.without_key_uncounted(&error),
@@ -89,19 +86,25 @@ impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
 }
 
 impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
-    /// Returns the key to which the request is charged, or `None` if the request is not limited.
+    /// Returns the key to which the request is charged, or `None` if the request is not limited. Returns no error
+    /// in shadow mode.
     #[inline(always)]
-    fn key<Req>(&self, info: &PolicyInfo, request: &Req) -> Result<Option<StoreKey<K::Key>>, KeyError>
+    fn key<Req>(
+        &self,
+        info: &PolicyInfo,
+        mode: Mode,
+        request: &Req,
+    ) -> Result<Option<StoreKey<K::Key>>, KeyError>
     where
         K: KeyExtractor<Req>,
     {
-        if !info.is_enabled() {
+        if mode == Mode::Off {
             return Ok(None);
         }
         match self.key.extract(request) {
             Ok(Some(key)) => Ok(Some(StoreKey::Key(key))),
             Ok(None) => Ok(None),
-            Err(error) => info.without_key(error),
+            Err(error) => info.without_key(error, mode == Mode::Shadow),
         }
     }
 
@@ -111,6 +114,7 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     fn decide_alone<Req>(
         &self,
         info: &PolicyInfo,
+        mode: Mode,
         request: &Req,
         key: &StoreKey<K::Key>,
         max_wait: Option<Duration>,
@@ -125,7 +129,7 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         // memory, which takes 50 instructions more.
         let names = info.replaced_names();
         let known = names.as_deref().map_or(info.generation(), |names| names.algorithm().generation());
-        let in_shadow = info.is_in_shadow();
+        let in_shadow = mode == Mode::Shadow;
         let options = self.options.options(request, key.key());
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
@@ -138,7 +142,7 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
                 decided.put(outcome);
                 Progress::Ready(verdict)
             }
-            acquired => self.decide_otherwise(info, options, acquired, names, outcome),
+            acquired => self.decide_otherwise(info, mode, options, acquired, names, outcome),
         }
     }
 
@@ -148,6 +152,7 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     fn decide_otherwise(
         &self,
         info: &PolicyInfo,
+        mode: Mode,
         options: Options<A>,
         acquired: Acquired<L::Wait>,
         known: Option<Arc<PolicyNames>>,
@@ -162,10 +167,10 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
                 }
                 let (tier, borrows) = options.of_wait(known.as_deref().unwrap_or(info.names()).algorithm());
                 let undecided = Undecided::new([Arc::clone(info.calls())]);
-                return Progress::Pending(PolicyWait { wait, tier, borrows, known, undecided });
+                return Progress::Pending(PolicyWait { wait, mode, tier, borrows, known, undecided });
             }
         };
-        Progress::Ready(self.decided(info, decided, known, options.algorithm(), outcome))
+        Progress::Ready(self.decided(info, mode, decided, known, options.algorithm(), outcome))
     }
 
     /// Counts a decision and sets `outcome`. `tier` is the algorithm that a function chose for the request, and `known`
@@ -173,12 +178,13 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     fn decided(
         &self,
         info: &PolicyInfo,
+        mode: Mode,
         decided: Decided,
         known: Option<Arc<PolicyNames>>,
         tier: Option<&A>,
         outcome: &mut Option<Outcome>,
     ) -> Verdict {
-        let (in_shadow, (decision, reservation, algorithm)) = (info.is_in_shadow(), decided.into_parts());
+        let (in_shadow, (decision, reservation, algorithm)) = (mode == Mode::Shadow, decided.into_parts());
         info.calls().add_decision(&decision, in_shadow);
         let names = algorithm.map_or(known, |algorithm| info.names_for(&algorithm));
         let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
@@ -219,9 +225,9 @@ where
         max_wait: Option<Duration>,
         [outcome]: &mut Self::Outcomes,
     ) -> Progress<Self::Wait> {
-        let info = &infos[0];
-        match self.key(info, request) {
-            Ok(Some(key)) => self.decide_alone(info, request, &key, max_wait, outcome),
+        let (info, mode) = (&infos[0], infos[0].mode());
+        match self.key(info, mode, request) {
+            Ok(Some(key)) => self.decide_alone(info, mode, request, &key, max_wait, outcome),
             Ok(None) => Progress::Ready(Ok(())),
             Err(error) => Progress::Ready(Err(RejectReason::KeyError(error))),
         }
@@ -231,21 +237,21 @@ where
         &self,
         infos: &[PolicyInfo],
         _: &Req,
-        waited: Result<WaitResult<A>, BoxError>,
+        WaitResult { decided, mode, tier, borrows, known }: WaitResult<A>,
         [outcome]: &mut Self::Outcomes,
     ) -> Verdict {
         let info = &infos[0];
-        match waited {
-            Ok(WaitResult { decided, tier, borrows, known }) => {
+        match decided {
+            Ok(decided) => {
                 info.log_store_decided();
                 if !L::IS_LOCAL && decided.decision().is_delayed() {
                     info.calls().add(CallOutcome::Queued);
                 }
-                let verdict = self.decided(info, decided, known, tier.as_ref(), outcome);
+                let verdict = self.decided(info, mode, decided, known, tier.as_ref(), outcome);
                 outcome.iter_mut().for_each(|outcome| outcome.set_borrowed(borrows));
                 verdict
             }
-            Err(error) => Err(RejectReason::StoreError(error)),
+            Err(error) => undecided([(info, mode)], error),
         }
     }
 
@@ -285,16 +291,17 @@ where
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
-        known: KnownNames<'_>,
+        known: &[Known],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, L::Kind>,
     ) -> Result<(), KeyError> {
-        let (info, in_shadow) = (&infos[0], infos[0].is_in_shadow());
-        let key = self.key(info, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
+        let (info, Known { mode, names }) = (&infos[0], &known[0]);
+        let in_shadow = *mode == Mode::Shadow;
+        let key = self.key(info, *mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            let known = first_known(known).map_or(info.generation(), |names| names.algorithm().generation());
+            let known = names.as_ref().map_or(info.generation(), |names| names.algorithm().generation());
             self.limiter.joint_part(&key, options.attempt(in_shadow, known, max_wait))
         }));
         Ok(())
@@ -303,7 +310,7 @@ where
     fn finish(
         &self,
         infos: &[PolicyInfo],
-        known: KnownNames<'_>,
+        known: &[Known],
         decided: &mut [Option<JointDecided>],
         outcomes: &mut [Option<Outcome>],
     ) {
@@ -314,7 +321,7 @@ where
         let (decision, reservation, algorithm) = decided.into_parts();
         let names = match algorithm {
             Some(algorithm) => info.names_for(&algorithm),
-            None => first_known(known).cloned(),
+            None => known[0].names.clone(),
         };
         let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
         outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
@@ -322,7 +329,13 @@ where
         outcome.put(&mut outcomes[0]);
     }
 
-    fn decide_shadows(&self, infos: &[PolicyInfo], request: &Req, outcomes: &mut [Option<Outcome>]) {
+    fn decide_shadows(
+        &self,
+        infos: &[PolicyInfo],
+        known: &[Known],
+        request: &Req,
+        outcomes: &mut [Option<Outcome>],
+    ) {
         let info = &infos[0];
         if let [Some(outcome)] = outcomes
             && outcome.is_shadow()
@@ -330,12 +343,12 @@ where
         {
             info.record_shadow_denial(outcome.decision());
         } else if !L::Kind::DECIDES_SHADOWS
-            && info.is_in_shadow()
+            && known[0].mode == Mode::Shadow
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
         {
             // A policy in shadow mode neither rejects nor queues the request.
-            let _ = self.decide_alone(info, request, &key, None, outcome);
+            let _ = self.decide_alone(info, Mode::Shadow, request, &key, None, outcome);
         }
     }
 
@@ -362,11 +375,6 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> fmt::Debug for Policy<K, A, 
     }
 }
 
-/// Returns the names for the algorithm that a single policy knows, or `None` if they are its first names.
-fn first_known(known: KnownNames<'_>) -> Option<&Arc<PolicyNames>> {
-    known.first()?.as_ref()
-}
-
 /// Returns the verdict on a request. If the request is denied in shadow mode, counts the denial and admits the request.
 #[inline]
 fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
@@ -383,7 +391,8 @@ fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
 /// The result of a wait: the decision on the call, the algorithm that the call chose, and the units that it borrows.
 #[derive(Debug)]
 pub struct WaitResult<A> {
-    decided: Decided,
+    decided: Result<Decided, BoxError>,
+    mode: Mode,
     tier: Option<A>,
     /// The names for the algorithm that the policy knew, or `None` for its first names.
     known: Option<Arc<PolicyNames>>,
@@ -399,6 +408,7 @@ pin_project! {
     pub struct PolicyWait<W, A> {
         #[pin]
         wait: W,
+        mode: Mode,
         tier: Option<A>,
         borrows: u64,
         known: Option<Arc<PolicyNames>>,
@@ -411,14 +421,14 @@ where
     W: Future<Output = Result<Decided, E>>,
     E: Into<BoxError>,
 {
-    type Output = Result<WaitResult<A>, BoxError>;
+    type Output = WaitResult<A>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let decided = ready!(this.wait.poll(cx));
         this.undecided.end();
-        let decided = decided.map_err(Into::into)?;
         let (tier, known) = (this.tier.take(), this.known.take());
-        Poll::Ready(Ok(WaitResult { decided, tier, borrows: *this.borrows, known }))
+        let (decided, mode) = (decided.map_err(Into::into), *this.mode);
+        Poll::Ready(WaitResult { decided, mode, tier, borrows: *this.borrows, known })
     }
 }

@@ -13,10 +13,9 @@ use tower_service::Service;
 use super::drain::Drain;
 use super::info::PolicyInfo;
 use super::outcome::{limited, record_decisions, record_end, shadow_denial, take_permit, word};
-use super::policies::{Policies, PolicySet, Progress, RejectReason, SettlePolicies, Verdict};
+use super::policies::{Policies, PolicySet, Progress, RejectReason, SettlePolicies};
 use super::respond::{Rejection, Responder, StoreError, reports};
 use crate::clock::Nanos;
-use crate::error::BoxError;
 use crate::observe;
 
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
@@ -244,8 +243,7 @@ where
         let waited = ready!(held.wait.poll(cx));
         let (mut ready, mut request) = held.call.take().expect("it calls once");
         let ((policies, infos), mut outcomes) = (shared.policies.parts(), P::Outcomes::default());
-        let verdict = policies.waited(infos, &request, waited, &mut outcomes);
-        let next = match shared.unless_allowed_on_error(verdict) {
+        let next = match policies.waited(infos, &request, waited, &mut outcomes) {
             Ok(()) => {
                 limited(infos, outcomes.as_ref())
                     .for_each(|(info, outcome)| info.log_wait(outcome.decision()));
@@ -287,15 +285,6 @@ impl<P, R> SharedPart<P, R> {
         Self { policies, responder, has_timeline, watches_keys }
     }
 
-    /// Returns the verdict on a request that had to wait for its decision. If the limiter could not decide the request,
-    /// the request is admitted only if all policies admit such requests.
-    fn unless_allowed_on_error(&self, verdict: Verdict) -> Verdict {
-        match verdict {
-            Err(RejectReason::StoreError(error)) if self.admits_undecided(&error) => Ok(()),
-            verdict => verdict,
-        }
-    }
-
     /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
     /// measured, or zero if none of the policies that decided the request has a timeline.
     #[inline(always)]
@@ -322,16 +311,6 @@ impl<P, R> SharedPart<P, R> {
             self.responder.on_shadow_deny(request, denial);
         }
         started
-    }
-
-    /// Counts and logs a request that the limiter could not decide. Returns whether the request is admitted.
-    fn admits_undecided(&self, error: &BoxError) -> bool {
-        // Joined policies have one store, which fails for all of them.
-        let (_, infos) = self.policies.parts();
-        let enabled = || infos.iter().filter(|info| info.is_enabled());
-        enabled().for_each(|info| info.record_store_error(error));
-        observe::record_decision(|| Some("store_error"));
-        enabled().all(PolicyInfo::admits_on_store_error)
     }
 
     /// Returns the response to a rejected request.
@@ -362,9 +341,8 @@ impl<P, R> SharedPart<P, R> {
                 observe::record_decision(|| Some(error.label()));
                 self.responder.reject(request, Rejection::Key(error))
             }
-            RejectReason::StoreError(error) => {
-                let info = infos.iter().find(|info| info.is_enabled()).unwrap_or(&infos[0]);
-                self.responder.reject(request, Rejection::Store(StoreError::new(info, error)))
+            RejectReason::StoreError(at, error) => {
+                self.responder.reject(request, Rejection::Store(StoreError::new(&infos[at], error)))
             }
         }
     }
@@ -419,33 +397,42 @@ mod tests {
     use tower_layer::Layer;
 
     use super::*;
-    use crate::middleware::{OnStoreError, RateLimitLayer};
+    use crate::middleware::policies::undecided;
+    use crate::middleware::{OnStoreError, RateLimitLayer, Shadow};
     use crate::quota::Quota;
 
     #[test]
-    fn if_a_store_fails_only_policies_that_are_enabled_say_what_happens() {
-        for (is_enabled, name, errors) in [(true, "default", [1, 1]), (false, "default-2", [0, 1])] {
+    fn if_a_store_fails_only_policies_that_are_enforced_reject_the_request() {
+        let limit = || RateLimitLayer::per_ip(Quota::per_minute(1));
+        let (off, shadow) = (|| limit().enabled(false), || limit().shadow(&Shadow::on()));
+        let allows = || limit().on_store_error(OnStoreError::Allow);
+        for (first, second, errors, rejecting) in [
+            (limit(), allows(), [1, 1], Some("default")),
+            (allows(), limit(), [1, 1], Some("default-2")),
+            (off(), limit(), [0, 1], Some("default-2")),
+            (shadow(), limit(), [1, 1], Some("default-2")),
+            (limit(), shadow(), [1, 1], Some("default")),
+            (off(), allows(), [0, 1], None),
+            (shadow(), allows(), [1, 1], None),
+        ] {
             let (names, seen) = mpsc::channel();
-            let limit = || RateLimitLayer::per_ip(Quota::per_minute(1));
-            let layer = limit()
-                .enabled(is_enabled)
-                .and(limit().on_store_error(OnStoreError::Allow))
-                .on_reject(move |rejection: &Rejection<'_>, _: &Request<()>| {
-                    if let Rejection::Store(failure) = rejection {
-                        names.send(failure.name().to_owned()).unwrap();
-                    }
-                });
+            let layer = first.and(second).on_reject(move |rejection: &Rejection<'_>, _: &Request<()>| {
+                if let Rejection::Store(failure) = rejection {
+                    names.send(failure.name().to_owned()).unwrap();
+                }
+            });
             let shared = layer.layer(()).shared;
-            let down = || BoxError::from("down");
-            assert_eq!(shared.admits_undecided(&down()), !is_enabled);
+            let (_, infos) = shared.policies.parts();
+            let verdict = undecided(infos.iter().map(|info| (info, info.mode())), "down".into());
             assert_eq!(layer.stats().iter().map(|policy| policy.store_errors).collect::<Vec<_>>(), errors);
-            let rejected = RejectReason::StoreError(down());
-            let _ = shared.reject::<_, Response<()>, Infallible>(
-                rejected,
-                &Request::new(()),
-                &Default::default(),
-            );
-            assert_eq!(seen.recv().unwrap(), name);
+            if let Err(rejected) = verdict {
+                let _ = shared.reject::<_, Response<()>, Infallible>(
+                    rejected,
+                    &Request::new(()),
+                    &Default::default(),
+                );
+            }
+            assert_eq!(seen.try_recv().ok().as_deref(), rejecting);
         }
     }
 }

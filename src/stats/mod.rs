@@ -106,10 +106,15 @@ pub struct PolicyStats {
     /// The units that settlements of the limiter's calls have charged or given back. If other layers, or calls without a
     /// layer, use the same limiter, their units are included.
     pub units: UnitStats,
+    /// `true` if the policy is enforced now, and `false` if it lets all requests pass: in
+    /// [shadow mode](crate::middleware::RateLimitLayer::shadow), or if it is not
+    /// [enabled](crate::middleware::RateLimitLayer::enabled).
+    pub is_enforced: bool,
 }
 
 /// The counts of a policy's requests without a valid key, and of the requests of forbidden callers. This is the type of
-/// [`PolicyStats::keys`].
+/// [`PolicyStats::keys`]. In shadow mode, all these requests pass, and are counted as what they would have been
+/// answered with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyStats {

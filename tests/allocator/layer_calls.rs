@@ -163,7 +163,7 @@ fn what_else_costs_an_allocation() {
     assert_eq!(allocations(concurrent, 200), 1, "the permit");
     let settled = bucket().settle(|_: &Response<Empty>| 1_u64);
     assert_eq!(allocations(settled.responder(silent()), 200), 1, "what it is settled by");
-    assert_eq!(allocations(bucket().shadow(&Shadow::new()).responder(silent()), 200), 0);
+    assert_eq!(allocations(bucket().shadow(&Shadow::on()).responder(silent()), 200), 0);
     let all = || RateLimitLayer::new(Global, FixedWindow::new(MANY));
     assert_eq!(allocations(bucket().and(all()).responder(silent()), 200), 0);
     let three = || bucket().and(all()).and(all()).responder(silent());

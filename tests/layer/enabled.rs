@@ -17,7 +17,7 @@ use crate::keys::{Http, ask, at_once, from, get, statuses, with};
 
 #[tokio::test]
 async fn a_limit_that_is_not_enabled_admits_everything_and_counts_nothing() {
-    let (timeline, top, shadow) = (Timeline::new(), TopKeys::new(), Shadow::new());
+    let (timeline, top, shadow) = (Timeline::new(), TopKeys::new(), Shadow::on());
     let layer = RateLimitLayer::new(Header::new("x-api-key").unwrap(), at_once(1))
         .cost(|_: &Http| -> u64 { panic!("the cost is not asked for") })
         .timeline(&timeline)
@@ -125,7 +125,7 @@ async fn before_and_the_policy_is_switched_and_the_others_keep_their_numbers() {
     );
 
     // The second policy of a pair, and one in shadow mode.
-    let layer = limit(9).and(limit(1).shadow(&Shadow::new()).enabled(false));
+    let layer = limit(9).and(limit(1).shadow(&Shadow::on()).enabled(false));
     for _ in 0..3 {
         assert_eq!(reported(&layer).await, "200 default");
     }

@@ -255,7 +255,7 @@ async fn without_a_metered_policy_that_charged_the_call_a_meter_charges_nothing(
     assert_eq!(used(&limited), 1);
 
     limited.charge(&(), 999);
-    let shadow = Shadow::new();
+    let shadow = Shadow::on();
     drop(call(&metered!(limited, 10).shadow(&shadow), handle).await.unwrap());
     assert_eq!((used(&limited), shadow.denied()), (1_000, 1));
     assert_eq!(limited.stats().units.charged, 999);

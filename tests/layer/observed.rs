@@ -288,7 +288,7 @@ async fn the_keys_that_are_denied_most_often_are_listed() {
 /// The list also counts the denials of queued calls, of shadow mode and of a closed limiter.
 #[tokio::test]
 async fn denials_of_each_kind_are_listed() {
-    let (top, shadow) = (TopKeys::new(), Shadow::new());
+    let (top, shadow) = (TopKeys::new(), Shadow::on());
     let bucket = LeakyBucket::new(Quota::per_hour(1)).queue(1);
     let layer = RateLimitLayer::new(from_fn(|job: &u32| Some(*job)), bucket)
         .shadow(&shadow)

@@ -52,7 +52,7 @@ async fn a_handler_is_given_the_decision() {
 async fn without_a_decision_a_handler_is_given_none_and_does_not_fail() {
     let no_key = from_fn(|_: &Request<Body>| None::<()>);
     let app_without_key = app().layer(RateLimitLayer::new(no_key, FixedWindow::new(Quota::per_hour(5))));
-    let in_shadow = app().layer(window(5).shadow(&Shadow::new()));
+    let in_shadow = app().layer(window(5).shadow(&Shadow::on()));
     let untold = app().layer(window(5).responder(HttpResponder::new().insert_extension(false)));
     for app in [app(), app_without_key, in_shadow, untold] {
         assert_eq!(ask(&app, "/").await, (200, NOBODY.to_owned()));

@@ -18,3 +18,5 @@ mod settled;
 mod shadow;
 #[path = "../support/mod.rs"]
 mod support;
+#[cfg(feature = "axum")]
+mod switches;

@@ -113,7 +113,7 @@ async fn the_decision_is_recorded_in_a_span_that_declares_the_field() {
         request.extensions_mut().insert(IpAddr::from([192, 0, 2, 7]));
         request
     };
-    let shadow = Shadow::new();
+    let shadow = Shadow::on();
     let layer = RateLimitLayer::per_ip(Quota::per_hour(1)).shadow(&shadow);
     let service = layer.layer(service_fn(hello));
     assert_eq!(recorded(&service, with_peer()), "admitted");

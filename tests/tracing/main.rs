@@ -7,6 +7,7 @@ mod mistakes;
 mod proxies;
 #[path = "../support/mod.rs"]
 mod support;
+mod switches;
 
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -212,6 +212,10 @@ macro_rules! ip_extractor {
             /// twice, callers in either list are denied. A deny list takes precedence over [`allow`](Self::allow).
             /// An IPv6 address in the list is one address, and not its /64: see [`Networks::insert_for`].
             ///
+            /// A layer in [shadow mode](crate::RateLimitLayer::shadow) rejects nobody, and a layer that is not
+            /// [enabled](crate::RateLimitLayer::enabled) looks at no list. So a deny list that must always hold is a
+            /// layer of its own.
+            ///
             /// ```
             /// use tower_throttle::key::{Networks, PeerIp};
             ///

@@ -275,8 +275,8 @@ impl<'a> StoreError<'a> {
         Self { info, error, reported: None }
     }
 
-    /// Returns the policy's name. If the layer is joined, this is the name of its first policy that
-    /// is [enabled](super::RateLimitLayer::enabled).
+    /// Returns the policy's name. If the layer is joined, this is the name of the first policy that rejects the call
+    /// because of the error.
     #[must_use]
     pub fn name(&self) -> &str {
         self.info.name()

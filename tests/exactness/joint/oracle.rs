@@ -178,7 +178,7 @@ impl World {
         let shadows: Vec<_> = LIMITER_OF
             .iter()
             .map(|_| {
-                let shadow = Shadow::new();
+                let shadow = Shadow::on();
                 shadow.set(random.one_in(8));
                 shadow
             })

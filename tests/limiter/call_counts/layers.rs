@@ -33,7 +33,7 @@ fn policies_that_share_a_limiter_count_on_their_own_and_the_limiter_counts_all()
 
 #[test]
 fn shadow_mode_counts_what_it_let_through() {
-    let shadow = Shadow::new();
+    let shadow = Shadow::on();
     let layer = RateLimitLayer::with_limiter(Global, frozen(TokenBucket::new(hourly(1))))
         .shadow(&shadow)
         .responder(ErrorResponder);

@@ -63,7 +63,7 @@ fn every_limiter_is_exact(calls: u64) {
 
 fn layers_are_exact(calls: u64) {
     let by = |shift: u32| from_fn(move |request: &u64| Some(request >> shift & 0xf));
-    let shadow = Shadow::new();
+    let shadow = Shadow::on();
     let bucket = || RateLimiter::new(TokenBucket::new(Quota::per_second(500)));
     let window = || RateLimiter::new(SlidingWindow::new(Quota::per_second(2_000)));
     // The timelines cover six minutes, which is longer than the test. The slices are short, so the threads often begin

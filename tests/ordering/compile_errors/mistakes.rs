@@ -295,10 +295,10 @@ pub(super) const MISTAKES: [Mistake; 39] = [
     },
     Mistake {
         name: "shadow_by_value",
-        body: "app!(RateLimitLayer::per_ip(quota).shadow(Shadow::new()));",
+        body: "app!(RateLimitLayer::per_ip(quota).shadow(Shadow::on()));",
         says: &["consider borrowing here"],
         in_guide: false,
-        change: ["Shadow::new()", "&Shadow::new()"],
+        change: ["Shadow::on()", "&Shadow::on()"],
     },
     Mistake {
         name: "decision_as_an_argument",

@@ -22,7 +22,7 @@ fn beside_a_limit_it_neither_denies_nor_delays() {
     for seed in 0..500 {
         let mut random = Random::new(seed);
         let (real, watched) = (1 + random.below(9), 1 + random.below(9));
-        let (clock, shadow) = (ManualClock::new(), Shadow::new());
+        let (clock, shadow) = (ManualClock::new(), Shadow::on());
         let [of_real, of_watched] = [real, watched].map(|limit| limiter(hourly(limit), &clock));
         let layer = || RateLimitLayer::with_limiter(Global, of_real.clone()).name("real");
         let in_shadow =
@@ -68,7 +68,7 @@ fn no_request_is_queued() {
     for kind in KINDS {
         let rule = Rule { places: 3, ..Rule::of(kind, Quota::per_hour(2)) };
         made!(rule, |rule| {
-            let (clock, shadow) = (ManualClock::new(), Shadow::new());
+            let (clock, shadow) = (ManualClock::new(), Shadow::on());
             let limiter = limiter(rule, &clock);
             let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
             let service = limited(layer, marked());
@@ -81,7 +81,7 @@ fn no_request_is_queued() {
     }
     // Algorithms that deny calls, configured to queue them instead.
     fn holds_nobody<A: Algorithm>(rule: A) {
-        let shadow = Shadow::new();
+        let shadow = Shadow::on();
         let limiter = limiter(rule, &ManualClock::new());
         let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).shadow(&shadow);
         let service = limited(layer, marked());
@@ -96,7 +96,7 @@ fn no_request_is_queued() {
 
 #[test]
 fn an_enforced_queue_holds_requests_and_a_shadow_one_does_not() {
-    let (clock, shadow) = (ManualClock::new(), Shadow::new());
+    let (clock, shadow) = (ManualClock::new(), Shadow::on());
     let real = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
     let watched = limiter(LeakyBucket::new(Quota::per_hour(1)).queue(5), &clock);
     let in_shadow = RateLimitLayer::with_limiter(Global, watched.clone()).shadow(&shadow);
@@ -125,7 +125,7 @@ fn an_enforced_queue_holds_requests_and_a_shadow_one_does_not() {
 
 #[test]
 fn with_several_shadow_limits_the_last_one_marks() {
-    let [a, b] = [Shadow::new(), Shadow::new()];
+    let [a, b] = [Shadow::on(), Shadow::on()];
     let minutely = || RateLimitLayer::new(Global, FixedWindow::new(Quota::per_minute(1))).shadow(&a);
     let by_hour = || RateLimitLayer::new(Global, hourly(1)).shadow(&b);
     let wait = |response: &Response<Body>| mark(response).and_then(|decision| decision.retry_after());

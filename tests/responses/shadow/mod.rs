@@ -2,6 +2,7 @@
 
 mod beside_other_limits;
 mod decisions;
+mod switched;
 
 use axum::body::Body;
 use http::{Request, Response};

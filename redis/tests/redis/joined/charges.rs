@@ -130,7 +130,7 @@ async fn remembered_denials_cost_no_trips() {
 #[tokio::test]
 async fn shadow_mode_adds_no_trip_and_denies_nothing() {
     let server = RedisServer::start();
-    let (store, shadow) = (connect(&server).await, Shadow::new());
+    let (store, shadow) = (connect(&server).await, Shadow::on());
     let layer =
         each!(store, FixedWindow::new(day(5))).and(all!(store, FixedWindow::new(day(2))).shadow(&shadow));
     let app = app!(layer.clone());
