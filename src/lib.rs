@@ -114,9 +114,9 @@
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `serde`: a [`Quota`] in a configuration file, such as `"100/min burst 20"`.
 //! - `test-util`: the module `test_util`, with tests that a limiter of your own must pass.
-//! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests once, as an
-//!   error. The layer also logs an error when its store fails. Some probable mistakes are logged as warnings, such as a
-//!   window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
+//! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests, at most once
+//!   a minute, as an error. The layer also logs an error while its store fails. Some probable mistakes are logged as
+//!   warnings, such as a window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
 //!   mode, or whose key is invalid, are logged at level `debug`.
 //! - `tsc`: `clock::TscClock`, a clock that reads the time stamp counter, for faster checks.
 

@@ -2,21 +2,101 @@
 #![cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "only events contain them"))]
 
 use std::fmt::Display;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::algorithm::QuotaPolicy;
+use crate::clock::{self, Nanos};
 use crate::decision::Decision;
 use crate::error::BoxError;
 
-/// The log events of a policy. At the levels `info`, `warn` and `error`, each kind of mistake is logged once, because a
-/// caller could cause the same mistake any number of times.
+/// The target of all events, which is promised. Those of the crate `tower-throttle-redis` have it, too.
+#[cfg(feature = "tracing")]
+const TARGET: &str = "tower_throttle";
+
+/// The time between two events about a mistake that goes on.
+const MINUTE: u64 = 60_000_000_000;
+
+/// The time after which many proxies and clients give up.
+#[cfg(feature = "tracing")]
+const LONG_WAIT: Duration = Duration::from_secs(30);
+
+/// The number of kinds of missing keys.
+const MISSING_KEYS: usize = 6;
+
+/// A mistake or a failure that may go on. A caller may be able to cause it any number of times, so it is logged when it
+/// begins, and then at most once a minute while it goes on.
+#[derive(Debug, Default)]
+pub struct Recurrence {
+    /// How often it has occurred since the last event.
+    count: AtomicU64,
+    /// The time at which the next event is due.
+    next: AtomicU64,
+}
+
+impl Recurrence {
+    /// Creates the state of a mistake that has not occurred yet.
+    pub const fn new() -> Self {
+        Self { count: AtomicU64::new(0), next: AtomicU64::new(0) }
+    }
+
+    /// Records that the mistake has occurred. If an event is due, or if `at_once`, returns how often the mistake has
+    /// occurred since the last event. The default clock is read only here.
+    #[cold]
+    pub fn due(&self, at_once: bool) -> Option<u64> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let (now, next) = (clock::of_process(), self.next.load(Ordering::Relaxed));
+        let is_due = at_once || now >= Nanos(next);
+        let after = now.saturating_add(MINUTE).0;
+        // If another thread has logged it meanwhile, that event is enough.
+        let is_first =
+            is_due && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        is_first.then(|| self.count.swap(0, Ordering::Relaxed))
+    }
+
+    /// Logs, if an event is due, that the peer of requests seems to be a proxy, which is counted as one client. `advice`
+    /// says what to change.
+    pub fn proxy_as_client(&self, advice: &'static str) {
+        if let Some(count) = self.due(false) {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(target: TARGET, event = "proxy_as_client", reason = advice, count,
+                "tower-throttle: peers on this machine or in a private network have forwarded requests: if they are \
+                 proxies, all their clients are counted as one");
+        }
+    }
+
+    /// Logs, if an event is due, that calls have priority on a limit that ignores priority. `limiter` is the name of the
+    /// limiter.
+    pub fn priority_ignored(&self, limiter: Option<&str>) {
+        if let Some(count) = self.due(false) {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(target: TARGET, event = "priority_ignored", limiter, count,
+                "tower-throttle: calls have priority, which this limit ignores: call `priority(percent)` on its window");
+        }
+    }
+
+    /// Logs, if an event is due, that the table of keys of a limiter is full. `limiter` is the name of the limiter.
+    pub fn table_full(&self, limiter: Option<&str>, max_keys: usize) {
+        if let Some(count) = self.due(false) {
+            #[cfg(feature = "tracing")]
+            tracing::warn!(target: TARGET, event = "table_full", limiter, max_keys, count,
+                "tower-throttle: the table of keys is full: set `max_keys` above the number of distinct keys in the \
+                 longest window, or verify keys before limiting by them");
+        }
+    }
+}
+
+/// The log events of a policy.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    /// One bit for each kind of error that has been logged, in shadow mode in the upper half.
-    key_error: AtomicU32,
+    /// One element for each kind of missing key, and the same again for shadow mode.
+    missing_key: [[Recurrence; MISSING_KEYS]; 2],
     store: StoreState,
-    unsatisfiable_cost: AtomicBool,
-    too_few: [AtomicBool; 2],
+    cost_never_fits: Recurrence,
+    /// The second element is that of shadow mode.
+    list_too_short: [Recurrence; 2],
+    closed: Recurrence,
     /// The number of the latest switch after which it was logged that the policy is not enforced.
     not_enforced: AtomicU64,
 }
@@ -29,6 +109,7 @@ pub(crate) struct Observer {
 #[derive(Debug, Default)]
 struct StoreState {
     fails: AtomicBool,
+    failures: Recurrence,
     restored: Mutex<Restored>,
 }
 
@@ -43,15 +124,15 @@ struct Restored {
 const MAX_NEEDED: u32 = 1_024;
 
 impl StoreState {
-    /// Records a failure. Returns whether the failure must be logged.
-    fn failed(&self) -> bool {
+    /// Records a failure. If it must be logged, returns the number of failures since the last one that was logged.
+    fn failed(&self) -> Option<u64> {
         let mut restored = self.restored.lock().unwrap_or_else(PoisonError::into_inner);
         restored.decided = 0;
         let is_first = !self.fails.swap(true, Ordering::Relaxed);
         if is_first {
             restored.needed = (2 * restored.needed).clamp(1, MAX_NEEDED);
         }
-        is_first
+        self.failures.due(is_first)
     }
 
     /// Records a decision of a store whose failure was logged. Returns whether the recovery of the store must now be
@@ -65,48 +146,53 @@ impl StoreState {
 }
 
 impl Observer {
-    /// Logs that requests have no key, unless an error of the same kind was logged before. `kind` is a number below 16.
-    /// `what` says what happens to the requests. An error that was logged in shadow mode is logged again afterwards.
-    pub(crate) fn key_error(
+    /// Logs that requests have no key. `kind` is the number of the reason, below 6. `what` says what happens to the
+    /// requests. What was logged in shadow mode is logged again afterwards.
+    pub(crate) fn missing_key(
         &self,
         policy: &str,
         in_shadow: bool,
-        kind: u32,
+        kind: usize,
         what: &'static str,
-        error: &dyn Display,
+        why: &dyn Display,
     ) {
-        let kind = 1 << (kind + 16 * u32::from(in_shadow));
-        if self.key_error.load(Ordering::Relaxed) & kind == 0
-            && self.key_error.fetch_or(kind, Ordering::Relaxed) & kind == 0
-        {
-            error_once(policy, what, error);
+        let mistakes = &self.missing_key[usize::from(in_shadow)];
+        if let Some(count) = mistakes.get(kind).and_then(|mistake| mistake.due(false)) {
+            error("missing_key", policy, what, why, count);
         }
     }
 
     /// Logs a request that was rejected because of a mistake of the client, or in shadow mode passes in spite of it, at
-    /// level `debug`. The first request whose list of addresses has fewer entries than there are trusted hops is logged
-    /// as a warning instead, since a wrong number of hops causes the same error.
-    pub(crate) fn invalid_key(&self, policy: &str, in_shadow: bool, is_too_few: bool, error: &dyn Display) {
-        let what = match (is_too_few, in_shadow) {
-            (true, false) => "a request is rejected because its list of addresses is too short",
-            (true, true) => "a request with too short a list of addresses passes because of shadow mode",
-            (false, false) => "a request is rejected because its client made a mistake",
-            (false, true) => "a request with a mistake of its client passes because of shadow mode",
-        };
-        let log = if is_too_few && first(&self.too_few[usize::from(in_shadow)]) { warn } else { debug };
-        log(policy, what, error);
+    /// level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one
+    /// is due, since a wrong number of hops causes the same error.
+    pub(crate) fn invalid_key(&self, policy: &str, in_shadow: bool, is_too_few: bool, why: &dyn Display) {
+        let too_few = if is_too_few { self.list_too_short[usize::from(in_shadow)].due(false) } else { None };
+        #[cfg(feature = "tracing")]
+        if let Some(count) = too_few {
+            let what = match in_shadow {
+                false => "requests are rejected because their lists of addresses are too short",
+                true => "requests with too short lists of addresses pass because of shadow mode",
+            };
+            tracing::warn!(target: TARGET, event = "list_too_short", policy, reason = %why, count,
+                "tower-throttle: {what}");
+        } else {
+            let what = match in_shadow {
+                false => "a request is rejected because its client made a mistake",
+                true => "a request with a mistake of its client passes because of shadow mode",
+            };
+            tracing::debug!(target: TARGET, event = "invalid_key", policy, reason = %why, "tower-throttle: {what}");
+        }
     }
 
-    /// Logs that the store fails, unless this was already logged. `admits` is `true` if requests that the store cannot
-    /// decide are admitted.
+    /// Logs that the store fails. `admits` is `true` if requests that the store cannot decide are admitted.
     #[cold]
-    pub(crate) fn store_error(&self, policy: &str, error: &BoxError, admits: bool) {
-        if self.store.failed() {
+    pub(crate) fn store_error(&self, policy: &str, why: &BoxError, admits: bool) {
+        if let Some(count) = self.store.failed() {
             let what = match admits {
                 true => "requests are not limited because the store cannot decide",
                 false => "requests are rejected because the store cannot decide",
             };
-            error_now(policy, what, error);
+            error("store_failed", policy, what, why, count);
         }
     }
 
@@ -115,48 +201,53 @@ impl Observer {
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {
-            info(policy, "the store decides again");
+            #[cfg(feature = "tracing")]
+            tracing::info!(target: TARGET, event = "store_recovered", policy,
+                "tower-throttle: the store decides again");
         }
     }
 
-    pub(crate) fn unsatisfiable_cost(&self, policy: &str) {
-        if first(&self.unsatisfiable_cost) {
-            error_once(
-                policy,
-                "a request costs more than the limit can ever admit",
-                &"raise the burst or lower the cost",
-            );
-        }
-    }
-}
-
-impl Observer {
     /// Logs a call that was queued and admitted, at level `debug`. A call that was not queued is not logged.
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
         #[cfg(feature = "tracing")]
         if decision.is_delayed() {
-            tracing::debug!(policy, delay = ?decision.delay(), "tower-throttle: held");
+            tracing::debug!(target: TARGET, event = "held", policy, delay = ?decision.delay(),
+                "tower-throttle: held");
         }
     }
 
-    /// Logs a call that was denied, at level `debug`. The event contains no key.
+    /// Logs a call that was denied, at level `debug`. The event contains no key. If the call costs more than the limit
+    /// can ever admit, or if the limiter is closed, also logs this.
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
         #[cfg(feature = "tracing")]
         tracing::debug!(
+            target: TARGET,
+            event = "denied",
             policy,
             retry_after = denial.retry_after().map(tracing::field::debug),
             outcome = crate::stats::CallOutcome::of(denial, false).label(),
             "tower-throttle: denied"
         );
+        if denial.never_fits()
+            && let Some(count) = self.cost_never_fits.due(false)
+        {
+            let what = "a request costs more than the limit can ever admit";
+            error("cost_never_fits", policy, what, &"raise the burst or lower the cost", count);
+        }
+        if denial.is_closed()
+            && let Some(count) = self.closed.due(false)
+        {
+            #[cfg(feature = "tracing")]
+            tracing::info!(target: TARGET, event = "limiter_closed", policy, count,
+                "tower-throttle: requests are rejected because the limiter was closed, as by a shutdown");
+        }
     }
 
     /// Logs, at level `debug`, a request of a forbidden caller that passes in shadow mode.
     pub(crate) fn forbidden_in_shadow(&self, policy: &str) {
         #[cfg(feature = "tracing")]
-        tracing::debug!(
-            policy,
-            "tower-throttle: a request of a forbidden caller passes because of shadow mode"
-        );
+        tracing::debug!(target: TARGET, event = "shadow_forbidden", policy,
+            "tower-throttle: a request of a forbidden caller passes because of shadow mode");
     }
 
     /// Logs that the policy lets requests pass, and `why`, unless this was logged after the switch with the number
@@ -166,7 +257,8 @@ impl Observer {
         if self.not_enforced.load(Ordering::Relaxed) < switch
             && self.not_enforced.fetch_max(switch, Ordering::Relaxed) < switch
         {
-            info(policy, why);
+            #[cfg(feature = "tracing")]
+            tracing::info!(target: TARGET, event = "not_enforced", policy, "tower-throttle: {why}");
         }
     }
 
@@ -174,7 +266,35 @@ impl Observer {
     /// denied or queued.
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
         #[cfg(feature = "tracing")]
-        tracing::debug!(policy, decision = %denial, "tower-throttle: let through in shadow mode");
+        tracing::debug!(target: TARGET, event = "shadow_denied", policy, decision = %denial,
+            "tower-throttle: let through in shadow mode");
+    }
+}
+
+/// Logs that the metrics of a policy are mixed with those of another one, which has the same name.
+#[cfg(feature = "metrics")]
+pub(crate) fn same_name(policy: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, event = "same_name", policy,
+        "tower-throttle: two policies have this name: their metrics of requests are added up, and of each other \
+         metric, one is shown: give each layer a name of its own by `.name(..)`");
+}
+
+/// Logs a window whose quota has a burst, which a window ignores. `limiter` is the name of the limiter.
+pub(crate) fn burst_ignored(limiter: Option<&str>, window: &QuotaPolicy) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, event = "burst_ignored", limiter,
+        "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
+        window.quota, window.window);
+}
+
+/// Logs that requests of a layer may wait longer than many clients do. `limiter` is the name of the limiter.
+pub(crate) fn long_wait(limiter: Option<&str>, longest_wait: Duration) {
+    #[cfg(feature = "tracing")]
+    if longest_wait > LONG_WAIT {
+        tracing::warn!(target: TARGET, event = "long_wait", limiter, ?longest_wait,
+            "tower-throttle: with a full queue, a request waits for {longest_wait:?}, and after {LONG_WAIT:?} many \
+             proxies and clients give up: set `max_wait` on the algorithm, or a smaller `queue`");
     }
 }
 
@@ -200,33 +320,10 @@ fn record_in_span(decided: impl FnOnce() -> Option<&'static str>) {
     }
 }
 
-fn first(said: &AtomicBool) -> bool {
-    !said.load(Ordering::Relaxed) && !said.swap(true, Ordering::Relaxed)
-}
-
-fn error_now(policy: &str, what: &'static str, why: &dyn Display) {
+/// Logs a mistake or a failure that affects requests.
+fn error(event: &'static str, policy: &str, what: &'static str, why: &dyn Display, count: u64) {
     #[cfg(feature = "tracing")]
-    tracing::error!(policy, reason = %why, "tower-throttle: {what}");
-}
-
-fn info(policy: &str, what: &'static str) {
-    #[cfg(feature = "tracing")]
-    tracing::info!(policy, "tower-throttle: {what}");
-}
-
-fn error_once(policy: &str, what: &'static str, why: &dyn Display) {
-    #[cfg(feature = "tracing")]
-    tracing::error!(policy, reason = %why, "tower-throttle: {what} (said once)");
-}
-
-fn warn(policy: &str, what: &'static str, why: &dyn Display) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(policy, reason = %why, "tower-throttle: {what} (said once)");
-}
-
-fn debug(policy: &str, what: &'static str, why: &dyn Display) {
-    #[cfg(feature = "tracing")]
-    tracing::debug!(policy, reason = %why, "tower-throttle: {what}");
+    tracing::error!(target: TARGET, event, policy, reason = %why, count, "tower-throttle: {what}");
 }
 
 #[cfg(test)]
@@ -236,19 +333,19 @@ mod tests {
     #[test]
     fn a_store_that_keeps_changing_is_logged_ever_more_rarely() {
         let store = StoreState::default();
-        assert!(store.failed() && !store.failed());
+        assert!(store.failed().is_some() && store.failed().is_none());
         assert!(store.decided(), "the first decision");
-        assert!(store.failed());
+        assert_eq!(store.failed(), Some(2), "the failure that was not logged is counted");
         for _ in 0..1_000 {
             assert!(!store.decided());
-            assert!(!store.failed(), "every second request fails");
+            assert!(store.failed().is_none(), "every second request fails");
         }
         assert!(!store.decided() && store.decided(), "two decisions in a row");
         let mut changes = 0;
         for run in 0..1_000_000_u32 {
             // Runs of 600 decisions.
             let is_logged = match run % 600 {
-                0 => store.failed(),
+                0 => store.failed().is_some(),
                 _ => store.fails.load(Ordering::Relaxed) && store.decided(),
             };
             changes += u32::from(is_logged);

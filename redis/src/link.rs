@@ -29,7 +29,7 @@ use super::error::{RedisError, RedisErrorKind};
 use super::script::{KeySteps, Packed, Script, TimeSource};
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::stats::StoreStats;
-use tower_throttle::store_support::random_u64;
+use tower_throttle::store_support::{Recurrence, random_u64};
 
 /// The number of failed trips in a row that opens the breaker, if the last of these trips was late or had no
 /// connection. Any other outage opens the breaker at once.
@@ -114,6 +114,7 @@ struct Breaker {
     /// The number of trips in a row that failed because of an outage.
     late: AtomicU64,
     opened: AtomicU64,
+    failures: Recurrence,
     open: Mutex<Open>,
     /// Wakes the calls that wait for a trial.
     trial_ended: Notify,
@@ -732,7 +733,9 @@ impl Breaker {
         }
         if !was_open {
             self.opened.fetch_add(1, Ordering::Relaxed);
-            log_opened(error);
+        }
+        if let Some(count) = self.failures.due(!was_open) {
+            log_failed(error, count);
         }
         // If writes fail, a reply to a trip that only reads must not close the breaker.
         open.needs_write |= writes;
@@ -822,17 +825,19 @@ impl fmt::Debug for Link {
 }
 
 #[cfg(feature = "tracing")]
-fn log_opened(error: &RedisError) {
-    tracing::error!(%error, "tower-throttle: limits in Redis are not decided there until it answers again");
+fn log_failed(error: &RedisError, count: u64) {
+    tracing::error!(target: "tower_throttle", event = "redis_failed", reason = %error, count,
+        "tower-throttle: limits in Redis are not decided there until it answers again");
 }
 
 #[cfg(feature = "tracing")]
 fn log_closed() {
-    tracing::info!("tower-throttle: limits are decided in Redis again");
+    tracing::info!(target: "tower_throttle", event = "redis_recovered",
+        "tower-throttle: limits are decided in Redis again");
 }
 
 #[cfg(not(feature = "tracing"))]
-fn log_opened(_: &RedisError) {}
+fn log_failed(_: &RedisError, _: u64) {}
 
 #[cfg(not(feature = "tracing"))]
 fn log_closed() {}

@@ -4,7 +4,7 @@
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::error::{RedisError, RedisErrorKind};
 use tower_throttle::stats::UnitStats;
-use tower_throttle::store_support::UnitCounts;
+use tower_throttle::store_support::{Recurrence, UnitCounts};
 
 /// The settlements of all limiters of a store.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(super) struct Settlements {
     name: Box<str>,
     units: UnitCounts,
     failed: AtomicU64,
-    was_logged: AtomicBool,
+    failures: Recurrence,
 }
 
 /// Settlements or charges whose trip has not ended. If this value is dropped before, the trip has failed.
@@ -87,8 +87,8 @@ impl StoreSettlements {
 impl Settlements {
     /// Creates the settlements of the limiter `name`.
     pub(super) fn new(store: Arc<StoreSettlements>, name: &str) -> Self {
-        let (units, failed, was_logged) = Default::default();
-        Self { store, name: name.into(), units, failed, was_logged }
+        let (units, failed, failures) = Default::default();
+        Self { store, name: name.into(), units, failed, failures }
     }
 
     /// Returns the numbers of units.
@@ -145,8 +145,8 @@ impl Unsettled {
                 }
                 settlements.failed.fetch_add(*count, Ordering::Relaxed);
                 settlements.store.failed.fetch_add(*count, Ordering::Relaxed);
-                if !settlements.was_logged.swap(true, Ordering::Relaxed) {
-                    log_failed(&settlements.name, error);
+                if let Some(count) = settlements.failures.due(false) {
+                    log_failed(&settlements.name, error, count);
                 }
             }
         }
@@ -167,9 +167,10 @@ impl Drop for Unsettled {
 }
 
 #[cfg(feature = "tracing")]
-fn log_failed(limiter: &str, error: &RedisError) {
-    tracing::error!(limiter, %error, "tower-throttle: a settlement failed, and later failures are only counted");
+fn log_failed(limiter: &str, error: &RedisError, count: u64) {
+    tracing::error!(target: "tower_throttle", event = "settlement_failed", limiter, reason = %error, count,
+        "tower-throttle: settlements fail, so that units are not charged or not given back");
 }
 
 #[cfg(not(feature = "tracing"))]
-fn log_failed(_: &str, _: &RedisError) {}
+fn log_failed(_: &str, _: &RedisError, _: u64) {}

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::definition::{Algorithm, holds_requests};
 use super::quota_policy::QuotaPolicy;
@@ -19,6 +20,9 @@ pub struct AlgorithmInfo {
     generation: u64,
     quotas: Box<[QuotaPolicy]>,
     holds_requests: bool,
+    /// The time that a request waits in a full queue for which no maximum wait is set, in nanoseconds. Zero if this time
+    /// is unknown.
+    longest_wait: u64,
     knows_priority: bool,
     /// `true` if the limiter has or had an algorithm that queues the requests of a layer. All algorithms of a limiter
     /// share it.
@@ -46,6 +50,7 @@ impl AlgorithmInfo {
         }
         Arc::new(Self {
             generation: LATEST.fetch_add(1, Ordering::Relaxed) + 1,
+            longest_wait: longest_wait(algorithm, &quotas).unwrap_or(0),
             quotas: quotas.into(),
             holds_requests,
             knows_priority: knows_priority(algorithm),
@@ -63,6 +68,12 @@ impl AlgorithmInfo {
     #[must_use]
     pub fn holds_requests(&self) -> bool {
         self.holds_requests
+    }
+
+    /// Returns the time that a request waits in a full queue for which no maximum wait is set. Zero if there is none, or
+    /// if this time is unknown.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        Duration::from_nanos(self.longest_wait)
     }
 
     /// Returns whether the limiter has or had an algorithm that [queues the requests of a
@@ -85,6 +96,15 @@ impl AlgorithmInfo {
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
+}
+
+/// Returns the time that a request waits in a full queue of an algorithm with these quotas, in nanoseconds. `None` if the
+/// algorithm queues no requests or has a maximum wait, or if the time is unknown.
+fn longest_wait(algorithm: &impl Algorithm, quotas: &[QuotaPolicy]) -> Option<u64> {
+    let queue = algorithm.queue_config()?;
+    let waits_on = queue.holds_requests() && queue.max_wait() == u64::MAX;
+    let units = queue.priority_units().unwrap_or(queue.places());
+    quotas.iter().filter(|_| waits_on).filter_map(|quota| quota.time(units)).max()
 }
 
 /// Returns whether an algorithm treats calls with priority differently from other calls.

@@ -111,6 +111,17 @@ impl QuotaPolicy {
             (None, _, None) => Some(decision.reset_nanos().min(Nanos::from(self.window).0)),
         }
     }
+
+    /// Returns the time in which `units` become available if none is available now, in nanoseconds. `None` if the time
+    /// is unknown.
+    pub(super) fn time(&self, units: u64) -> Option<u64> {
+        let windows = units.div_ceil(self.quota.max(1));
+        match self.rate {
+            Some(rate) => Some(rate.time(units)),
+            None if self.is_concurrent() => None,
+            None => Some(windows.saturating_mul(Nanos::from(self.window).0)),
+        }
+    }
 }
 
 /// Writes the quota in words, such as `100/min`, `100/min burst 20` or `5 at a time`.

@@ -47,7 +47,7 @@ mod tsc;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -239,6 +239,15 @@ impl Monotonic {
         let from_start = Duration::from_nanos(deadline.0.saturating_sub(self.unix));
         self.started.checked_add(from_start).unwrap_or_else(|| Instant::now() + FAR_FUTURE)
     }
+}
+
+/// Returns the time of tokio's clock since a certain time of this process, for what has no clock of its own.
+pub(crate) fn of_process() -> Nanos {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let (now, first) = (Instant::now(), *FIRST.get_or_init(Instant::now));
+    // Time that a test has paused may be before the first reading.
+    let (after, before) = (now.saturating_duration_since(first), first.saturating_duration_since(now));
+    Nanos((1 << 63) + Nanos::from(after).0 - Nanos::from(before).0)
 }
 
 /// Returns the Unix time of this machine. This time is used in values that are reported to callers, and for the zero of

@@ -13,7 +13,7 @@
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing; what is
 //!   exact, and what is not.
-//! - [In production](production): counters, log events and metrics; what to watch and to alert on.
+//! - [In production](production): counters, log events and metrics; what to watch and to alert on; the pager rang.
 //! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
 //! - [Troubleshooting](troubleshooting): why 500, why all callers get 429, or none.

@@ -155,15 +155,13 @@ impl KeyError {
         Self { reason: Reason::Header(problem, name.clone()) }
     }
 
-    /// Returns a number below 16 for each kind of error, so that each kind can be logged once.
-    pub(crate) fn kind(&self) -> u32 {
+    /// Returns a number below 6 for each kind of missing key, so that each kind is logged by itself.
+    pub(crate) fn kind(&self) -> usize {
         match &self.reason {
-            Reason::Message(_) => 0,
-            Reason::Forbidden(_) => 1,
-            Reason::Peer(problem) => 2 + *problem as u32,
-            Reason::Extension(_) => 5,
-            Reason::Invalid(_) => 6,
-            Reason::Header(problem, _) => 8 + *problem as u32,
+            Reason::Message(_) | Reason::Forbidden(_) | Reason::Invalid(_) => 0,
+            Reason::Peer(problem) => 1 + *problem as usize,
+            Reason::Extension(_) => 4,
+            Reason::Header(..) => 5,
         }
     }
 }

@@ -31,7 +31,7 @@
 //! mistake of the client (a duplicate header, a token that is too long or has a second word, an invalid list of
 //! addresses) is answered with HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A
 //! mistake of the configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP
-//! 500 or gRPC `INTERNAL`. The log then says once, at level `error`, what to change. [`MissingKey`] lists the
+//! 500 or gRPC `INTERNAL`. The log then says once a minute, at level `error`, what to change. [`MissingKey`] lists the
 //! alternatives to a rejection because of a mistake of the configuration. The bodies of these responses name neither
 //! headers nor types. A layer in [shadow mode](crate::RateLimitLayer::shadow) lets all these requests pass.
 //!

@@ -20,6 +20,7 @@ use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::{Decision, Denied};
+use crate::observe::burst_ignored;
 use crate::stats::{CallOutcome, LimiterStats};
 use crate::sys::lock::SpinGuard;
 use crate::sys::wakers::Wakers;
@@ -1024,17 +1025,7 @@ impl<A: Algorithm> Builder<A> {
 pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
     algorithm.for_each_policy(&mut |window| {
         if window.ignores_burst() {
-            // The target is that of the events of layers, as it was when one module logged all of them.
-            #[cfg(feature = "tracing")]
-            tracing::warn!(
-                target: "tower_throttle::observe",
-                limiter,
-                "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
-                window.quota,
-                window.window
-            );
-            #[cfg(not(feature = "tracing"))]
-            let _ = limiter;
+            burst_ignored(limiter, &window);
         }
     });
 }

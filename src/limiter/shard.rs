@@ -31,6 +31,7 @@ use super::slots::Slots;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Usage, holds_requests};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
+use crate::observe::Recurrence;
 use crate::stats::StoreStats;
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{SpinGuard, SpinLock};
@@ -143,10 +144,9 @@ pub(super) struct Room {
     created_at: Nanos,
     evicted: AtomicU64,
     evicted_at_limit: AtomicU64,
-    /// `true` once the table was found full.
+    /// `true` if the table was found full since the last call of [`warn_if_full`](Room::warn_if_full).
     is_full: AtomicBool,
-    /// `true` once a warning was logged.
-    has_warned: AtomicBool,
+    full: Recurrence,
 }
 
 /// Room for one key. It is released on drop.
@@ -773,7 +773,7 @@ impl Room {
             evicted: AtomicU64::new(0),
             evicted_at_limit: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
-            has_warned: AtomicBool::new(false),
+            full: Recurrence::new(),
         }
     }
 
@@ -787,14 +787,15 @@ impl Room {
         self.retention.store(retention(new), Ordering::Relaxed);
     }
 
-    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    /// Logs a warning if the table was found full, and a warning is due. `limiter` is the name of the limiter. The caller
+    /// must hold no lock.
     #[inline]
-    pub(super) fn warn_if_full(&self) {
-        let is_settled = !self.is_full.load(Ordering::Relaxed)
-            || self.has_warned.load(Ordering::Relaxed)
-            || self.has_warned.swap(true, Ordering::Relaxed);
-        if !is_settled {
-            warn_full(self.max_keys);
+    pub(super) fn warn_if_full(&self, limiter: Option<&str>) {
+        if cfg!(feature = "tracing")
+            && self.is_full.load(Ordering::Relaxed)
+            && self.is_full.swap(false, Ordering::Relaxed)
+        {
+            self.full.table_full(limiter, self.max_keys);
         }
     }
 
@@ -884,18 +885,6 @@ fn retention<A: Algorithm>(algorithm: &A) -> u64 {
     });
     longest.min(MAX_RETENTION)
 }
-
-#[cfg(feature = "tracing")]
-fn warn_full(max_keys: usize) {
-    tracing::warn!(
-        max_keys,
-        "tower-throttle: the table of keys is full for the first time: set `max_keys` above the number of \
-         distinct keys in the longest window, or verify keys before limiting by them (said once)"
-    );
-}
-
-#[cfg(not(feature = "tracing"))]
-fn warn_full(_max_keys: usize) {}
 
 /// Resets `state` to `fresh`, the state of a new key at `now`, except that calls in progress stay counted.
 fn reset<A: Algorithm>(algorithm: &A, state: &mut A::State, fresh: A::State, now: Nanos) {

@@ -16,6 +16,7 @@ use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout};
 use crate::clock::{AnyClock, Nanos};
+use crate::observe::Recurrence;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats, UnitCounts};
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
@@ -37,7 +38,7 @@ pub(super) struct Table<A: Algorithm> {
     /// `true` if the current algorithm treats calls with priority differently from other calls.
     knows_priority: AtomicBool,
     /// `true` once a warning of a call with priority was logged.
-    ignored_priority: AtomicBool,
+    ignored_priority: Recurrence,
     seed: HashSeed,
     keys: Shards<A>,
     shared: SharedBuckets<A>,
@@ -101,7 +102,7 @@ impl<A: Algorithm> Table<A> {
             knows_priority: AtomicBool::new(info.knows_priority()),
             current: RwLock::new((algorithm, info)),
             name,
-            ignored_priority: AtomicBool::new(false),
+            ignored_priority: Recurrence::new(),
             seed: HashSeed::random(),
             clock,
             config,
@@ -128,17 +129,14 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Returns whether the algorithm of a call with priority treats such calls differently from other calls. `tier` is
-    /// the algorithm that the call chose. Logs the first call whose algorithm does not.
+    /// the algorithm that the call chose. Logs calls whose algorithm does not, at most once a minute.
     ///
     /// Takes no lock, because each call with priority asks, also during a replacement. The caller must hold no lock.
     #[cold]
     pub(super) fn heeds_priority(&self, tier: Option<&A>) -> bool {
         let heeds = tier.map_or_else(|| self.knows_priority.load(Ordering::Relaxed), knows_priority);
-        let is_settled = heeds
-            || self.ignored_priority.load(Ordering::Relaxed)
-            || self.ignored_priority.swap(true, Ordering::Relaxed);
-        if !is_settled {
-            warn_of_priority(self.name());
+        if !heeds {
+            self.ignored_priority.priority_ignored(self.name());
         }
         heeds
     }
@@ -225,7 +223,7 @@ impl<A: Algorithm> Table<A> {
             None => {
                 let now = now.unwrap_or_else(|| self.clock.now());
                 let result = self.with_new_entry(shard, key, algorithm, now, &mut wake, change);
-                self.room.warn_if_full();
+                self.room.warn_if_full(self.name());
                 result
             }
         }
@@ -604,9 +602,9 @@ impl<A: Algorithm> Table<A> {
         shard.remove_unless_used(key, &self.room, now);
     }
 
-    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.
     pub(super) fn warn_if_full(&self) {
-        self.room.warn_if_full();
+        self.room.warn_if_full(self.name());
     }
 }
 
@@ -734,21 +732,6 @@ impl<A: Algorithm> SharedBuckets<A> {
         self.shards.of(bucket).lock().is_bucket_held(bucket)
     }
 }
-
-/// Logs that a call has priority on a limit that ignores priority. `name` is the name of the limiter.
-#[cfg(feature = "tracing")]
-fn warn_of_priority(name: Option<&str>) {
-    // The target is that of the events of layers, as it was when one module logged all of them.
-    tracing::warn!(
-        target: "tower_throttle::observe",
-        limiter = name,
-        "tower-throttle: a call has priority, which this limit ignores: call `priority(percent)` on its window (said \
-         once)"
-    );
-}
-
-#[cfg(not(feature = "tracing"))]
-fn warn_of_priority(_name: Option<&str>) {}
 
 #[cfg(test)]
 mod tests {

@@ -8,10 +8,12 @@ use super::names::PolicyNames;
 use super::shadow::Shadow;
 use crate::algorithm::AlgorithmInfo;
 use crate::decision::Decision;
-use crate::error::BoxError;
+use crate::error::{BoxError, ConfigError};
 use crate::key::{KeyError, MissingKey, StoreKey};
 use crate::limiter::Limiter;
-use crate::observe::Observer;
+#[cfg(feature = "metrics")]
+use crate::metrics::{self, Passed};
+use crate::observe::{Observer, long_wait};
 use crate::stats::{CallCounts, KeyStats, LimiterStats, PolicyStats, Timeline};
 use crate::sys::lock::SpinLock;
 
@@ -29,10 +31,12 @@ pub struct PolicyInfo {
     /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
     /// own.
     is_tiered: bool,
-    /// The counters of requests. All clones of the layer share the fields `calls`, `keys` and `store_errors`.
+    /// The counters of requests. All clones of the layer with the same name share these fields.
     calls: Arc<CallCounts>,
     keys: Arc<KeyCounters>,
     store_errors: Arc<AtomicU64>,
+    #[cfg(feature = "metrics")]
+    passed: Arc<Passed>,
     timeline: Option<Timeline>,
     /// `true` if the extractor counts the keys that are denied.
     watches_keys: bool,
@@ -57,6 +61,8 @@ impl PolicyInfo {
             calls,
             keys: Arc::default(),
             store_errors: Arc::default(),
+            #[cfg(feature = "metrics")]
+            passed: Arc::default(),
             timeline: None,
             watches_keys: false,
             observer: Observer::default(),
@@ -66,7 +72,9 @@ impl PolicyInfo {
     /// Creates the info of a policy whose limiter is `limiter`, with the name of the limiter. A name that no header field
     /// can carry is not used, as if the limiter had none.
     pub(super) fn of(limiter: &impl Limiter) -> Self {
-        Self::new(limiter.info()).named_as(limiter)
+        let algorithm = limiter.info();
+        long_wait(limiter.name(), algorithm.longest_wait());
+        Self::new(algorithm).named_as(limiter)
     }
 
     /// Creates the info for one rejection, which only the limiter counts. A policy's own counters take 16 KiB, so all
@@ -96,6 +104,17 @@ impl PolicyInfo {
     pub(super) fn names_mut(&mut self) -> &mut PolicyNames {
         self.replaced = ReplacedNames::new();
         &mut self.names
+    }
+
+    /// Sets the name. The requests are counted anew, because clones of the layer may have other names.
+    pub(super) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
+        self.names_mut().rename(name)?;
+        (self.calls, self.keys, self.store_errors) = Default::default();
+        #[cfg(feature = "metrics")]
+        {
+            self.passed = Arc::default();
+        }
+        Ok(())
     }
 
     /// Returns the generation of the algorithm that the limiter had when the policy was created.
@@ -216,7 +235,7 @@ impl PolicyInfo {
                 MissingKey::Shared => "requests share one budget because they have no key",
                 MissingKey::Pass => "requests are not limited because they have no key",
             };
-            self.observer.key_error(self.name(), in_shadow, error.kind(), what, &error);
+            self.observer.missing_key(self.name(), in_shadow, error.kind(), what, &error);
             match self.missing {
                 MissingKey::Reject => {}
                 MissingKey::Shared => return Ok(Some(StoreKey::Missing)),
@@ -253,14 +272,16 @@ impl PolicyInfo {
         }
     }
 
-    /// Logs the decision of this policy on a rejected request, if the decision is a denial. If the request costs more
-    /// than the limit can ever admit, logs this fact once.
+    /// Passes the counts of this policy to the recorder. If `can_fail` is `false`, the limiter cannot fail.
+    #[cfg(feature = "metrics")]
+    pub(super) fn record(&self, stats: &PolicyStats, can_fail: bool) {
+        metrics::record(stats, can_fail, &self.passed);
+    }
+
+    /// Logs the decision of this policy on a rejected request, if the decision is a denial.
     pub(super) fn log_denial(&self, decision: &Decision) {
         if !decision.is_allowed() {
             self.observer.denied(self.name(), decision);
-        }
-        if decision.never_fits() {
-            self.observer.unsatisfiable_cost(self.name());
         }
     }
 
@@ -268,7 +289,7 @@ impl PolicyInfo {
         self.observer.waited(self.name(), decision);
         #[cfg(feature = "metrics")]
         if decision.is_delayed() {
-            crate::metrics::record_wait(self.name(), decision.delay());
+            metrics::record_wait(self.name(), decision.delay());
         }
     }
 
@@ -303,6 +324,8 @@ impl Clone for PolicyInfo {
             calls: Arc::clone(&self.calls),
             keys: Arc::clone(&self.keys),
             store_errors: Arc::clone(&self.store_errors),
+            #[cfg(feature = "metrics")]
+            passed: Arc::clone(&self.passed),
             timeline: self.timeline.clone(),
             watches_keys: self.watches_keys,
             observer: Observer::default(),

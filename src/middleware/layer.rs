@@ -24,8 +24,6 @@ use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
 use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
 use crate::limiter::{Denied, Limiter, RateLimiter, Reservation, Settles};
-#[cfg(feature = "metrics")]
-use crate::metrics;
 use crate::quota::Quota;
 use crate::stats::{PolicyStats, Timeline, TopKeys};
 
@@ -200,10 +198,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// Sets what happens to requests that the limiter cannot decide, because its store failed. The default is to
     /// [reject](OnStoreError::Reject) them.
     ///
-    /// With the feature `tracing`, the layer logs the first such request, and then none until the store has recovered.
-    /// The store has recovered when it has decided a certain number of requests in a row. The layer logs the recovery,
-    /// too. The number is 1 after the first logged failure, and doubles with each further logged failure, up to 1,024.
-    /// So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
+    /// With the feature `tracing`, the layer logs the first such request, and then at most one a minute until the store
+    /// has recovered. The store has recovered when it has decided a certain number of requests in a row. The layer logs
+    /// the recovery, too. The number is 1 after the first failure, and doubles with each further failure after a
+    /// recovery, up to 1,024. So a store that fails again and again does not fill the log. The setting has no effect with state in memory,
     /// which never fails. If layers are [joined](RateLimitLayer::and), a request that the limiter cannot decide is
     /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
     #[must_use]
@@ -215,7 +213,12 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// valid here, and otherwise `default`.
     ///
     /// If an inner layer has reported a limit of the same name in the header fields, a number is appended to the name of
-    /// this one: `default-2`.
+    /// this one: `default-2`. So of two nested layers without names, the inner one is `default` in each response, and in
+    /// the body of its 429. The outer one is `default-2` beside it. It is `default` only in its own 429, which has no field
+    /// of the inner one. Metrics and events have no numbers, so give each layer a name.
+    ///
+    /// The requests are counted anew from here on. So two clones with different names have [counts](RateLimitLayer::stats)
+    /// of their own, while they share the limiter, its budgets, and what it counts itself: its keys, its queue, its units.
     ///
     /// # Panics
     ///
@@ -245,7 +248,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// Returns an error if `name` does not consist of 1 to 256 printable ASCII characters.
     pub fn try_name(self, name: &str) -> Result<Self, ConfigError> {
         let mut renamed = Ok(());
-        let layer = self.with_info(|info| renamed = info.names_mut().rename(name));
+        let layer = self.with_info(|info| renamed = info.rename(name));
         renamed.map(|()| layer)
     }
 
@@ -327,7 +330,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// Sets the function that returns whether a request has priority. Requests with priority can wait for the next
     /// window instead of being rejected, if the algorithm is a window with [priority](crate::algorithm#priority), alone
     /// or within [`Tiered`] or [`Lockout`](crate::algorithm::Lockout). With any other algorithm, priority has no
-    /// effect, and the first request with priority is logged as a warning (feature `tracing`). If you also set a
+    /// effect, and a warning is logged at most once a minute (feature `tracing`). If you also set a
     /// [`cost`](RateLimitLayer::cost), set the cost first.
     ///
     /// ```
@@ -731,8 +734,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     }
 
     /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden
-    /// callers, and the events of the limiter. All clones of this layer share these counts. Reading the counts blocks
-    /// no request.
+    /// callers, and the events of the limiter. All clones of this layer share these counts, unless they were given another
+    /// [name](RateLimitLayer::name). Reading the counts blocks no request.
     ///
     /// A [joined](RateLimitLayer::and) layer [returns](crate::middleware::Layers::stats) the counts of all its
     /// policies. Clones of the layers that were joined share these counts.
@@ -755,13 +758,17 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// method before each scrape, or every few seconds. The chapter [In production](crate::guide::production) lists the
     /// names and the labels of the metrics.
     ///
-    /// The method sets the recorder's counters to the counts of the layer, and does not add to the counters. The clones
-    /// of a layer share these counts, so call this method for one of them, and give each policy a
-    /// [name](RateLimitLayer::name) of its own. When a queued request is admitted, the service records its wait in a
-    /// histogram. For all other requests, the service itself records nothing.
+    /// Install the recorder before the first call, and only one: each call adds to the recorder's counters what requests
+    /// were counted since the call before, by any clone of the layer. What the limiter or its store counts, such as
+    /// evicted keys, is set and not added, since several layers may have the same limiter.
+    ///
+    /// Give each policy a [name](RateLimitLayer::name) of its own. The requests of policies with the same name are added up,
+    /// but their other metrics are those of one of them. The first call of the second one logs a warning (feature
+    /// `tracing`). When a queued request is admitted, the service records its wait in a histogram. For all other requests,
+    /// the service itself records nothing.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
-        metrics::record(&self.stats(), !L::IS_LOCAL);
+        self.policies.parts().1[0].record(&self.stats(), !L::IS_LOCAL);
     }
 }
 
@@ -880,7 +887,8 @@ impl<P: PolicyCount, R> Layers<P, R> {
     /// [`RateLimitLayer::record_metrics`].
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
-        self.stats().iter().for_each(|stats| metrics::record(stats, P::CAN_FAIL));
+        let (_, infos) = self.policies.parts();
+        infos.iter().zip(self.stats()).for_each(|(info, stats)| info.record(&stats, P::CAN_FAIL));
     }
 }
 

@@ -16,6 +16,8 @@ mod observed;
 mod own_limiter;
 mod permit_release;
 mod readiness;
+#[cfg(feature = "metrics")]
+mod recorded;
 mod replaced;
 mod service;
 mod shared_keys;

@@ -50,9 +50,10 @@ async fn holding_a_request_is_logged_at_debug_and_so_is_a_denial() {
     assert_eq!(calls.join_all().await.len(), 10);
     let lines = log.lines();
     assert!(lines.iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
-    let held = |line: &&String| line.ends_with("held policy=\"default\" delay=100ms");
-    let denied =
-        |line: &&String| line.ends_with("denied policy=\"default\" retry_after=100ms outcome=\"queue_full\"");
+    let held = |line: &&String| line.ends_with("held event=\"held\" policy=\"default\" delay=100ms");
+    let denied = |line: &&String| {
+        line.ends_with("denied event=\"denied\" policy=\"default\" retry_after=100ms outcome=\"queue_full\"")
+    };
     assert_eq!(
         (lines.iter().filter(held).count(), lines.iter().filter(denied).count()),
         (1, 8),
@@ -76,7 +77,8 @@ async fn a_denial_is_an_event_without_the_key() {
     assert_eq!(lines.len(), 2, "{lines:#?}");
     for line in lines {
         assert!(
-            line.contains("denied policy=\"by key\" retry_after=") && line.ends_with("outcome=\"denied\"")
+            line.contains("denied event=\"denied\" policy=\"by key\" retry_after=")
+                && line.ends_with("outcome=\"denied\"")
         );
         assert!(!line.contains("recognisable"), "{line}");
     }

@@ -1,9 +1,11 @@
-//! Log events for the operator of a service. Each kind of mistake is logged once.
+//! Log events for the operator of a service. Each kind of mistake is logged at most once a minute.
 #![cfg(feature = "tracing")]
 
+mod again;
 mod decisions;
 mod keys_are_secret;
 mod mistakes;
+mod names;
 mod proxies;
 #[path = "../support/mod.rs"]
 mod support;
@@ -37,6 +39,18 @@ impl Log {
     fn lines(&self) -> Vec<String> {
         let log = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
         log.lines().filter(|line| line.contains("tower-throttle")).map(str::to_owned).collect()
+    }
+
+    /// Returns the counts of the events with this name.
+    fn counts(&self, event: &str) -> Vec<u64> {
+        let event = format!("event=\"{event}\"");
+        let counts = self.lines().into_iter().filter(|line| line.contains(&event));
+        counts.map(|line| line.split_once("count=").unwrap().1.parse().unwrap()).collect()
+    }
+
+    /// Returns the number of events with this name.
+    fn number_of(&self, event: &str) -> usize {
+        self.lines().iter().filter(|line| line.contains(&format!("event=\"{event}\""))).count()
     }
 
     /// Returns the log lines, without the events of denials.

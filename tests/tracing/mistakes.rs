@@ -1,4 +1,4 @@
-//! Mistakes in the configuration of a limit are logged once, and those of clients at the level `DEBUG`.
+//! Mistakes in the configuration of a limit are logged as errors, and those of clients at the level `DEBUG`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -190,8 +190,8 @@ fn a_burst_on_a_window_is_a_warning_when_a_limiter_is_built() {
         let limiter = layer.clone().limiter().clone();
         assert!(limiter.try_acquire_permit("key").is_ok());
         let lines = log.lines();
-        assert!(lines.iter().all(|line| line.contains("WARN") && line.contains("burst")), "{lines:?}");
-        lines.len()
+        let is_of_burst = |line: &&String| line.contains("WARN") && line.contains("event=\"burst_ignored\"");
+        lines.iter().filter(is_of_burst).count()
     }
     let (plain, burst) = (Quota::per_minute(10), Quota::per_minute(10).burst(20));
     assert_eq!(warnings(FixedWindow::new(burst)), 1);
@@ -216,7 +216,7 @@ fn the_warning_of_a_burst_says_which_limit_it_is_and_what_to_change() {
     let _ = RateLimiter::new(SlidingLog::new(hour));
     let line = |of: &str, limiter: &str| {
         let text = format!("the window of {of} ignores its burst: remove the burst, or use a TokenBucket");
-        format!(" WARN tower_throttle::observe: tower-throttle: {text}{limiter}")
+        format!(" WARN tower_throttle: tower-throttle: {text} event=\"burst_ignored\"{limiter}")
     };
     let login = " limiter=\"login\"";
     assert_eq!(
@@ -251,9 +251,9 @@ async fn a_call_with_priority_on_a_limit_without_priority_is_a_warning_once() {
         assert!(limiter.clone().call("key").priority().acquire().await.is_allowed());
         assert_eq!(layer.layer(service_fn(hello)).oneshot(get()).await.unwrap().status(), 200);
     }
-    let line =
-        "a call has priority, which this limit ignores: call `priority(percent)` on its window (said once)";
-    let of = |limiter: &str| format!(" WARN tower_throttle::observe: tower-throttle: {line}{limiter}");
+    let line = "calls have priority, which this limit ignores: call `priority(percent)` on its window";
+    let event = "event=\"priority_ignored\"";
+    let of = |limiter: &str| format!(" WARN tower_throttle: tower-throttle: {line} {event}{limiter} count=1");
     assert_eq!(log.lines(), [of(" limiter=\"login\"")]);
 
     // The limiters of layers that are joined, and of tiers. Each limiter has its own line.
@@ -268,4 +268,70 @@ async fn a_call_with_priority_on_a_limit_without_priority_is_a_warning_once() {
     assert_eq!(log.lines().len(), 2, "these tiers have priority");
     assert!(tiers.call("key").tier(&window).priority().acquire().await.is_allowed());
     assert_eq!(log.lines(), [of(" limiter=\"login\""), of(""), of("")]);
+}
+
+/// A proxy answers 504 while the request waits. Code that calls `acquire` may wait for as long as it wants.
+#[test]
+fn a_layer_that_may_hold_requests_for_long_is_a_warning_with_both_times() {
+    fn warnings<A: Algorithm>(algorithm: A) -> Vec<String> {
+        let (log, _guard) = Log::start();
+        let limiter = RateLimiter::builder(algorithm).name("reports").build();
+        assert_eq!(log.lines(), [""; 0], "it has no layer");
+        let layer = RateLimitLayer::with_limiter(Global, limiter).name("slow");
+        let _ = (layer.clone().layer(()), layer.layer(()));
+        log.lines()
+    }
+    let line = |wait: &str| {
+        let text = format!(
+            "with a full queue, a request waits for {wait}, and after 30s many proxies and clients give up: set \
+             `max_wait` on the algorithm, or a smaller `queue`"
+        );
+        let fields = format!("event=\"long_wait\" limiter=\"reports\" longest_wait={wait}");
+        [format!(" WARN tower_throttle: tower-throttle: {text} {fields}")]
+    };
+    let (minute, hour) = (Quota::per_minute(2), Quota::per_hour(10));
+    assert_eq!(warnings(LeakyBucket::new(minute)), line("60s"));
+    assert_eq!(warnings(LeakyBucket::new(Quota::per_second(1)).queue(31)), line("31s"));
+    assert_eq!(warnings(TokenBucket::new(minute).queue(2)), line("60s"));
+    assert_eq!(warnings(FixedWindow::new(hour).queue(11)), line("7200s"));
+    assert_eq!(warnings(SlidingWindow::new(hour).priority(20)), line("3600s"));
+    assert_eq!(warnings(Tiered::new(LeakyBucket::new(minute))), line("60s"));
+    assert_eq!(warnings((LeakyBucket::new(minute), LeakyBucket::new(hour).queue(1))), line("360s"));
+    let none = [""; 0];
+    assert_eq!(warnings(LeakyBucket::new(Quota::per_second(1)).queue(30)), none, "not above 30 s");
+    assert_eq!(warnings(LeakyBucket::new(minute).max_wait(Duration::from_secs(90))), none, "it is set");
+    assert_eq!(warnings(LeakyBucket::new(minute).queue(0)), none, "no request waits");
+    assert_eq!(warnings(TokenBucket::new(hour)), none, "a layer queues nothing");
+    assert_eq!(warnings(Concurrency::per_key(1).queue(9)), none, "the wait is unknown");
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn the_second_policy_of_a_name_is_logged_when_its_metrics_are_first_recorded() {
+    let (log, _guard) = Log::start();
+    let layer = |name| RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1))).name(name);
+    let number = || log.number_of("same_name");
+    let first = layer("same");
+    for recorded in [&first, &first.clone(), &layer("other"), &first] {
+        recorded.record_metrics();
+    }
+    assert_eq!(number(), 0, "clones have one name, and it is theirs");
+    let second = layer("same");
+    assert_eq!(number(), 0, "it is not recorded yet");
+    for _ in 0..3 {
+        second.record_metrics();
+        second.clone().record_metrics();
+    }
+    assert_eq!(number(), 1, "{:#?}", log.lines());
+    let joined = layer("same").and(layer("one more"));
+    joined.record_metrics();
+    assert_eq!(number(), 2);
+    drop((first, second, joined));
+    layer("same").record_metrics();
+    assert_eq!(number(), 2, "the others are gone");
+    let line = &log.lines()[0];
+    assert!(
+        line.contains("WARN") && line.contains("policy=\"same\"") && line.contains("`.name(..)`"),
+        "{line}"
+    );
 }

@@ -38,7 +38,9 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallOutcome, Charge, Settlement, random_u64, reservation_of};
+use tower_throttle::store_support::{
+    CallOutcome, Charge, Recurrence, Settlement, random_u64, reservation_of,
+};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a message arrives or a connection lasts for [`IDLE`].
@@ -130,7 +132,7 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///
 /// The Redis user needs [permissions](crate::guide::many_machines#permissions) for permits, and others for messages. Without
 /// the permissions for messages, no messages arrive, and processes only ask the server. If SUBSCRIBE or PUBLISH fails, a
-/// warning is logged once (feature `tracing`).
+/// warning is logged at most once a minute (feature `tracing`).
 #[derive(Clone)]
 pub struct RedisPermits {
     shared: Arc<SharedPermits>,
@@ -163,10 +165,10 @@ pub(super) struct Listener {
     waiting: DashMap<u64, Arc<Records>>,
     /// The task that receives messages.
     task: Mutex<Option<AbortHandle>>,
-    /// `true` if it was logged that no messages arrive, or if a connection for messages has ended.
-    has_logged: AtomicBool,
-    /// `true` if it was logged that no messages can be sent.
-    has_logged_unsent: AtomicBool,
+    /// No messages arrive.
+    refused: Recurrence,
+    /// No messages can be sent.
+    unsent: Recurrence,
 }
 
 /// The part of a limiter that its clones, its permits and its tasks share.
@@ -619,8 +621,8 @@ impl Listener {
             next_number: AtomicU64::new(0),
             waiting: DashMap::new(),
             task: Mutex::default(),
-            has_logged: AtomicBool::new(false),
-            has_logged_unsent: AtomicBool::new(false),
+            refused: Recurrence::new(),
+            unsent: Recurrence::new(),
         }
     }
 
@@ -657,10 +659,10 @@ impl Listener {
         }
     }
 
-    /// Logs once that waiters get no messages, because the user may not publish.
+    /// Logs that waiters get no messages, because the user may not publish.
     fn warn_unsent(&self) {
-        if !self.has_logged_unsent.swap(true, Ordering::Relaxed) {
-            log_refused(&RedisError::new(RedisErrorKind::Permission, "PUBLISH"));
+        if let Some(count) = self.unsent.due(false) {
+            log_refused(&RedisError::new(RedisErrorKind::Permission, "PUBLISH"), count);
         }
     }
 
@@ -700,11 +702,10 @@ async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: A
             pause = PAUSES.0;
         }
         if let Some(listener) = listener.upgrade()
-            && !matches!(listened, Listened::Unconnected)
-            && !listener.has_logged.swap(true, Ordering::Relaxed)
             && let Listened::Refused(error) = listened
+            && let Some(count) = listener.refused.due(false)
         {
-            log_refused(&error);
+            log_refused(&error, count);
         }
         tokio::time::sleep(pause).await;
         pause = PAUSES.1.min(2 * pause);
@@ -712,12 +713,13 @@ async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: A
 }
 
 #[cfg(feature = "tracing")]
-fn log_refused(error: &RedisError) {
-    tracing::warn!(%error, "tower-throttle: calls that wait for permits ask Redis, because no messages arrive");
+fn log_refused(error: &RedisError, count: u64) {
+    tracing::warn!(target: "tower_throttle", event = "messages_refused", reason = %error, count,
+        "tower-throttle: calls that wait for permits ask Redis, because no messages arrive");
 }
 
 #[cfg(not(feature = "tracing"))]
-fn log_refused(_: &RedisError) {}
+fn log_refused(_: &RedisError, _: u64) {}
 
 impl Drop for Place {
     fn drop(&mut self) {

@@ -118,7 +118,7 @@ async fn a_kept_call_holds_its_place_and_its_permit_until_it_is_dropped() {
 async fn a_command_for_messages_that_is_renamed_is_logged_once_and_permits_are_handed_over() {
     let server = RedisServer::with(&["--rename-command", "PUBLISH", "renamed"]);
     let limiter = limiter(&server);
-    let logged = crate::tests::settlements::Errors::default();
+    let logged = crate::tests::events::Events::default();
     let _logging = tracing::subscriber::set_default(logged.clone());
     let mut permit = limiter.acquire_permit("a").await.unwrap().unwrap();
     for _ in 0..3 {
@@ -127,9 +127,9 @@ async fn a_command_for_messages_that_is_renamed_is_logged_once_and_permits_are_h
         drop(permit);
         permit = waiter.await.unwrap().unwrap().unwrap();
     }
-    let logged = logged.0.lock().unwrap();
+    let logged = logged.all();
     assert!(
-        matches!(&logged[..], [one] if one.contains("no messages") && one.contains("(PUBLISH")),
+        matches!(&logged[..], [one] if one.name == "messages_refused" && one.text.contains("(PUBLISH")),
         "{logged:?}"
     );
 }
@@ -143,7 +143,7 @@ async fn a_user_who_may_not_subscribe_is_logged_once() {
     let url = format!("redis://app:secret@{}", server.address());
     let store = RedisStore::builder(&url).deadline(LEASE / 8).connect().await.unwrap();
     let limiter = store.permits("test", 1).lease(LEASE).build().unwrap();
-    let logged = crate::tests::settlements::Errors::default();
+    let logged = crate::tests::events::Events::default();
     let _logging = tracing::subscriber::set_default(logged.clone());
     let permit = limiter.acquire_permit("a").await.unwrap().unwrap();
     let waiter = tokio::spawn(limiter.acquire_permit("a"));
@@ -151,9 +151,9 @@ async fn a_user_who_may_not_subscribe_is_logged_once() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     drop(permit);
     assert!(waiter.await.unwrap().unwrap().is_ok(), "it has asked the server");
-    let logged = logged.0.lock().unwrap();
+    let logged = logged.all();
     assert!(
-        matches!(&logged[..], [one] if one.contains("no messages") && one.contains("NOPERM")),
+        matches!(&logged[..], [one] if one.name == "messages_refused" && one.text.contains("NOPERM")),
         "{logged:?}"
     );
 }

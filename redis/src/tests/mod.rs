@@ -2,6 +2,7 @@ mod against_memory;
 mod closed;
 mod counted;
 mod differential;
+pub(super) mod events;
 mod fallback;
 mod faults;
 mod flights;
@@ -18,7 +19,7 @@ pub(super) mod redis_connection;
 pub(super) mod redis_server;
 mod runtimes;
 mod settled;
-pub(super) mod settlements;
+mod settlements;
 mod staged;
 mod threads;
 

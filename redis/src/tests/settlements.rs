@@ -232,63 +232,6 @@ async fn parts_of_joint_calls_are_settled_and_counted_like_single_calls() {
     assert_eq!(counts(&limiter), [30, 2, 8, 0]);
 }
 
-/// A subscriber that keeps the errors and warnings that are logged.
-#[cfg(feature = "tracing")]
-#[derive(Clone, Default)]
-pub(crate) struct Errors(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<String>>>);
-
-#[cfg(feature = "tracing")]
-impl tracing::Subscriber for Errors {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Fields(String);
-
-        impl tracing::field::Visit for Fields {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0.push_str(&format!("{field}={value:?} "));
-            }
-        }
-
-        let mut fields = Fields(String::new());
-        event.record(&mut fields);
-        self.0.lock().unwrap().push(fields.0);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-#[cfg(feature = "tracing")]
-#[tokio::test(start_paused = true)]
-async fn the_first_settlement_of_a_limiter_that_fails_is_logged() {
-    let (server, errors) = (Staged::new(), Errors::default());
-    let limiter = limiter(&swaps(&server), window());
-    let calls = [reserved(&limiter, "a", 1).await, reserved(&limiter, "a", 1).await];
-    let _logging = tracing::subscriber::set_default(errors.clone());
-    server.set(Mode::Fail("ERR no such thing"));
-    for call in calls {
-        call.settle(2);
-        settle().await;
-    }
-    let logged = errors.0.lock().unwrap();
-    assert!(
-        matches!(&logged[..], [one] if one.contains("test") && one.contains("no such thing")),
-        "{logged:?}"
-    );
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_denial_after_a_charge_tells_the_wait_in_debt() {
     let server = Staged::new();

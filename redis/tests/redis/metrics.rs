@@ -1,6 +1,6 @@
 //! The metrics of policies in memory and in Redis.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use bytes::Bytes;
@@ -15,6 +15,19 @@ use tower_throttle_redis::RedisStore;
 
 fn at_once(n: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_minute(n))
+}
+
+/// Returns the metrics of the guide, with the names of their labels and of the outcomes.
+fn promised() -> BTreeMap<String, BTreeSet<String>> {
+    let guide = include_str!("../../../src/guide/production.md");
+    let rows = guide.lines().filter(|line| line.starts_with("| `tower_throttle_"));
+    let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+    rows.flat_map(|row| {
+        let cells: Vec<_> = row.split('|').collect();
+        let labels: BTreeSet<_> = names(cells[3]).into_iter().collect();
+        names(cells[1]).into_iter().map(move |name| (name, labels.clone())).collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 /// Calls to a server can fail, so only policies with their state on a server have counts of such calls.
@@ -67,7 +80,21 @@ async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_
     }
     let names = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let names: Vec<_> = names.collect();
-    assert!(names.len() > OF_A_SERVER.len() && names.contains(&"tower_throttle_wait_seconds"), "{page}");
+    let promised = promised();
+    assert_eq!(names.iter().copied().collect::<BTreeSet<_>>(), promised.keys().map(|name| &**name).collect());
+    for (name, labels) in promised {
+        let lines = page.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        let shown = lines.flat_map(|line| {
+            let (_, labels) = line.split_once('{').unwrap();
+            let labels = labels.split('}').next().unwrap().split(',');
+            let labels = labels.map(|label| label.split_once('=').unwrap());
+            labels.filter(|(label, _)| *label != "quantile").flat_map(|(label, value)| {
+                let value = value.trim_matches('"').to_owned();
+                [Some(label.to_owned()), (label == "outcome").then_some(value)]
+            })
+        });
+        assert_eq!(shown.flatten().collect::<BTreeSet<_>>(), labels, "{name}: {page}");
+    }
     for name in names {
         let help = page.lines().find_map(|line| line.strip_prefix(&format!("# HELP {name} ")));
         assert!(help.is_some_and(|help| help.len() > 10), "{name}: {page}");

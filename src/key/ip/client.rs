@@ -54,17 +54,17 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// - The header is that of an outer proxy, and a caller can reach the inner proxy without going through the outer one. The
 ///   inner proxy must then overwrite the header.
 ///
-/// Each layer logs one warning (feature `tracing`) when a peer whose address is loopback, link-local or private sends
-/// the header, and its header is not read because it is not in the networks that are trusted or given to
-/// [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share a budget. With
+/// Each layer logs a warning (feature `tracing`), at most once a minute, when a peer whose address is loopback,
+/// link-local or private sends the header, and its header is not read because it is not in the networks that are trusted
+/// or given to [`only_from`](ClientIp::only_from): it may be a proxy, whose clients then share a budget. With
 /// [`peer_from`](ClientIp::peer_from), no warning is logged.
 ///
 /// # Errors
 ///
 /// It is an error of the client (400) if the client's entry is not an address (`unknown`, an obfuscated name, an empty
 /// entry), if there are fewer entries than hops, or if a single-address header occurs more than once. No other entry
-/// and no other header is used instead. Each layer logs as a warning the first list that has fewer entries than hops,
-/// since a wrong number of hops causes the same error.
+/// and no other header is used instead. Each layer logs as a warning, at most once a minute, that lists have fewer
+/// entries than hops, since a wrong number of hops causes the same error.
 ///
 /// It is an error of the configuration if the header is missing, except with trusted networks. It is also an error of
 /// the configuration if the extractor needs the peer and no extension contains the peer, or if the client is a peer

@@ -34,10 +34,10 @@ use crate::key::{KeyError, KeyExtractor};
 /// # Deployment caveat
 ///
 /// Behind a reverse proxy, the peer is the proxy, and all clients share one key. Use [`ClientIp`](super::ClientIp)
-/// instead. See the guide, [behind a proxy](crate::guide::proxy). Each layer logs one warning (feature `tracing`) when
-/// a peer whose address is loopback, link-local or private sends one of these headers: `X-Forwarded-For`, `Forwarded`,
-/// `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With [`peer_from`](PeerIp::peer_from), no
-/// warning is logged.
+/// instead. See the guide, [behind a proxy](crate::guide::proxy). Each layer logs a warning (feature `tracing`), at most
+/// once a minute, when a peer whose address is loopback, link-local or private sends one of these headers:
+/// `X-Forwarded-For`, `Forwarded`, `X-Real-IP`, `CF-Connecting-IP`, `True-Client-IP`, `Fly-Client-IP`. With
+/// [`peer_from`](PeerIp::peer_from), no warning is logged.
 ///
 /// # Errors
 ///

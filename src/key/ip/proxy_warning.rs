@@ -1,11 +1,11 @@
 //! The warning about peers that are probably proxies whose header is not read.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, header};
 
 use super::peer_source::Peer;
+use crate::observe::Recurrence;
 
 /// The header fields in which proxies report the client of a request.
 static FORWARDING: [HeaderName; 6] = [
@@ -20,16 +20,13 @@ static FORWARDING: [HeaderName; 6] = [
 /// A warning about peers that are probably proxies. If a peer is a proxy, a limit by the peer's address gives all
 /// clients of that proxy one budget.
 ///
-/// The warning is logged once. A layer has one extractor for all its services, so each layer logs the warning at most
-/// once.
+/// A layer has one extractor for all its services, so each layer logs the warning at most once a minute.
 #[derive(Debug, Default)]
-pub(super) struct ProxyWarning {
-    is_logged: AtomicBool,
-}
+pub(super) struct ProxyWarning(Recurrence);
 
 impl ProxyWarning {
     pub(super) const fn new() -> Self {
-        Self { is_logged: AtomicBool::new(false) }
+        Self(Recurrence::new())
     }
 
     /// Logs the warning of `PeerIp` if the peer is on this machine or in a private network, and the request has a
@@ -38,14 +35,14 @@ impl ProxyWarning {
     /// If the peer is on the internet, the check costs a few comparisons and reads no header fields.
     #[inline]
     pub(super) fn warn_if_forwarded(&self, peer: Peer, headers: &HeaderMap) {
-        if self.is_due(peer) {
+        if Self::may_be_proxy(peer) {
             self.warn_of_peer(headers);
         }
     }
 
     fn warn_of_peer(&self, headers: &HeaderMap) {
         if FORWARDING.iter().any(|name| headers.contains_key(name)) {
-            self.warn_once("`PeerIp` counts all of its clients as one; take `ClientIp`");
+            self.0.proxy_as_client("`PeerIp` takes a proxy for the client; take `ClientIp`");
         }
     }
 
@@ -53,32 +50,24 @@ impl ProxyWarning {
     /// machine or in a private network, and the request has that header.
     #[inline]
     pub(super) fn warn_if_unread(&self, peer: Peer, name: &HeaderName, headers: &HeaderMap) {
-        if self.is_due(peer) && headers.contains_key(name) {
-            self.warn_once(
-                "`ClientIp` counts all of its clients as one, since its network is neither in `only_from` nor in \
+        if Self::may_be_proxy(peer) && headers.contains_key(name) {
+            self.0.proxy_as_client(
+                "`ClientIp` takes a proxy for the client if its network is neither in `only_from` nor in \
                  `TrustedProxies`; add it, if the proxy overwrites or appends to the header",
             );
         }
     }
 
     #[inline]
-    fn is_due(&self, peer: Peer) -> bool {
-        cfg!(feature = "tracing")
-            && matches!(peer, Peer::Ip(address) if is_internal(address))
-            && !self.is_logged.load(Ordering::Relaxed)
-    }
-
-    #[cold]
-    fn warn_once(&self, advice: &str) {
-        if !self.is_logged.swap(true, Ordering::Relaxed) {
-            warn(advice);
-        }
+    fn may_be_proxy(peer: Peer) -> bool {
+        cfg!(feature = "tracing") && matches!(peer, Peer::Ip(address) if is_internal(address))
     }
 }
 
+/// A clone belongs to another layer, which logs the warning for itself.
 impl Clone for ProxyWarning {
     fn clone(&self) -> Self {
-        Self { is_logged: AtomicBool::new(self.is_logged.load(Ordering::Relaxed)) }
+        Self::new()
     }
 }
 
@@ -90,13 +79,4 @@ fn is_internal(address: IpAddr) -> bool {
             address.is_loopback() || address.is_unique_local() || address.is_unicast_link_local()
         }
     }
-}
-
-#[cold]
-fn warn(_advice: &str) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(
-        "tower-throttle: the peer is on this machine or in a private network, and its request has been forwarded: if it \
-         is a proxy, {_advice} (said once)"
-    );
 }

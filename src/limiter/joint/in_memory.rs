@@ -314,7 +314,7 @@ trait ErasedLimiter: fmt::Debug {
     /// Decides the first of `calls` and the others with the same lock, together with the rest of `calls`. `is_allowed` is
     /// `true` if all calls whose shards are locked already are allowed.
     fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict;
-    /// Logs a warning if the table was found full and no warning was logged before. The caller must hold no lock.
+    /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.
     fn warn_if_full(&self);
 }
 

@@ -146,6 +146,22 @@ async fn nested_layers_of_one_name_are_all_reported() {
     assert_eq!(remains, expected.map(|(name, r)| (name.to_owned(), r)));
 }
 
+/// Only the 429 of the inner layer has the outer one beside it. The outer one's own has no number.
+#[tokio::test]
+async fn a_429_of_nested_layers_without_names_shows_which_of_them_it_is_of() {
+    let layer = |limit| RateLimitLayer::new(Global, TokenBucket::new(Quota::per_minute(limit)));
+    let app = app().layer(layer(1)).layer(layer(2));
+    let (inner, outer) = (("default".to_owned(), 1, 60), ("default-2".to_owned(), 2, 60));
+    let answer = ask(&app).await;
+    assert_eq!((answer.status.as_u16(), policies(&answer)), (200, vec![inner.clone(), outer.clone()]));
+    let answer = ask(&app).await;
+    assert_eq!((answer.status.as_u16(), policies(&answer)), (429, vec![inner, outer]));
+    assert_eq!(violated(&answer), ["default"]);
+    let answer = ask(&app).await;
+    assert_eq!((answer.status.as_u16(), policies(&answer)), (429, vec![("default".to_owned(), 2, 60)]));
+    assert_eq!(violated(&answer), ["default"]);
+}
+
 #[tokio::test]
 async fn the_name_of_a_limiter_is_the_name_of_its_policy_unless_the_layer_has_another() {
     let named = |name: &str| RateLimiter::builder(TokenBucket::new(Quota::per_minute(9))).name(name).build();
