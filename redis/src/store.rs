@@ -119,6 +119,10 @@ struct Settings {
 impl RedisStore {
     /// Connects to the server at `url`, such as `redis://:password@localhost:6379/0`.
     ///
+    /// The keys begin with the default [prefix](RedisStoreBuilder::prefix), which is the same for every app. If another app
+    /// uses this server, set a prefix: `RedisStore::builder(url).prefix("shop").connect()`. Otherwise, limiters of the same
+    /// name share their budgets. With the feature `tracing`, an event of level `info` tells the prefix of each store.
+    ///
     /// Special characters of the user and the password are percent-encoded: `%2F` stands for `/`. No error has a part of
     /// the URL that may be secret.
     ///
@@ -343,8 +347,8 @@ impl RedisStoreBuilder {
         Self::with(Ok(Servers::Cluster(infos.collect())))
     }
 
-    /// Sets the prefix of all keys. The default is `throttle`. Applications that share a server need different
-    /// prefixes.
+    /// Sets the prefix of all keys. The default is `throttle`. Apps that share a server need different prefixes: two
+    /// apps with the same prefix share the budgets of their limiters of the same name, and no error tells.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.settings.prefix);
         self
@@ -414,7 +418,8 @@ impl RedisStoreBuilder {
     }
 
     /// Connects to the server, and executes a script to test the connection, and the permission to run the commands of a
-    /// rate limiter. In a cluster, executes the script on the masters.
+    /// rate limiter. In a cluster, executes the script on the masters. With the feature `tracing`, an event of level
+    /// `info` tells the [prefix](Self::prefix).
     ///
     /// # Errors
     ///
@@ -430,6 +435,7 @@ impl RedisStoreBuilder {
             client.connect().await?;
         }
         store.links.verify(&store.settings.key_text("connect")).await?;
+        log_prefix(&store.settings.prefix);
         Ok(store)
     }
 
@@ -444,7 +450,9 @@ impl RedisStoreBuilder {
     ///
     /// Returns an error if a URL is wrong or missing.
     pub fn connect_lazily(self) -> Result<RedisStore, RedisError> {
-        Ok(self.open()?.0)
+        let (store, _) = self.open()?;
+        log_prefix(&store.settings.prefix);
+        Ok(store)
     }
 
     /// Creates the store and, if there is one server, the client that connects to it.
@@ -506,6 +514,16 @@ impl Settings {
         }
     }
 }
+
+/// Logs the prefix, because apps that have the same one on one server share limits without an error.
+#[cfg(feature = "tracing")]
+fn log_prefix(prefix: &str) {
+    tracing::info!(target: "tower_throttle", event = "redis_prefix", prefix,
+        "tower-throttle: limits in Redis are shared with each app that has this prefix and limiters of the same names");
+}
+
+#[cfg(not(feature = "tracing"))]
+fn log_prefix(_: &str) {}
 
 impl Default for Settings {
     fn default() -> Self {
