@@ -48,11 +48,6 @@ impl Log {
         counts.map(|line| line.split_once("count=").unwrap().1.parse().unwrap()).collect()
     }
 
-    /// Returns the number of events with this name.
-    fn number_of(&self, event: &str) -> usize {
-        self.lines().iter().filter(|line| line.contains(&format!("event=\"{event}\""))).count()
-    }
-
     /// Returns the log lines, without the events of denials.
     fn mistakes(&self) -> Vec<String> {
         let mut lines = self.lines();
