@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tower::{Layer as _, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
-use tower_throttle::key::{ClientIp, Global, Header, PeerIp, TrustedProxies};
+use tower_throttle::key::{ClientIp, Global, Header, Networks, PeerIp, TrustedProxies};
 use tower_throttle::middleware::Shadow;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tracing::field::{Field, Visit};
@@ -134,7 +134,12 @@ async fn the_events_are_those_of_the_guide() {
 
     let queued =
         RateLimitLayer::new(Global, LeakyBucket::new(Quota::per_second(1)).max_wait(Duration::from_secs(5)));
-    let shadow = RateLimitLayer::new(Global, bucket()).shadow(&Shadow::new());
+    let shadow = RateLimitLayer::new(Global, bucket()).shadow(&Shadow::on());
+    let denied = Networks::new(["10.0.0.0/8"]).unwrap();
+    ask!(
+        RateLimitLayer::new(PeerIp::new().deny(denied), bucket()).shadow(&Shadow::on()),
+        from([10, 0, 0, 1])
+    );
     for _ in 0..2 {
         ask!(queued, get());
         ask!(shadow, get());

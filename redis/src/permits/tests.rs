@@ -83,7 +83,7 @@ async fn a_kept_call_holds_its_place_and_its_permit_until_it_is_dropped() {
             if is_closed {
                 limiter.close();
                 for call in behind {
-                    let denied = tokio::time::timeout(patience, call).await.expect("it is told of the end");
+                    let denied = tokio::time::timeout(patience, call).await.expect("it is denied");
                     assert!(denied.unwrap().unwrap().is_err());
                 }
                 assert!(tokio::time::timeout(patience, kept).await.unwrap().unwrap().is_err());
