@@ -242,7 +242,7 @@ async fn settings_that_cannot_work_are_errors_with_advice() {
     let error = both.unwrap_err();
     assert_eq!(error.kind(), RedisErrorKind::Name);
     let text = error.to_string();
-    assert!(text.contains("\"api\"") && text.contains("TokenBucket 10/min"), "{text}");
+    assert!(text.contains("\"api\"") && text.contains("TokenBucket 1/s burst 10 is not"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
