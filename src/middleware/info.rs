@@ -193,6 +193,12 @@ impl PolicyInfo {
         self.timeline.as_ref()
     }
 
+    /// Returns whether the policy is enforced, whatever is switched, and only its first algorithm has decided requests.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_enabled && self.shadow.is_none() && !self.replaced.is_set.load(Ordering::Acquire)
+    }
+
     /// Returns what the policy does with a request that begins now, and may log that the request passes. The mode of a
     /// request is the same until its end, so the switch of shadow mode is read only here.
     #[inline]

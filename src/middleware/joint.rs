@@ -86,12 +86,20 @@ pub trait JointPolicy<Req>: PolicyCount {
 /// The parts of policies in a joint decision.
 pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
 
-/// What is known of a policy when a request begins.
+/// What is known of a policy when a request begins. The lists of it are empty if all policies are
+/// [plain](PolicyInfo::is_plain).
 #[derive(Debug)]
 pub struct Known {
-    pub(super) mode: Mode,
+    mode: Mode,
     /// The names for the latest algorithm that the policy knows, or `None` for its first names.
-    pub(super) names: Option<Arc<PolicyNames>>,
+    names: Option<Arc<PolicyNames>>,
+}
+
+impl Known {
+    /// Returns the mode and the names of the first policy of a list.
+    pub(super) fn first(known: &[Self]) -> (Mode, Option<&Arc<PolicyNames>>) {
+        known.first().map_or((Mode::Enforced, None), |known| (known.mode, known.names.as_ref()))
+    }
 }
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
@@ -140,7 +148,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         parts: &mut JointParts<'a, P::Kind>,
     ) -> Result<(), KeyError> {
         let (infos, others) = infos.split_at(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT);
+        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
         let first = self.0.gather(infos, known, request, max_wait, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
@@ -162,7 +170,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     ) {
         let (infos, others) = infos.split_at(P::COUNT);
         let (outcomes, others_outcomes) = outcomes.split_at_mut(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT);
+        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
         let (first, second) = decided.split_at_mut(P::COUNT);
         self.0.finish(infos, known, first, outcomes);
         self.1.finish(others, others_known, second, others_outcomes);
@@ -176,7 +184,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         outcomes: &mut [Option<Outcome>],
     ) {
         let (first, second) = infos.split_at(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT);
+        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
         let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
         self.0.decide_shadows(first, known, request, outcomes);
         self.1.decide_shadows(second, others_known, request, others);
@@ -220,7 +228,9 @@ impl<P, Q> And<P, Q> {
             count_undecided(infos, outcomes, asked);
             return Err(RejectReason::Denied);
         }
-        self.decide_shadows(infos, &asked.known, request, outcomes);
+        if !asked.known.is_empty() {
+            self.decide_shadows(infos, &asked.known, request, outcomes);
+        }
         Ok(())
     }
 }
@@ -236,15 +246,18 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         max_wait: Option<Duration>,
         JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
-        let known: Few<_> =
-            infos.iter().map(|info| Known { mode: info.mode(), names: info.replaced_names() }).collect();
+        let known = |info: &PolicyInfo| Known { mode: info.mode(), names: info.replaced_names() };
+        let known: Few<_> = match infos.iter().all(PolicyInfo::is_plain) {
+            true => Few::new(),
+            false => infos.iter().map(known).collect(),
+        };
         let mut parts = Few::new();
         if let Err(error) = self.gather(infos, &known, request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         (0..Self::COUNT).for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let names = known[at].names.clone();
+            let names = known.get(at).and_then(|known| known.names.clone());
             Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
         });
         match outcome {
@@ -253,7 +266,9 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
                 if !is_admitted {
                     return Progress::Ready(Err(RejectReason::Denied));
                 }
-                self.decide_shadows(infos, &known, request, outcomes);
+                if !known.is_empty() {
+                    self.decide_shadows(infos, &known, request, outcomes);
+                }
                 Progress::Ready(Ok(()))
             }
             JointOutcome::Ready(decided) => {
@@ -281,8 +296,8 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         let decided = match waited {
             Ok(decided) => decided,
             Err(error) => {
-                let modes = asked.known.iter().map(|known| known.mode);
-                return undecided(infos.iter().zip(modes), error.into());
+                let with_mode = |(at, info)| (info, asked.mode(at));
+                return undecided(infos.iter().enumerate().map(with_mode), error.into());
             }
         };
         infos.iter().for_each(PolicyInfo::log_store_decided);
@@ -326,10 +341,9 @@ fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) 
 
 /// Counts a request that was denied in each policy that has no outcome because it was not asked.
 fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], asked: &Asked) {
-    let asked = asked.is_limited.iter().zip(&asked.known);
-    for ((info, outcome), (is_limited, known)) in infos.iter().zip(outcomes).zip(asked) {
+    for (at, (info, outcome)) in infos.iter().zip(outcomes).enumerate() {
         // In shadow mode, a policy has no part in the denial.
-        if *is_limited && outcome.is_none() && known.mode == Mode::Enforced {
+        if asked.is_limited[at] && outcome.is_none() && asked.mode(at) == Mode::Enforced {
             info.calls().add(CallOutcome::DeniedByOthers);
         }
     }
@@ -349,6 +363,10 @@ pub struct Asked {
 impl Asked {
     fn new<T>(queued: Few<usize>, parts: &[Option<T>], known: Few<Known>) -> Self {
         Self { queued, is_limited: parts.iter().map(Option::is_some).collect(), known }
+    }
+
+    fn mode(&self, at: usize) -> Mode {
+        Known::first(self.known.get(at..).unwrap_or_default()).0
     }
 }
 

@@ -296,12 +296,12 @@ where
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, L::Kind>,
     ) -> Result<(), KeyError> {
-        let (info, Known { mode, names }) = (&infos[0], &known[0]);
-        let in_shadow = *mode == Mode::Shadow;
-        let key = self.key(info, *mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
+        let (info, (mode, names)) = (&infos[0], Known::first(known));
+        let in_shadow = mode == Mode::Shadow;
+        let key = self.key(info, mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            let known = names.as_ref().map_or(info.generation(), |names| names.algorithm().generation());
+            let known = names.map_or(info.generation(), |names| names.algorithm().generation());
             self.limiter.joint_part(&key, options.attempt(in_shadow, known, max_wait))
         }));
         Ok(())
@@ -321,7 +321,7 @@ where
         let (decision, reservation, algorithm) = decided.into_parts();
         let names = match algorithm {
             Some(algorithm) => info.names_for(&algorithm),
-            None => known[0].names.clone(),
+            None => Known::first(known).1.cloned(),
         };
         let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
         outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
@@ -343,7 +343,7 @@ where
         {
             info.record_shadow_denial(outcome.decision());
         } else if !L::Kind::DECIDES_SHADOWS
-            && known[0].mode == Mode::Shadow
+            && Known::first(known).0 == Mode::Shadow
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
         {
