@@ -1,5 +1,7 @@
 //! The rate-limited service, its response future, and the part that the clones of a service share.
 
+#[cfg(feature = "axum")]
+use std::any::type_name;
 use std::fmt;
 use std::future::Future;
 use std::mem;
@@ -21,10 +23,10 @@ use crate::observe;
 /// A rate-limited service. Created by [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// `poll_ready` only polls the inner service. The decision begins in `call`, because the key is extracted from the
-/// request. If the call is rejected in `call`, everything that the inner service reserved in `poll_ready` stays
-/// reserved for the next call of this clone. If the call waits for its decision, because it is queued or because the
-/// limiter replies later, the response future takes over the inner service with its reservation, and this clone
-/// continues with a new clone of the inner service.
+/// request. If the call is rejected, everything that the inner service reserved in `poll_ready` is released, such as a
+/// permit of tower's `ConcurrencyLimit`: this clone continues with a new clone of the inner service. If the call waits
+/// for its decision, because it is queued or because the limiter replies later, the response future takes over the
+/// inner service with its reservation, and this clone continues with a new clone, too.
 pub struct RateLimit<Svc, P, R> {
     inner: Svc,
     shared: Arc<SharedPart<P, R>>,
@@ -78,7 +80,14 @@ where
                 let admitted = Admitted { outcomes, started };
                 ResponseFuture { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
             }
-            Progress::Ready(Err(rejected)) => ResponseFuture::rejected(rejected, &outcomes, request, shared),
+            Progress::Ready(Err(rejected)) => {
+                let answer = ResponseFuture::rejected(rejected, &outcomes, request, shared);
+                // A client that keeps this clone must not keep what the inner service has reserved in `poll_ready`.
+                if may_reserve::<Svc>() {
+                    self.inner = self.inner.clone();
+                }
+                answer
+            }
             Progress::Pending(wait) => {
                 // Only the instance that is ready may be called, so it moves into the future. Its clone stays here for
                 // the next call.
@@ -89,6 +98,16 @@ where
             }
         }
     }
+}
+
+/// Returns whether `poll_ready` may reserve something. That of axum's `Route` does nothing, and a clone of it clones all
+/// layers inside. This is known by its name, since services need not be `'static`.
+#[inline]
+fn may_reserve<Svc>() -> bool {
+    #[cfg(feature = "axum")]
+    return type_name::<Svc>() != type_name::<axum::routing::Route>();
+    #[cfg(not(feature = "axum"))]
+    true
 }
 
 impl<Svc: Clone, P, R> Clone for RateLimit<Svc, P, R> {
@@ -400,6 +419,15 @@ mod tests {
     use crate::middleware::policies::undecided;
     use crate::middleware::{OnStoreError, RateLimitLayer, Shadow};
     use crate::quota::Quota;
+
+    #[cfg(feature = "axum")]
+    #[test]
+    fn of_all_services_only_routes_of_axum_are_known_to_reserve_nothing() {
+        assert!(!may_reserve::<axum::routing::Route>());
+        assert!(
+            may_reserve::<axum::routing::MethodRouter>() && may_reserve::<Option<axum::routing::Route>>()
+        );
+    }
 
     #[test]
     fn if_a_store_fails_only_policies_that_are_enforced_reject_the_request() {

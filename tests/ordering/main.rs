@@ -6,6 +6,7 @@ mod axum_body;
 mod axum_placement;
 mod bodies;
 mod compile_errors;
+mod denied_connections;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;

@@ -12,15 +12,16 @@ use tonic::server::Grpc;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
+use tower::limit::ConcurrencyLimitLayer;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::Global;
+use tower_throttle::key::{Global, from_fn};
 use tower_throttle::middleware::GrpcMode;
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Answer, Client1, Client2, Server, listen, request};
-use crate::{Caller, Echo, Words, builder, per_ip, serve};
+use crate::{Caller, Echo, Other, Words, builder, per_ip, serve};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_passes_and_the_rest_is_resource_exhausted() {
@@ -67,6 +68,26 @@ async fn the_layer_works_as_its_users_write_it() {
     // This is another connection from the same address.
     let mut caller = Caller::connect(&server).await;
     assert_eq!(caller.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+/// An inner layer admits one call at a time, and a client keeps its connection after a denial.
+#[tokio::test]
+async fn a_denied_client_that_keeps_its_connection_blocks_nobody() {
+    let layer = RateLimitLayer::new(
+        from_fn(|request: &Request<tonic::body::Body>| Some(request.uri().path().to_owned())),
+        TokenBucket::new(Quota::per_hour(1)),
+    );
+    let services = builder()
+        .layer(layer)
+        .layer(ConcurrencyLimitLayer::new(1))
+        .add_service(Echo::default())
+        .add_service(Other::default());
+    let server = serve!(services);
+    let (mut denied, mut other) = (Caller::connect(&server).await, Caller::connect(&server).await);
+    assert!(denied.echo("ab").await.is_ok());
+    assert_eq!(denied.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(other.call("/test.Other/Say", "ab").await.is_ok());
+    assert_eq!(denied.echo("ab").await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
 /// A handler of tonic has no head of the request, and returns a `Status`. The layer's answer is one.

@@ -1,21 +1,28 @@
 //! The instance that is ready is the one that is called, and a call charges nothing earlier.
 
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower::buffer::BufferLayer;
 use tower::limit::ConcurrencyLimitLayer;
-use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::Global;
-use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::key::{Global, Networks, PeerIp};
+use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::limits::{allows, denies, queues};
 use super::{Probe, plain};
+use crate::keys::{Http, from, get};
 use crate::support::PolledByHand;
 
 #[tokio::test(start_paused = true)]
@@ -33,9 +40,9 @@ async fn the_instance_that_was_readied_is_the_one_that_is_called() {
     assert_eq!((service.get_ref().number, service.get_ref().ready), (1, false));
     let waits_too = service.ready().await.unwrap().call(String::new());
     assert_eq!((service.get_ref().number, service.get_ref().ready), (2, false));
-    // The call is denied, so the instance that is ready stays.
+    // The call is denied, so a clone that is not ready replaces the instance, which is dropped with what it reserved.
     assert!(service.ready().await.unwrap().call(String::new()).await.is_err());
-    assert_eq!((service.get_ref().number, service.get_ref().ready), (2, true));
+    assert_eq!((service.get_ref().number, service.get_ref().ready), (3, false));
     let (first, second) = tokio::join!(waits, waits_too);
     assert!(first.is_ok() && second.is_ok());
     assert_eq!(*notes.called.lock().unwrap(), [0, 0, 1]);
@@ -84,20 +91,53 @@ async fn poll_ready_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_denied_call_keeps_its_reservation_until_the_next_call_or_the_drop() {
+async fn a_client_that_was_denied_and_keeps_its_service_blocks_nobody() {
     let layer = RateLimitLayer::new(Global, denies()).responder(ErrorResponder);
     let service =
         ServiceBuilder::new().layer(layer).layer(ConcurrencyLimitLayer::new(1)).service(Probe::new());
     let mut first = service.clone();
     assert!(first.ready().await.unwrap().call(String::new()).await.is_ok());
-    assert!(first.ready().await.unwrap().call(String::new()).await.is_err());
-    // The only permit is held by an idle instance, as the docs say.
+    let denied = first.ready().await.unwrap().call(String::new());
+    // The only permit is free as soon as the call is denied, before the denial is read.
     let mut second = service.clone();
-    assert!(!PolledByHand::new(second.ready()).poll());
-    // The instance can use this permit for its own next call. The permit is released when the instance is dropped.
-    assert!(first.ready().await.is_ok());
-    drop(first);
-    assert!(second.ready().await.is_ok());
+    assert!(PolledByHand::new(second.ready()).poll());
+    assert!(denied.await.is_err());
+    // A client that only asks whether it may call keeps the permit, as with any service.
+    assert!(!PolledByHand::new(first.ready()).poll());
+    drop(second);
+    assert!(PolledByHand::new(first.ready()).poll());
+}
+
+/// Whatever the reason of the rejection is, and whatever the responder.
+#[tokio::test]
+async fn no_rejection_keeps_what_the_inner_service_has_reserved() {
+    let hello = |_: Http| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) };
+    let denied = Networks::new(["10.0.0.9"]).unwrap();
+    let limit = || RateLimitLayer::new(PeerIp::new().deny(denied.clone()), denies());
+    let closed = limit();
+    closed.limiter().close();
+    let used_up = limit();
+    assert!(used_up.limiter().check(&IpAddr::from([10, 0, 0, 1])).is_allowed());
+    let joined = RateLimitLayer::new(Global, allows()).and(used_up.clone());
+    let drained = used_up.clone().responder(HttpResponder::new().drain(9, Duration::from_secs(1)));
+    macro_rules! blocks_nobody {
+        ($layer:expr, $request:expr, $status:expr) => {{
+            let limited = ServiceBuilder::new().layer($layer).layer(ConcurrencyLimitLayer::new(1));
+            let service = limited.service(service_fn(hello));
+            let mut first = service.clone();
+            let answer = first.ready().await.unwrap().call($request).await.unwrap();
+            assert_eq!(answer.status(), $status);
+            let mut second = service.clone();
+            assert!(PolledByHand::new(second.ready()).poll(), "{}", $status);
+            drop(first);
+        }};
+    }
+    blocks_nobody!(used_up, from("10.0.0.1"), 429);
+    blocks_nobody!(joined, from("10.0.0.1"), 429);
+    blocks_nobody!(drained, from("10.0.0.1").map(|_| Full::from("body")), 429);
+    blocks_nobody!(limit(), get("/"), 500);
+    blocks_nobody!(limit(), from("10.0.0.9"), 403);
+    blocks_nobody!(closed, from("10.0.0.1"), 503);
 }
 
 #[tokio::test]
