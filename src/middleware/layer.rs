@@ -16,7 +16,7 @@ use super::policies::{Policies, PolicyCount};
 use super::policy::Policy;
 #[cfg(feature = "axum")]
 use super::respond::IntoAxumBody;
-use super::respond::{HttpResponder, OnReject, RejectHead, Rejection, RequestHead, reports};
+use super::respond::{HttpResponder, OnReject, RejectHead, Rejection, RequestHead, SetOn, Unset, reports};
 use super::service::RateLimit;
 use super::shadow::Shadow;
 use super::shutdown::Shutdown;
@@ -70,11 +70,14 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 ///
 /// # Order of the methods
 ///
-/// Call `cost` before `tier`, `settle`, `metered` and `priority`, call `top_keys` and `top_keys_by` before `tier`, and call
-/// `responder` before `on_reject` and `axum_body`. Configure each layer before you join it by `and`, but set the
-/// responder, `on_reject` and `axum_body` on the first layer or on the result. After `and`, only these methods can be
-/// called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods not
+/// No order loses a setting: what would lose one does not compile. Call `cost` before `tier`, `settle`, `metered` and
+/// `priority`, and call `responder` once, and before `axum_body`. Configure each layer before you join it by `and`, but
+/// set `responder`, `on_reject` and `axum_body` on the first layer or on the result. After `and`, only these methods can
+/// be called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods not
 /// mentioned here can be called in any order before `and`.
+///
+/// If a method is called twice, the last call counts, with these exceptions: conditions of `unless`, lists of
+/// `top_keys`, functions of `on_reject` and `shutdown`s add up.
 ///
 /// # Shared state
 ///
@@ -86,8 +89,10 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 ///
 /// The type can be written out: `fn limiter() -> RateLimitLayer<PeerIp, TokenBucket>`. `C` returns the
 /// [cost](RateLimitLayer::cost) and the other options of a request, `R` makes the
-/// [responses](RateLimitLayer::responder), and `L` is the limiter.
-pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder, L = RateLimiter<A>> {
+/// [responses](RateLimitLayer::responder), and `L` is the limiter. `R` is `HttpResponder<Unset>`, with
+/// [`Unset`](crate::middleware::types::Unset), until a responder, a function of `on_reject` or `axum_body` is set. They
+/// give it another type.
+pub struct RateLimitLayer<K, A: Algorithm, C = UnitCost, R = HttpResponder<Unset>, L = RateLimiter<A>> {
     policies: Arc<Policies<Policy<K, A, C, L>>>,
     responder: R,
 }
@@ -109,7 +114,7 @@ impl<K, A: Algorithm> RateLimitLayer<K, A> {
     }
 }
 
-impl<K, A: Algorithm, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, UnitCost, HttpResponder, L> {
+impl<K, A: Algorithm, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, UnitCost, HttpResponder<Unset>, L> {
     /// Creates a layer from the key extractor `key` and a limiter. Other layers, and code that calls the limiter
     /// directly, can share the limiter.
     ///
@@ -124,7 +129,7 @@ impl<K, A: Algorithm, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, UnitCost, 
     /// ```
     #[must_use]
     pub fn with_limiter(key: K, limiter: L) -> Self {
-        Self { policies: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::new() }
+        Self { policies: Arc::new(Policy::new(key, limiter)), responder: HttpResponder::unset() }
     }
 }
 
@@ -288,7 +293,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// Sets `top` as the list of the keys that this policy denies most often. The list shows a hash of each key, with a
     /// random seed. See [`TopKeys`].
     ///
-    /// Call `top_keys` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
+    /// Denials in shadow mode are counted, too.
     #[must_use]
     pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, L> {
         self.watched(top, HashLabel)
@@ -298,7 +303,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// that the function `label` returns.
     ///
     /// The string is shown as it is. So it must not contain what readers of the list must not see, such as an API key.
-    /// Call `top_keys_by` before [`tier`](RateLimitLayer::tier). Denials in shadow mode are counted, too.
+    /// Denials in shadow mode are counted, too.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -413,9 +418,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// neither layer charges it.
     ///
     /// Both policies decide the request in one step, so no other call for one of the two keys is decided in between.
-    /// The responder of this layer makes the responses. The responder of `other` is dropped, together with its
-    /// `on_reject` and its `axum_body`. If both policies have the same name, the name of the second gets a number:
-    /// `default`, `default-2`.
+    /// The responder of this layer makes the responses, and so `other` must have no [`responder`](Self::responder), no
+    /// [`on_reject`](Self::on_reject) and no `axum_body`: set them on this layer or on the joined one. If both policies
+    /// have the same name, the name of the second gets a number: `default`, `default-2`.
     ///
     /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
     /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
@@ -440,7 +445,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
-    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
+    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Policy<K, A, C, L>, O, R> {
         let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
@@ -631,6 +636,9 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// Sets the [`Responder`](crate::middleware::Responder), which makes the responses. The default is
     /// [`HttpResponder`]. Use [`ErrorResponder`](crate::middleware::ErrorResponder) for services that are not HTTP.
     ///
+    /// A layer takes one responder. Call this method before `axum_body`, and before or after
+    /// [`on_reject`](RateLimitLayer::on_reject).
+    ///
     /// ```
     /// use tower_throttle::middleware::BodyFormat;
     /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
@@ -639,8 +647,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     ///     .responder(HttpResponder::new().body(BodyFormat::PlainText));
     /// ```
     #[must_use]
-    pub fn responder<T>(self, responder: T) -> RateLimitLayer<K, A, C, T, L> {
-        RateLimitLayer { policies: self.policies, responder }
+    pub fn responder<T: SetOn<R>>(self, responder: T) -> RateLimitLayer<K, A, C, T::Responder, L> {
+        RateLimitLayer { policies: self.policies, responder: responder.set_on(self.responder) }
     }
 
     /// Returns the limiter of this layer. Code without a layer can call the limiter directly.
@@ -659,8 +667,8 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
 
     /// Sets a function that is called with each rejection and the rejected request, before the response is made. The
     /// function cannot change the response. Use the function for a counter, a log line or an alert of your own. The
-    /// function is called for HTTP, gRPC and all other services. Call `on_reject` after
-    /// [`responder`](RateLimitLayer::responder).
+    /// function is called for HTTP, gRPC and all other services. If `on_reject` is called twice, both functions are
+    /// called, the later one first.
     ///
     /// The function runs in the task that calls the service or polls its future, so the function must not block.
     ///
@@ -786,7 +794,7 @@ impl<K, A: Algorithm, C, R: IntoAxumBody, L> RateLimitLayer<K, A, C, R, L> {
     /// allocation less, because axum boxes the bodies of all other types. Any other body, such as that of a layer that
     /// compresses, is boxed once. If a call holds a permit, its body is wrapped, and the result is boxed.
     ///
-    /// The method changes the responder. So a later [`responder`](RateLimitLayer::responder) replaces it.
+    /// The method changes the responder. So call it after [`responder`](RateLimitLayer::responder).
     ///
     /// ```
     /// use axum::{Router, routing::get};
@@ -826,7 +834,7 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> fmt::Debug for RateLimitL
 
 /// A layer with several policies. If one policy denies a call, no policy charges the call. Created by
 /// [`and`](RateLimitLayer::and).
-pub struct Layers<P, R = HttpResponder> {
+pub struct Layers<P, R = HttpResponder<Unset>> {
     policies: Arc<Policies<P>>,
     responder: R,
 }
@@ -834,15 +842,15 @@ pub struct Layers<P, R = HttpResponder> {
 impl<P: Clone, R> Layers<P, R> {
     /// Joins another layer: a request is admitted only if all policies allow the request. See [`RateLimitLayer::and`].
     #[must_use]
-    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<Self, O, R> {
+    pub fn and<O: IntoPolicySet>(self, other: O) -> Joined<P, O, R> {
         let policies = Arc::unwrap_or_clone(self.policies).joined(other.into_policy_set(), And::new);
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }
 
 impl<P: Clone, R> Layers<P, R> {
-    /// Sets whether the policies that are joined so far are enabled. See [`RateLimitLayer::enabled`]. The call replaces
-    /// the setting of each of them.
+    /// Disables all policies that are joined so far, if `is_enabled` is `false`. See [`RateLimitLayer::enabled`]. With
+    /// `true`, the method changes nothing: a policy that was disabled before it was joined stays so.
     ///
     /// ```
     /// use tower_throttle::algorithm::SlidingWindow;
@@ -858,7 +866,7 @@ impl<P: Clone, R> Layers<P, R> {
     #[must_use]
     pub fn enabled(self, is_enabled: bool) -> Self {
         let mut policies = Arc::unwrap_or_clone(self.policies);
-        policies.infos_mut().iter_mut().for_each(|info| info.set_enabled(is_enabled));
+        policies.infos_mut().iter_mut().for_each(|info| info.set_enabled(is_enabled && info.is_enabled()));
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }
@@ -895,8 +903,8 @@ impl<P: PolicyCount, R> Layers<P, R> {
 impl<P, R> Layers<P, R> {
     /// Sets the responder, which makes the responses. See [`RateLimitLayer::responder`].
     #[must_use]
-    pub fn responder<T>(self, responder: T) -> Layers<P, T> {
-        Layers { policies: self.policies, responder }
+    pub fn responder<T: SetOn<R>>(self, responder: T) -> Layers<P, T::Responder> {
+        Layers { policies: self.policies, responder: responder.set_on(self.responder) }
     }
 
     /// Sets a function that is called with each rejection and the rejected request. See [`RateLimitLayer::on_reject`].
@@ -941,7 +949,8 @@ impl<P: fmt::Debug, R> fmt::Debug for Layers<P, R> {
 /// A layer whose policies can be joined with those of another layer.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no layer whose policies can be joined with those of another",
-    note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"
+    note = "join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`",
+    note = "if it has `responder`, `on_reject` or `axum_body`, set it on the joined layer: `a.and(b).responder(..)`"
 )]
 pub trait IntoPolicySet {
     #[doc(hidden)]
@@ -951,8 +960,8 @@ pub trait IntoPolicySet {
     fn into_policy_set(self) -> Policies<Self::PolicySet>;
 }
 
-impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> IntoPolicySet
-    for RateLimitLayer<K, A, C, R, L>
+impl<K: Clone, A: Algorithm, C: Clone, L: Limiter<Algorithm = A>> IntoPolicySet
+    for RateLimitLayer<K, A, C, HttpResponder<Unset>, L>
 {
     type PolicySet = Policy<K, A, C, L>;
 
@@ -961,7 +970,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> IntoPolicyS
     }
 }
 
-impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
+impl<P: Clone> IntoPolicySet for Layers<P> {
     type PolicySet = P;
 
     fn into_policy_set(self) -> Policies<P> {
@@ -969,5 +978,5 @@ impl<P: Clone, R> IntoPolicySet for Layers<P, R> {
     }
 }
 
-/// The layer that results from joining two layers, with the responder `R`.
-type Joined<L, O, R> = Layers<And<<L as IntoPolicySet>::PolicySet, <O as IntoPolicySet>::PolicySet>, R>;
+/// The layer that results from joining the policies `P` and a layer, with the responder `R`.
+type Joined<P, O, R> = Layers<And<P, <O as IntoPolicySet>::PolicySet>, R>;

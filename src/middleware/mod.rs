@@ -124,7 +124,8 @@ pub mod types {
     pub use super::options::{CostFn, Metered, PriorityFn, SettleFn, TierFn, UnitCost};
     pub use super::policy::Policy;
     pub use super::respond::{
-        DefaultRejection, IntoRejectionBody, OnReject, RejectHead, RejectionFn, RejectionResponse,
+        DefaultRejection, IntoRejectionBody, OnReject, RejectHead, RejectionFn, RejectionResponse, SetOn,
+        Unset,
     };
 
     #[cfg(feature = "axum")]

@@ -223,16 +223,17 @@ where
 #[derive(Clone, Copy, Debug)]
 pub struct Metered<C> {
     options: C,
-    unmetered: Unmetered,
+    /// `None` if it is not set, or if an inner `Metered` has it.
+    unmetered: Option<Unmetered>,
 }
 
 impl<C> Metered<C> {
     pub(super) fn new(options: C) -> Self {
-        Self { options, unmetered: Unmetered::default() }
+        Self { options, unmetered: None }
     }
 
     pub(super) fn unmetered(self, unmetered: Unmetered) -> Self {
-        Self { unmetered, ..self }
+        Self { unmetered: Some(unmetered), ..self }
     }
 }
 
@@ -245,8 +246,9 @@ where
     }
 
     fn meter(&self, request: &mut Request<B>) -> Option<(Meter, Unmetered)> {
+        let inner = self.options.meter(request).map(|(_, unmetered)| unmetered);
         let meter = request.extensions_mut().get_or_insert_default::<Meter>();
-        Some((meter.clone(), self.unmetered))
+        Some((meter.clone(), self.unmetered.or(inner).unwrap_or_default()))
     }
 }
 

@@ -146,8 +146,10 @@ async fn on_joined_layers_all_policies_that_are_joined_so_far_are_switched() {
         assert_eq!(reported(&layer).await, "200 ");
     }
     assert!(layer.stats().iter().all(|policy| policy.calls == CallStats::default()));
-    let layer = layer.enabled(true);
-    assert_eq!(statuses!(layer, from("192.0.2.7"), from("192.0.2.7")), [200, 429]);
+    // `true` changes nothing, so no policy that was switched off is switched on again by a later flag.
+    assert_eq!(statuses!(layer.enabled(true), from("192.0.2.7"), from("192.0.2.7")), [200, 200]);
+    let layer = limit(1).enabled(false).and(limit(3)).enabled(true);
+    assert_eq!(statuses!(layer, get("/"), get("/"), get("/"), get("/")), [200, 200, 200, 429]);
     assert_eq!(statuses!(limit(1).and(pair()).enabled(false), get("/"), get("/")), [200, 200]);
 }
 

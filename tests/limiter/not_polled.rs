@@ -209,10 +209,10 @@ async fn a_permit_goes_to_the_next_call_though_the_one_before_is_not_polled() {
 async fn joined_calls_wait_at_most_half_as_long_again_behind_joined_calls_that_are_not_polled() {
     let limit = |per_second| {
         let bucket = LeakyBucket::new(Quota::per_second(per_second)).queue(99);
-        RateLimitLayer::with_limiter(Global, RateLimiter::new(bucket)).responder(ErrorResponder)
+        RateLimitLayer::with_limiter(Global, RateLimiter::new(bucket))
     };
     for ahead in [1, 2, 9_usize] {
-        let layer = limit(1).and(limit(2));
+        let layer = limit(1).and(limit(2)).responder(ErrorResponder);
         let mut service = layer.layer(tower::service_fn(async |()| Ok::<_, tower::BoxError>(())));
         service.ready().await.unwrap().call(()).await.unwrap();
         let mut kept = Vec::new();

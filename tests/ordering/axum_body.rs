@@ -211,7 +211,6 @@ async fn a_custom_rejection_has_the_body_that_its_function_gave_it() {
     for app in [
         hello().layer(one_per_hour().responder(responder().axum_body())),
         hello().layer(one_per_hour().responder(responder()).axum_body()),
-        hello().layer(one_per_hour().axum_body().responder(responder())),
         // The function's body is axum's, although the body of the service is another.
         hello().layer(compressed),
     ] {
@@ -249,11 +248,10 @@ where
 }
 
 #[tokio::test]
-async fn a_later_responder_replaces_the_body() {
+async fn the_body_stays_when_a_layer_is_joined() {
     let inner = || service_fn(|_: Request| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
-    let limit = one_per_hour().axum_body();
-    let _: Body = body_of(limit.clone().layer(inner())).await;
-    let _: ResponseBody<Body> = body_of(limit.clone().responder(HttpResponder::new()).layer(inner())).await;
-    let joined = limit.and(one_per_hour()).responder(HttpResponder::new());
-    let _: ResponseBody<Body> = body_of(joined.layer(inner())).await;
+    let _: ResponseBody<Body> = body_of(one_per_hour().and(one_per_hour()).layer(inner())).await;
+    let _: Body = body_of(one_per_hour().axum_body().and(one_per_hour()).layer(inner())).await;
+    let by_responder = one_per_hour().responder(HttpResponder::new().axum_body());
+    let _: Body = body_of(by_responder.and(one_per_hour()).layer(inner())).await;
 }

@@ -10,6 +10,7 @@ mod denied_connections;
 mod guide_recipe;
 mod hyper_only;
 mod layer_order;
+mod settings;
 #[path = "../support/mod.rs"]
 mod support;
 mod timeouts;

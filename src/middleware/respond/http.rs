@@ -11,7 +11,7 @@ use super::accept::prefers_html;
 use super::fields::{FieldFormats, HeaderFormat};
 use super::grpc::{self, GrpcMode};
 use super::rejection_body::{
-    BodyFormat, DefaultRejection, RejectHead, RejectionFn, RejectionResponse, RequestHead, Shape,
+    BodyFormat, DefaultRejection, RejectHead, RejectionFn, RejectionResponse, RequestHead, Shape, Unset,
 };
 use super::{Decisions, PolicyReport, Rejected, Rejection, Responder};
 use crate::decision::Decision;
@@ -102,6 +102,13 @@ impl HttpResponder {
     #[must_use]
     pub const fn new() -> Self {
         Self { options: Options::new(), answer: DefaultRejection, unread: LeaveUnread, body: WrapBody }
+    }
+}
+
+impl HttpResponder<Unset> {
+    /// Creates the responder of a layer whose responder is not set.
+    pub(in crate::middleware) const fn unset() -> Self {
+        Self { options: Options::new(), answer: Unset, unread: LeaveUnread, body: WrapBody }
     }
 }
 

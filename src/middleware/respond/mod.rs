@@ -35,11 +35,12 @@ pub use grpc::GrpcMode;
 #[cfg(feature = "axum")]
 pub use http::IntoAxumBody;
 pub use http::{HttpResponder, SendHeaders};
-pub use on_reject::OnReject;
+pub use on_reject::{OnReject, SetOn};
 #[cfg(feature = "axum")]
 pub use rejecter::{HandlerResponder, Rejecter};
 pub use rejection_body::{
     BodyFormat, DefaultRejection, IntoRejectionBody, RejectHead, RejectionFn, RejectionResponse, RequestHead,
+    Unset,
 };
 
 /// Makes the responses, both to admitted and to rejected calls.

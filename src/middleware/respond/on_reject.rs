@@ -1,4 +1,4 @@
-//! A responder that calls a function with each rejection.
+//! A responder that calls a function with each rejection, and the layers whose responder can be set.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use http::Response;
 
 #[cfg(feature = "axum")]
 use super::IntoAxumBody;
-use super::{PolicyReport, RejectHead, Rejection, RequestHead, Responder};
+use super::{HttpResponder, PolicyReport, RejectHead, Rejection, RequestHead, Responder, Unset};
 use crate::decision::Decision;
 use crate::limiter::Permit;
 use crate::middleware::body::ResponseBody;
@@ -82,6 +82,37 @@ where
 impl<T, R: RejectHead<T>, F> RejectHead<T> for OnReject<R, F> {
     fn reject_head(&self, head: &RequestHead<'_>, rejection: Rejection<'_>) -> Response<ResponseBody<T>> {
         self.responder.reject_head(head, rejection)
+    }
+}
+
+/// What can be set as the responder of a layer that has the responder `R` now: anything, if it has none of its own yet.
+/// Only this crate implements the trait.
+#[diagnostic::on_unimplemented(
+    message = "the responder of this layer cannot be set any more",
+    label = "this layer has a responder or `axum_body` already",
+    note = "call `responder` once, and before `axum_body`; jitter, formats and the like are methods of `HttpResponder`"
+)]
+pub trait SetOn<R> {
+    #[doc(hidden)]
+    type Responder;
+
+    #[doc(hidden)]
+    fn set_on(self, present: R) -> Self::Responder;
+}
+
+impl<T> SetOn<HttpResponder<Unset>> for T {
+    type Responder = T;
+
+    fn set_on(self, _: HttpResponder<Unset>) -> T {
+        self
+    }
+}
+
+impl<T: SetOn<R>, R, F> SetOn<OnReject<R, F>> for T {
+    type Responder = OnReject<T::Responder, F>;
+
+    fn set_on(self, present: OnReject<R, F>) -> Self::Responder {
+        OnReject { responder: self.set_on(present.responder), observe: present.observe }
     }
 }
 

@@ -183,6 +183,24 @@ impl<B> RejectionResponse<B> for DefaultRejection {
     }
 }
 
+/// Makes the same responses as [`DefaultRejection`], for a layer whose responder is not set. It is a type of its own, so
+/// that a layer with a responder has another type than one without.
+#[derive(Clone, Copy, Debug)]
+pub struct Unset;
+
+impl<B> RejectionResponse<B> for Unset {
+    const IS_DEFAULT: bool = true;
+
+    fn answer(
+        &self,
+        rejection: &Rejection<'_>,
+        head: &RequestHead<'_>,
+        shape: Shape,
+    ) -> Response<ResponseBody<B>> {
+        DefaultRejection.answer(rejection, head, shape)
+    }
+}
+
 fn problem_details(rejection: &Rejection<'_>, status: StatusCode) -> Bytes {
     match rejection {
         Rejection::Limited(reports) if rejection.is_unavailable() => {

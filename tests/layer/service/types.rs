@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_throttle::key::{Global, Header, PeerIp};
-use tower_throttle::middleware::types::{Policy, UnitCost};
+use tower_throttle::middleware::types::{Policy, UnitCost, Unset};
 use tower_throttle::middleware::{RateLimit, ResponseBody, ResponseFuture};
 use tower_throttle::{Error, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
@@ -65,10 +65,11 @@ impl Service<Request<Empty<Bytes>>> for Plain {
 
 /// A chain of layers in which the type of each layer has a name.
 struct App {
-    service: RateLimit<Plain, Policy<Global, TokenBucket>, HttpResponder>,
+    service: RateLimit<Plain, Policy<Global, TokenBucket>, HttpResponder<Unset>>,
 }
 
-type Pending = ResponseFuture<Plain, Request<Empty<Bytes>>, Policy<Global, TokenBucket>, HttpResponder>;
+type Pending =
+    ResponseFuture<Plain, Request<Empty<Bytes>>, Policy<Global, TokenBucket>, HttpResponder<Unset>>;
 
 impl App {
     fn call(&mut self, path: &str) -> Pending {
@@ -78,7 +79,7 @@ impl App {
 
 #[tokio::test]
 async fn bodies_may_differ_and_errors_stay_what_they_are() {
-    let layer: RateLimitLayer<Global, TokenBucket, UnitCost, HttpResponder> =
+    let layer: RateLimitLayer<Global, TokenBucket, UnitCost, HttpResponder<Unset>> =
         RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(2)));
     let mut app = App { service: layer.layer(Plain) };
     let response: Response<ResponseBody<Full<Bytes>>> = app.call("/").await.unwrap();

@@ -26,13 +26,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::response::Response;
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{Tiered, TokenBucket};
 use tower_throttle::limiter::Denied;
 use tower_throttle::key::{self, Header, PeerIp, from_fn};
-use tower_throttle::middleware::Shadow;
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
+use tower_throttle::middleware::{Rejection, Shadow};
+use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
 
 /// Limits an app, and so asks for what axum wants of a layer.
 macro_rules! app {
@@ -46,7 +47,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 39] = [
+pub(super) const MISTAKES: [Mistake; 44] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -364,5 +365,51 @@ pub(super) const MISTAKES: [Mistake; 39] = [
         says: &["join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"],
         in_guide: false,
         change: ["and(limiter)", "and(RateLimitLayer::with_limiter(PeerIp::new(), limiter))"],
+    },
+    Mistake {
+        name: "joined_with_a_responder",
+        body: r"let busy = HttpResponder::new().denied_status(StatusCode::SERVICE_UNAVAILABLE);
+    app!(RateLimitLayer::per_ip(quota).and(RateLimitLayer::per_ip(quota).responder(busy)));",
+        says: &["set it on the joined layer: `a.and(b).responder(..)`"],
+        in_guide: false,
+        change: ["per_ip(quota).responder(busy))", "per_ip(quota)).responder(busy)"],
+    },
+    Mistake {
+        name: "joined_with_on_reject",
+        body: r"let count = |_: &Rejection<'_>, _: &Request| println!();
+    app!(RateLimitLayer::per_ip(quota).and(RateLimitLayer::per_ip(quota).on_reject(count)));",
+        says: &["if it has `responder`, `on_reject` or `axum_body`, set it on the joined layer"],
+        in_guide: false,
+        change: ["per_ip(quota).on_reject(count))", "per_ip(quota)).on_reject(count)"],
+    },
+    Mistake {
+        name: "joined_with_axum_body",
+        body: "app!(RateLimitLayer::per_ip(quota).and(RateLimitLayer::per_ip(quota).axum_body()));",
+        says: &["if it has `responder`, `on_reject` or `axum_body`, set it on the joined layer"],
+        in_guide: false,
+        change: ["per_ip(quota).axum_body())", "per_ip(quota)).axum_body()"],
+    },
+    Mistake {
+        name: "responder_after_axum_body",
+        body: "app!(RateLimitLayer::per_ip(quota).axum_body().responder(HttpResponder::new()));",
+        says: &["the responder of this layer cannot be set any more", "before `axum_body`"],
+        in_guide: false,
+        change: [
+            ".axum_body().responder(HttpResponder::new())",
+            ".responder(HttpResponder::new()).axum_body()",
+        ],
+    },
+    Mistake {
+        name: "responder_twice",
+        body: r"let limit = RateLimitLayer::per_ip(quota).responder(HttpResponder::new().jitter(Duration::from_secs(1)));
+    app!(limit.responder(HttpResponder::new().retry_after(false)));",
+        says: &["call `responder` once", "are methods of `HttpResponder`"],
+        in_guide: false,
+        change: [
+            r"(Duration::from_secs(1)));
+    app!(limit.responder(HttpResponder::new().retry_after(false)));",
+            r"(Duration::from_secs(1)).retry_after(false));
+    app!(limit);",
+        ],
     },
 ];

@@ -3,7 +3,7 @@
 //! The programs are compiled by cargo, offline, with the versions of this workspace's lock file. Only the part of an
 //! error that the guide quotes is compared, because other parts differ between compilers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use self::mistakes::{MISTAKES, Mistake};
+use crate::settings;
 
 mod mistakes;
 
@@ -128,14 +129,19 @@ fn a_call_that_nothing_ends_does_not_compile() {
 /// Returns the errors of each program.
 fn errors(output: &Output) -> HashMap<String, String> {
     let mut errors = HashMap::<_, String>::new();
-    let lines = str::from_utf8(&output.stdout).unwrap().lines();
-    for message in lines.map(|line| serde_json::from_str::<Value>(line).unwrap()) {
-        if message["reason"] == "compiler-message" && message["message"]["level"] == "error" {
-            let rendered = message["message"]["rendered"].as_str().unwrap();
-            *errors.entry(message["target"]["name"].as_str().unwrap().to_owned()).or_default() += rendered;
-        }
+    for (name, message) in messages(output) {
+        *errors.entry(name).or_default() += message["rendered"].as_str().unwrap();
     }
     errors
+}
+
+/// Returns the name of the program and the message of each error.
+fn messages(output: &Output) -> impl Iterator<Item = (String, Value)> {
+    let lines = str::from_utf8(&output.stdout).unwrap().lines();
+    lines.map(|line| serde_json::from_str::<Value>(line).unwrap()).filter_map(|mut line| {
+        let is_error = line["reason"] == "compiler-message" && line["message"]["level"] == "error";
+        is_error.then(|| (line["target"]["name"].as_str().unwrap().to_owned(), line["message"].take()))
+    })
 }
 
 /// Creates a package with each program as it is, and as it is after the change.
@@ -173,6 +179,24 @@ tower-throttle = {{ path = {root:?} }}
         let changed = Mistake::program(&body.replace(from, to));
         fs::write(programs.join(format!("{name}_changed.rs")), changed).unwrap();
     }
+    fs::write(programs.join("settings.rs"), settings::program().0).unwrap();
+}
+
+/// What the compiler says about a pair of methods that must not compile.
+const LOSES_A_SETTING: [&str; 3] = [
+    "no method named `",
+    "the responder of this layer cannot be set any more",
+    "is no layer whose policies can be joined",
+];
+
+/// Returns the line of a message outside of macros.
+fn line(message: &Value) -> usize {
+    let mut spans = message["spans"].as_array().unwrap().iter();
+    let mut span = spans.find(|span| span["is_primary"] == true).unwrap();
+    while span["expansion"].is_object() {
+        span = &span["expansion"]["span"];
+    }
+    span["line_start"].as_u64().unwrap() as usize
 }
 
 #[test]
@@ -186,6 +210,14 @@ fn the_guide_says_how_to_change_programs_that_do_not_compile() {
         .output()
         .unwrap();
     let mut errors = errors(&output);
+    let mut pairs = BTreeSet::new();
+    for (_, message) in messages(&output).filter(|(name, _)| name == "settings") {
+        if !message["code"].is_null() {
+            let rendered = message["rendered"].as_str().unwrap();
+            assert!(LOSES_A_SETTING.iter().any(|text| rendered.contains(text)), "{rendered}");
+            pairs.insert(line(&message));
+        }
+    }
     for Case { name, says, quote, .. } in CASES {
         let error = errors.remove(name).unwrap_or_else(|| {
             panic!("{name} compiles, or cargo failed: {}", String::from_utf8_lossy(&output.stderr))
@@ -205,5 +237,10 @@ fn the_guide_says_how_to_change_programs_that_do_not_compile() {
             );
         }
     }
+    assert!(errors.remove("settings").is_some());
+    let must_not_compile = settings::program().1;
+    let compiles: Vec<_> = must_not_compile.iter().filter(|(line, _)| !pairs.contains(line)).collect();
+    assert!(compiles.is_empty(), "one of two settings may be lost: {compiles:?}");
+    assert_eq!(pairs.len(), must_not_compile.len(), "only these lines have errors");
     assert_eq!(errors, HashMap::new(), "after the change, no program has an error");
 }
