@@ -135,7 +135,8 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
     let two = (TokenBucket::new(quota), FixedWindow::new(quota));
     let tuple = RateLimitLayer::new(PeerIp::new(), two).responder(ErrorResponder);
     let bucket = || RateLimitLayer::per_ip(quota).responder(ErrorResponder);
-    let window = || RateLimitLayer::new(Global, FixedWindow::new(quota)).responder(ErrorResponder);
+    let window = || RateLimitLayer::new(Global, FixedWindow::new(quota));
+    let inner = window().responder(ErrorResponder);
     vec![
         named(PLAIN, run_of(bare())),
         named(PASSED, run_of(unlimited.layer(bare()))),
@@ -148,7 +149,7 @@ fn field(limit: u32, suffix: &str) -> Vec<(String, Run)> {
         named(KIT_PEER, run_of(throttle_kit(limit).layer(bare()))),
         named(TUPLE, run_of(tuple.layer(bare()))),
         named(JOINED, run_of(bucket().and(window()).layer(bare()))),
-        named(STACKED, run_of(bucket().layer(window().layer(bare())))),
+        named(STACKED, run_of(bucket().layer(inner.layer(bare())))),
     ]
 }
 

@@ -866,7 +866,9 @@ impl<P: Clone, R> Layers<P, R> {
     #[must_use]
     pub fn enabled(self, is_enabled: bool) -> Self {
         let mut policies = Arc::unwrap_or_clone(self.policies);
-        policies.infos_mut().iter_mut().for_each(|info| info.set_enabled(is_enabled && info.is_enabled()));
+        if !is_enabled {
+            policies.infos_mut().iter_mut().for_each(|info| info.set_enabled(false));
+        }
         Layers { policies: Arc::new(policies), responder: self.responder }
     }
 }

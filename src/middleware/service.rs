@@ -102,11 +102,15 @@ where
 
 /// Returns whether `poll_ready` may reserve something. That of axum's `Route` does nothing, and a clone of it clones all
 /// layers inside. This is known by its name, since services need not be `'static`.
+#[cfg(feature = "axum")]
 #[inline]
 fn may_reserve<Svc>() -> bool {
-    #[cfg(feature = "axum")]
-    return type_name::<Svc>() != type_name::<axum::routing::Route>();
-    #[cfg(not(feature = "axum"))]
+    type_name::<Svc>() != type_name::<axum::routing::Route>()
+}
+
+#[cfg(not(feature = "axum"))]
+#[expect(clippy::extra_unused_type_parameters, reason = "with axum, it is used")]
+fn may_reserve<Svc>() -> bool {
     true
 }
 

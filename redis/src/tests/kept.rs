@@ -106,7 +106,7 @@ impl Limits for Joined {
         self.0.refund("a", 1)
     }
 
-    fn reset(&self) -> RedisReply<()> {
+    fn reset(&self) -> RedisReply<bool> {
         self.0.reset("a")
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Handles {
 impl Handles {
     pub(crate) fn new() -> Self {
         Self {
-            shadow: Shadow::new(),
+            shadow: Shadow::on(),
             timeline: Timeline::new().clock(ManualClock::new()),
             top: TopKeys::new(),
             top_by: TopKeys::new(),
