@@ -131,8 +131,9 @@ impl<'a, L: Callee> RedisCall<'a, L> {
         self
     }
 
-    /// Sets the maximum time that the call waits in `acquire` and [`acquire_permit`](Self::acquire_permit). If the algorithm has a shorter `max_wait`, that time applies. A call
-    /// that would have to wait longer is denied at once, unless its wait is not known beforehand.
+    /// Sets the maximum time that the call waits in `acquire` and [`acquire_permit`](Self::acquire_permit). If the
+    /// algorithm has a shorter `max_wait`, that time applies. A call that would have to wait longer is denied at once,
+    /// unless its wait is not known beforehand.
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.request.max_wait = Nanos::from(max_wait).0;
         self

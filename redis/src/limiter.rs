@@ -268,7 +268,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     }
 
     /// Resets the key to the state of a new key. Returns whether the key had used anything, in Redis or in the
-    /// [fallback](RedisLimiterBuilder::fallback). The type of the key counts, as in [`RateLimiter::reset`].
+    /// [fallback](RedisLimiterBuilder::fallback). If Redis fails, only the fallback is reset and asked. The type of the
+    /// key counts, as in [`RateLimiter::reset`].
     pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<bool> {
         self.change(key, Action::Reset, 0, |was_used| was_used)
     }
@@ -493,16 +494,20 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         }
     }
 
-    /// Makes a trip for the call.
-    async fn ask(&self, operation: Operation<A>) -> Result<(Outcome, Arc<Plan<A>>), RedisError> {
-        let Shared { trips, name, .. } = self.shared;
-        trips.ask(self.plan, self.key, operation, None).await.map_err(|error| name.describe(error))
+    /// Adds to an error of a key whose value is not one of the limiter which limiter it is.
+    fn describe(&self, error: RedisError) -> RedisError {
+        self.shared.name.describe(error)
     }
 
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
         let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
-        let (outcome, plan) = self.ask(operation).await?;
+        let (outcome, plan) = self
+            .shared
+            .trips
+            .ask(self.plan, self.key, operation, None)
+            .await
+            .map_err(|error| self.describe(error))?;
         let reservation = match outcome.decision().is_allowed() {
             true => self.reservation(outcome.charged_at(), &runtime),
             false => Reservation::default(),
@@ -525,7 +530,11 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let runtime = RedisError::current_runtime()?;
-        let (outcome, plan) = self.ask(reserving.clone()).await?;
+        let (outcome, plan) = shared
+            .trips
+            .ask(self.plan, key, reserving.clone(), None)
+            .await
+            .map_err(|error| self.describe(error))?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
             return Ok(denied(&plan, decision));
@@ -559,7 +568,12 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     async fn peek(&self) -> Result<Decided, RedisError> {
         let operation = operation(self.request, Action::Peek);
-        let (outcome, plan) = self.ask(operation).await?;
+        let (outcome, plan) = self
+            .shared
+            .trips
+            .ask(self.plan, self.key, operation, None)
+            .await
+            .map_err(|error| self.describe(error))?;
         Ok(denied(&plan, outcome.decision()))
     }
 

@@ -114,8 +114,7 @@
 //! The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
 //! [`Tiered`] and [`Lockout`] have the calls with priority of the windows that they contain. Tuples have none. In an
 //! algorithm of your own, [`QueueConfig::priority_only`] lets only calls with priority wait. With any other algorithm,
-//! a call with priority is decided as any other call, and the first such call of a limiter is logged as a warning
-//! (feature `tracing`). A tier with priority has no effect in Redis, and is not logged there. While an algorithm is
+//! a call with priority is decided as any other call, and a warning is logged (feature `tracing`). A tier with priority has no effect in Redis, and is not logged there. While an algorithm is
 //! replaced, a call may be decided without its priority.
 //!
 //! ```

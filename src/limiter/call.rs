@@ -217,8 +217,8 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     ///
     /// Only [`acquire`](Self::acquire) and [`acquire_permit`](Self::acquire_permit) use the priority, and only with
     /// windows with [priority](crate::algorithm#priority), and with [`Tiered`] or [lockouts](crate::algorithm::Lockout)
-    /// of such windows. With any other algorithm, the call is the same as one without priority, and the first such call
-    /// of a limiter is logged as a warning (feature `tracing`).
+    /// of such windows. With any other algorithm, the call is the same as one without priority, and a
+    /// warning is logged (feature `tracing`).
     ///
     /// ```
     /// use tower_throttle::algorithm::FixedWindow;

@@ -37,7 +37,7 @@ pub(super) struct Table<A: Algorithm> {
     name: Option<String>,
     /// `true` if the current algorithm treats calls with priority differently from other calls.
     knows_priority: AtomicBool,
-    /// `true` once a warning of a call with priority was logged.
+    /// Calls with priority, which the algorithm ignores.
     ignored_priority: Recurrence,
     seed: HashSeed,
     keys: Shards<A>,

@@ -296,7 +296,9 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         let decided = match waited {
             Ok(decided) => decided,
             Err(error) => {
-                let with_mode = |(at, info)| (info, asked.mode(at));
+                // A policy that does not limit the request has no part in its end.
+                let with_mode =
+                    |(at, info)| (info, if asked.is_limited[at] { asked.mode(at) } else { Mode::Off });
                 return undecided(infos.iter().enumerate().map(with_mode), error.into());
             }
         };

@@ -168,7 +168,7 @@ pub enum RejectReason {
 }
 
 /// Returns the verdict on a request that the limiter could not decide, and counts and logs the request for each policy
-/// that is enabled. Joined policies have one store, which fails for all of them.
+/// that limits it. Joined policies have one store, which fails for all of them.
 pub(super) fn undecided<'a>(
     policies: impl IntoIterator<Item = (&'a PolicyInfo, Mode)>,
     error: BoxError,

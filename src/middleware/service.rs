@@ -1,6 +1,5 @@
 //! The rate-limited service, its response future, and the part that the clones of a service share.
 
-#[cfg(feature = "axum")]
 use std::any::type_name;
 use std::fmt;
 use std::future::Future;
@@ -102,16 +101,13 @@ where
 
 /// Returns whether `poll_ready` may reserve something. That of axum's `Route` does nothing, and a clone of it clones all
 /// layers inside. This is known by its name, since services need not be `'static`.
-#[cfg(feature = "axum")]
 #[inline]
 fn may_reserve<Svc>() -> bool {
-    type_name::<Svc>() != type_name::<axum::routing::Route>()
-}
-
-#[cfg(not(feature = "axum"))]
-#[expect(clippy::extra_unused_type_parameters, reason = "with axum, it is used")]
-fn may_reserve<Svc>() -> bool {
-    true
+    #[cfg(feature = "axum")]
+    let route = type_name::<axum::routing::Route>();
+    #[cfg(not(feature = "axum"))]
+    let route = "";
+    type_name::<Svc>() != route
 }
 
 impl<Svc: Clone, P, R> Clone for RateLimit<Svc, P, R> {
