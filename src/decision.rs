@@ -199,10 +199,11 @@ impl Decision {
     /// use tower_throttle::algorithm::Concurrency;
     ///
     /// let exports = RateLimiter::new(Concurrency::per_key(1));
-    /// assert!(exports.check("user:42").is_allowed());
+    /// let _permit = exports.try_acquire_permit("user:42")?;
     /// // It is not known when the first export ends.
-    /// let second = exports.check("user:42");
+    /// let second = exports.peek("user:42");
     /// assert!(!second.is_allowed() && second.retry_after().is_none());
+    /// # Ok::<(), tower_throttle::limiter::Denied>(())
     /// ```
     ///
     /// The time is exact, not rounded to seconds. The same call is denied at every instant before this time has passed,
@@ -475,7 +476,7 @@ impl fmt::Display for Decision {
 /// let _permit = limiter.try_acquire_permit("user:42")?;
 /// let denied: Denied = limiter.try_acquire_permit("user:42").unwrap_err();
 /// // the same from a decision
-/// let denied: Denied = limiter.check("user:42").into_result().unwrap_err();
+/// let denied: Denied = limiter.peek("user:42").into_result().unwrap_err();
 /// assert_eq!(denied.decision().remaining(), 0);
 /// # Ok::<(), Denied>(())
 /// ```
