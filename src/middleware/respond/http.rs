@@ -197,6 +197,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// each extension costs up to three allocations.
     ///
     /// ```
+    /// # #[cfg(feature = "axum")] {
     /// use axum::{Router, routing::get};
     /// use tower_throttle::middleware::Decisions;
     /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
@@ -211,6 +212,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     ///         .name("per-ip")
     ///         .responder(HttpResponder::new().insert_details(true)),
     /// );
+    /// # }
     /// ```
     #[must_use]
     pub const fn insert_details(mut self, enabled: bool) -> Self {
