@@ -422,7 +422,7 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
             (Err(_), Some(local)) => {
                 Ok(local.peek_attempt(shared.name.text_of(&key), request.attempt(&plan.algorithm)))
             }
-            (peeked, _) => Ok(*peeked?.decision()),
+            (peeked, _) => Ok(*peeked.map_err(|error| shared.name.describe(error))?.decision()),
         }
     }
 }
@@ -480,9 +480,9 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
             true => Box::pin(self.wait(counted)).await,
             false => self.send().await,
         };
-        match (&decided, &self.shared.fallback) {
+        match (decided, &self.shared.fallback) {
             (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
-            _ => decided,
+            (decided, _) => decided.map_err(|error| self.shared.name.describe(error)),
         }
     }
 
@@ -494,20 +494,10 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         }
     }
 
-    /// Adds to an error of a key whose value is not one of the limiter which limiter it is.
-    fn describe(&self, error: RedisError) -> RedisError {
-        self.shared.name.describe(error)
-    }
-
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
         let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
-        let (outcome, plan) = self
-            .shared
-            .trips
-            .ask(self.plan, self.key, operation, None)
-            .await
-            .map_err(|error| self.describe(error))?;
+        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = match outcome.decision().is_allowed() {
             true => self.reservation(outcome.charged_at(), &runtime),
             false => Reservation::default(),
@@ -530,11 +520,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     ) -> Result<Decided, RedisError> {
         let Self { shared, key, request, .. } = *self;
         let runtime = RedisError::current_runtime()?;
-        let (outcome, plan) = shared
-            .trips
-            .ask(self.plan, key, reserving.clone(), None)
-            .await
-            .map_err(|error| self.describe(error))?;
+        let (outcome, plan) = shared.trips.ask(self.plan, key, reserving.clone(), None).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
             return Ok(denied(&plan, decision));
@@ -568,12 +554,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     async fn peek(&self) -> Result<Decided, RedisError> {
         let operation = operation(self.request, Action::Peek);
-        let (outcome, plan) = self
-            .shared
-            .trips
-            .ask(self.plan, self.key, operation, None)
-            .await
-            .map_err(|error| self.describe(error))?;
+        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         Ok(denied(&plan, outcome.decision()))
     }
 
