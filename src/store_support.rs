@@ -20,7 +20,7 @@ pub use crate::limiter::joint::{JointRequest, JointWait, decide_in_memory};
 /// Logs a warning for each burst that an algorithm does not use.
 pub use crate::limiter::rate_limiter::warn_of_bursts;
 /// A charge of a limiter, as a trait instead of a function.
-pub use crate::limiter::reservation::{Charge, Charger, Lost, Settlement};
+pub use crate::limiter::reservation::{Charge, Charger, Lost};
 /// A mistake that may go on, and when it is logged.
 pub use crate::observe::Recurrence;
 /// The counts of the calls of a policy or a limiter, and the outcomes that are counted.

@@ -210,13 +210,13 @@ fn decision(decided: Decided) -> Decision {
 
 /// Returns the reservation of a call that was admitted, or the denial.
 fn reservation(decided: Decided) -> Result<Reservation, Denied> {
-    let (decision, reservation, _) = decided.into_parts();
+    let (decision, reservation) = decided.into_parts();
     reservation.decided(decision)
 }
 
 /// Returns the permit of a call that was admitted, or the denial.
 fn permit(decided: Decided) -> Result<Permit, Denied> {
-    let (decision, reservation, _) = decided.into_parts();
+    let (decision, reservation) = decided.into_parts();
     Permit::decided(decision, reservation)
 }
 

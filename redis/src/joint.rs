@@ -23,7 +23,6 @@ use super::links::{Attempted, Links};
 use super::script::{Packed, Script, ScriptPart, pack};
 use super::states::Outcome;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::AlgorithmInfo;
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{Decided, Reservation};
 use tower_throttle::store_support::{
@@ -88,9 +87,6 @@ pub(super) trait Member: Send + Sync {
     /// Returns the reservation of the call, which was charged at this time of the server's clock. `runtime` is the runtime
     /// that settles the call.
     fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation;
-
-    /// Returns what a layer reports of the limiter's algorithm.
-    fn info(&self) -> Arc<AlgorithmInfo>;
 
     /// Returns the algorithm of the call, if it is not the limiter's own.
     fn algorithm(&self) -> Option<AnyAlgorithm>;
@@ -198,7 +194,7 @@ impl dyn Member {
     /// Returns the result of this part.
     fn decided(&self, decision: Decision, reservation: Reservation) -> JointDecided {
         JointDecided {
-            decided: Decided::new(decision, reservation).with_info(self.info()),
+            decided: Decided::new(decision, reservation),
             algorithm: self.algorithm(),
             borrowed: 0,
             is_shadow: self.is_in_shadow(),
@@ -251,7 +247,7 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
         },
         Err((Some(call), error)) => match fall_back(&call) {
             Some(outcome) => {
-                let decided = unless_closed(&call.members, in_memory(&call.members, outcome)).await;
+                let decided = unless_closed(&call.members, in_memory(outcome)).await;
                 (call, decided)
             }
             None => {
@@ -368,20 +364,15 @@ fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
 }
 
 /// Awaits the decision of the fallbacks. The layer goes on reporting the quotas of the limiters in Redis.
-async fn in_memory(members: &[Box<dyn Member>], outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
-    let decided = match outcome {
+async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
+    match outcome {
         JointOutcome::Reported(_) => unreachable!("`decide_in_memory` returns the decisions"),
         JointOutcome::Ready(decided) => decided,
         JointOutcome::Pending(wait, _) => match wait.await {
             Ok(decided) => decided,
             Err(never) => match never {},
         },
-    };
-    let reported = decided.into_iter().zip(members).map(|(one, member)| {
-        let JointDecided { decided, algorithm, borrowed, is_shadow } = one?;
-        Some(JointDecided { decided: decided.with_info(member.info()), algorithm, borrowed, is_shadow })
-    });
-    reported.collect()
+    }
 }
 
 impl JointCall {

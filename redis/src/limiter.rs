@@ -36,7 +36,7 @@ use tower_throttle::limiter::{
 use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{AnyAlgorithm, JointLimiter, JointRequest};
 use tower_throttle::store_support::{CallOutcome, memory_part, warn_of_bursts};
-use tower_throttle::store_support::{Charge, Charger, Settlement, reservation_of};
+use tower_throttle::store_support::{Charge, Charger, reservation_of};
 #[cfg(feature = "test-util")]
 use tower_throttle::test_util::TestedLimiter;
 
@@ -339,7 +339,7 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
             let operation = Operation::new(action, cost, None);
             let changed = shared.trips.ask(&plan, &key, operation, None).await;
             let was_used =
-                changed.map(|(outcome, _)| outcome.was_used()).map_err(|error| shared.name.describe(error));
+                changed.map(|outcome| outcome.was_used()).map_err(|error| shared.name.describe(error));
             let (Some(local), text) = (&shared.fallback, shared.name.text_of(&key)) else {
                 return was_used.map(then);
             };
@@ -403,7 +403,7 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
         let plan = &shared.trips.plan();
         let called = LimiterCall { shared, plan, key, request };
         match called.denial_without_trip() {
-            Some(denial) => Ok(denied(plan, denial)),
+            Some(denial) => Ok(denied(denial)),
             None => called.decide(call).await,
         }
     }
@@ -489,7 +489,7 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Decides a call that does not wait, and that may need no trip.
     async fn check(&self) -> Result<Decided, RedisError> {
         match self.known_denial() {
-            Some(denial) => Ok(denied(self.plan, denial)),
+            Some(denial) => Ok(denied(denial)),
             None => self.send().await,
         }
     }
@@ -497,12 +497,12 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
         let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
-        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
+        let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = match outcome.decision().is_allowed() {
             true => self.reservation(outcome.charged_at(), &runtime),
             false => Reservation::default(),
         };
-        Ok(decided(&plan, outcome.decision(), reservation))
+        Ok(Decided::new(outcome.decision(), reservation))
     }
 
     /// Decides a call that may wait.
@@ -518,12 +518,12 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         reserving: Operation<A>,
         counted: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
-        let Self { shared, key, request, .. } = *self;
+        let Self { shared, key, .. } = *self;
         let runtime = RedisError::current_runtime()?;
-        let (outcome, plan) = shared.trips.ask(self.plan, key, reserving.clone(), None).await?;
+        let outcome = shared.trips.ask(self.plan, key, reserving.clone(), None).await?;
         let decision = outcome.decision();
         if !decision.is_allowed() {
-            return Ok(denied(&plan, decision));
+            return Ok(denied(decision));
         }
         let delay = Nanos::from(decision.delay()).0;
         if delay > 0 {
@@ -532,15 +532,15 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
             let link = shared.links.any();
             counted.wait();
             if counted.unless_closed(link.sleep_until(link.now().saturating_add(delay))).await.is_none() {
-                return Ok(denied(&plan, closed(request.algorithm(&plan.algorithm))));
+                return Ok(denied(closed(self.algorithm())));
             }
             sleeper.give_back = None;
         }
-        Ok(decided(&plan, decision, self.reservation(outcome.charged_at(), &runtime)))
+        Ok(Decided::new(decision, self.reservation(outcome.charged_at(), &runtime)))
     }
 
     async fn queue(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
-        let Self { shared, plan, key, request } = *self;
+        let Self { shared, key, request, .. } = *self;
         let Some(config) = self.algorithm().queue_config().filter(|config| config.places() > 0) else {
             return self.check().await;
         };
@@ -549,13 +549,13 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         let check = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.check().await };
         let peek = || async { LimiterCall { plan: &shared.trips.plan(), ..*self }.peek().await };
         let decided = queued.until_decided(counted, check, peek).await?;
-        Ok(decided.unwrap_or_else(|| denied(plan, closed(self.algorithm()))))
+        Ok(decided.unwrap_or_else(|| denied(closed(self.algorithm()))))
     }
 
     async fn peek(&self) -> Result<Decided, RedisError> {
         let operation = operation(self.request, Action::Peek);
-        let (outcome, plan) = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
-        Ok(denied(&plan, outcome.decision()))
+        let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
+        Ok(denied(outcome.decision()))
     }
 
     /// Decides a call by the fallback. The layer goes on reporting the quotas of this limiter.
@@ -571,19 +571,17 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
                 false => LimiterFor::acquire(local, text, attempt),
             }
         };
-        let decided = match acquired {
+        match acquired {
             Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
-            Acquired::Replaced(decided) => *decided,
             Acquired::Pending(wait) => {
                 counted.wait();
                 match counted.unless_closed(wait).await {
-                    None => denied(plan, closed(self.algorithm())),
+                    None => denied(closed(self.algorithm())),
                     Some(Ok(waited)) => waited,
                     Some(Err(never)) => match never {},
                 }
             }
-        };
-        decided.with_info(plan.info())
+        }
     }
 }
 
@@ -592,14 +590,9 @@ fn operation<A: StoredAlgorithm>(request: &Request<A>, action: Action) -> Operat
     Operation::new(action, request.cost(), request.tier().cloned())
 }
 
-/// Returns a decision that was made by `plan`.
-fn decided<A: StoredAlgorithm>(plan: &Plan<A>, decision: Decision, reservation: Reservation) -> Decided {
-    Decided::new(decision, reservation).with_info(plan.info())
-}
-
-/// Returns a decision that was made by `plan`, and that has no reservation.
-fn denied<A: StoredAlgorithm>(plan: &Plan<A>, decision: Decision) -> Decided {
-    decided(plan, decision, Reservation::default())
+/// Returns a decision that has no reservation.
+fn denied(decision: Decision) -> Decided {
+    Decided::new(decision, Reservation::default())
 }
 
 impl<A: StoredAlgorithm> Limiter for RedisLimiter<A> {
@@ -609,6 +602,10 @@ impl<A: StoredAlgorithm> Limiter for RedisLimiter<A> {
 
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.shared.trips.plan().info()
+    }
+
+    fn generation(&self) -> u64 {
+        self.shared.trips.generation()
     }
 
     fn stats(&self) -> LimiterStats {
@@ -636,17 +633,14 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A
                 let mut call = shared.calls.begin(request.is_in_shadow());
                 // The limiter may have been closed before the first poll.
                 let decided = match called.denial_of_closed() {
-                    Some(denial) => Ok(denied(&plan, denial)),
+                    Some(denial) => Ok(denied(denial)),
                     None => called.decide(&mut call).await,
                 };
                 call.end(decided)
             }));
         };
         shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
-        match attempt.knows(&plan.info()) {
-            true => Acquired::Ready(denial, Reservation::default()),
-            false => Acquired::Replaced(Box::new(denied(&plan, denial))),
-        }
+        Acquired::Ready(denial, Reservation::default())
     }
 }
 
@@ -785,10 +779,6 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         self.call().reservation(charged_at, runtime)
     }
 
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        self.plan.info()
-    }
-
     fn algorithm(&self) -> Option<AnyAlgorithm> {
         self.request.tier().cloned().map(|tier| Box::new(tier) as AnyAlgorithm)
     }
@@ -824,7 +814,7 @@ impl<A: StoredAlgorithm> RedisCharge<A> {
 
 impl<A: StoredAlgorithm> Charge for RedisCharge<A> {
     /// Sends the difference to the server. Returns `None`, because the reply comes later.
-    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
         if let Some(operation) = self.call.settled(self.charged_at, actual, self.max_debt) {
             self.send(operation);
         }

@@ -57,6 +57,8 @@ const RETRIED: (usize, usize) = (256, 1_000);
 pub(super) struct Trips<A: StoredAlgorithm> {
     links: Links,
     plan: RwLock<Arc<Plan<A>>>,
+    /// The generation of the algorithm of `plan`.
+    generation: AtomicU64,
     /// `true` if scripts decide the calls of each algorithm that has a script.
     scripts: bool,
     /// The keys for which a trip is under way, each with the calls that wait for its next trip.
@@ -125,7 +127,7 @@ struct Pending<A> {
     /// The time until which the caller waits for the result.
     deadline: Nanos,
     /// `None` if no caller waits for the result.
-    reply: Option<oneshot::Sender<Reply<A>>>,
+    reply: Option<oneshot::Sender<Reply>>,
     /// The settlement or the charge that the operation makes, which is counted when its trip has ended.
     unsettled: Option<Unsettled>,
 }
@@ -133,8 +135,8 @@ struct Pending<A> {
 /// The route and the plan of a trip.
 type Prepared<A> = (Route, Arc<Plan<A>>);
 
-/// The reply to a call: its outcome, and the plan by which it was decided.
-type Reply<A> = Result<(Outcome, Arc<Plan<A>>), RedisError>;
+/// The reply to a call.
+type Reply = Result<Outcome, RedisError>;
 
 /// The value of a key, as a trip has found it.
 struct Found {
@@ -177,6 +179,7 @@ impl<A: StoredAlgorithm> Trips<A> {
     pub(super) fn new(links: Links, plan: Arc<Plan<A>>, scripts: bool, remember_denials: Duration) -> Self {
         Self {
             links,
+            generation: AtomicU64::new(plan.info().generation()),
             plan: RwLock::new(plan),
             scripts,
             flights: DashMap::new(),
@@ -190,17 +193,28 @@ impl<A: StoredAlgorithm> Trips<A> {
         Arc::clone(&self.plan.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the algorithm of the limiter with this name. If the states of the new algorithm cannot be kept in Redis,
-    /// the old algorithm stays in use, and the error is logged.
+    /// Returns the generation of the present algorithm. Takes no lock.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Replaces the algorithm of the limiter with this name, and at last its generation. If the states of the new
+    /// algorithm cannot be kept in Redis, the old algorithm stays in use, and the error is logged.
     pub(super) fn replace(&self, algorithm: A, name: &Registered) {
-        match self.plan().replaced_by(algorithm, self.links.any().source(), self.scripts) {
-            Ok(plan) => {
-                name.set(plan.prefix(), words::<A>(&plan.info()));
-                *self.plan.write().unwrap_or_else(PoisonError::into_inner) = plan;
-                self.denials.clear();
+        // While the lock is held, no other algorithm gets the same generation.
+        let mut current = self.plan.write().unwrap_or_else(PoisonError::into_inner);
+        let replaced = current.replaced_by(algorithm, self.links.any().source(), self.scripts);
+        let plan = match replaced {
+            Ok(plan) => plan,
+            Err(error) => {
+                drop(current);
+                return log_not_replaced(&error);
             }
-            Err(error) => log_not_replaced(&error),
-        }
+        };
+        name.set(plan.prefix(), words::<A>(&plan.info()));
+        *current = Arc::clone(&plan);
+        self.denials.clear();
+        self.generation.store(plan.info().generation(), Ordering::Release);
     }
 
     /// Returns the denial of a call if a remembered state denies the call. `plan` is the present plan.
@@ -239,16 +253,16 @@ impl<A: StoredAlgorithm> Trips<A> {
         self.denials.forget(key);
     }
 
-    /// Sends an operation to the server, and returns its outcome, and the plan by which it was decided: `plan`, unless
-    /// the operation waits for another trip of its key. Returns an error if there is no outcome by the deadline. If the
-    /// operation is a charge, `unsettled` counts it.
+    /// Sends an operation to the server, and returns its outcome. It is decided by `plan`, unless it waits for another
+    /// trip of its key. Returns an error if there is no outcome by the deadline. If the operation is a charge,
+    /// `unsettled` counts it.
     pub(super) async fn ask(
         self: &Arc<Self>,
         plan: &Arc<Plan<A>>,
         key: &Arc<str>,
         operation: Operation<A>,
         unsettled: Option<Unsettled>,
-    ) -> Reply<A> {
+    ) -> Reply {
         let (runtime, route, deadline) = self.links.begin(key).await?;
         let link = Arc::clone(&route.link);
         let (reply, answer) = oneshot::channel();
@@ -262,8 +276,8 @@ impl<A: StoredAlgorithm> Trips<A> {
         {
             flight.spawn();
         }
-        let undo = |reply: Reply<A>| {
-            if let Ok((outcome, _)) = reply
+        let undo = |reply: Reply| {
+            if let Ok(outcome) = reply
                 && let Some(undo) = operation.clone().undone(&outcome)
             {
                 self.tell(key, undo, None, &runtime);
@@ -402,12 +416,12 @@ impl<A> Pending<A> {
 
     /// Counts a settlement, and sends the result to the caller. If the caller has dropped the call, and the call was
     /// charged, returns the operation that undoes the charge.
-    fn answer(mut self, result: Reply<A>) -> Option<Operation<A>> {
+    fn answer(mut self, result: Reply) -> Option<Operation<A>> {
         if let Some(unsettled) = self.unsettled.take() {
-            unsettled.end(result.as_ref().map(|(outcome, _)| outcome.charged()));
+            unsettled.end(result.as_ref().map(Outcome::charged));
         }
         let sent = self.reply?.send(result);
-        let Err(Ok((outcome, _))) = sent else { return None };
+        let Err(Ok(outcome)) = sent else { return None };
         self.operation.undone(&outcome)
     }
 }
@@ -563,7 +577,7 @@ impl<A: StoredAlgorithm> Flight<A> {
         }
         debug_assert_eq!(batch.len(), outcomes.len(), "{plan:?}");
         let answered = batch.into_iter().zip(outcomes);
-        answered.filter_map(|(call, outcome)| call.answer(Ok((outcome, Arc::clone(plan))))).collect()
+        answered.filter_map(|(call, outcome)| call.answer(Ok(outcome))).collect()
     }
 
     /// Decides the calls in one or more round trips. Returns `None` if the server's clock was already past `not_after`,

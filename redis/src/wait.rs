@@ -176,12 +176,8 @@ fn denied_behind(peeked: Decision) -> Decision {
 
 /// Returns the same result of a call, with another decision.
 fn with_decision(decided: Decided, change: impl FnOnce(Decision) -> Decision) -> Decided {
-    let (decision, reservation, info) = decided.into_parts();
-    let decided = Decided::new(change(decision), reservation);
-    match info {
-        Some(info) => decided.with_info(info),
-        None => decided,
-    }
+    let (decision, reservation) = decided.into_parts();
+    Decided::new(change(decision), reservation)
 }
 
 impl WaitQueues {

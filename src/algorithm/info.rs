@@ -1,20 +1,17 @@
 //! What a layer knows of the algorithm of a limiter.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::definition::{Algorithm, holds_requests};
 use super::quota_policy::QuotaPolicy;
 
-/// The generation of the latest algorithm. The generation 0 stands for any algorithm.
-static LATEST: AtomicU64 = AtomicU64::new(0);
-
 /// The data of a limiter's algorithm that a layer reports, or needs to know.
 ///
 /// A limiter creates this value once for each algorithm: when the limiter is built, and when its algorithm is
-/// [replaced](crate::limiter::RateLimiter::replace). A layer prepares header fields from the value. So a decision by
-/// another algorithm than the one that the layer knows comes [with its value](crate::limiter::Decided::with_info).
+/// [replaced](crate::limiter::RateLimiter::replace). A layer prepares header fields from the value, and asks for the
+/// new value when the limiter's [generation](crate::limiter::Limiter::generation) differs.
 #[derive(Debug)]
 pub struct AlgorithmInfo {
     generation: u64,
@@ -30,18 +27,19 @@ pub struct AlgorithmInfo {
 }
 
 impl AlgorithmInfo {
-    /// Creates the value of the first algorithm of a limiter.
+    /// Creates the value of the first algorithm of a limiter. Its [generation](Self::generation) is 0.
     pub fn of(algorithm: &impl Algorithm) -> Arc<Self> {
-        Self::with(algorithm, Arc::default())
+        Self::with(algorithm, 0, Arc::default())
     }
 
-    /// Creates the value of the algorithm that replaces the one with this value. The limiter must call this method before
-    /// the new algorithm decides a call, because a layer then asks how long a request may be queued.
+    /// Creates the value of the algorithm that replaces the one with this value. Its [generation](Self::generation) is
+    /// the next one. The limiter must call this method before the new algorithm decides a call, because a layer then
+    /// asks how long a request may be queued.
     pub fn replaced_by(&self, algorithm: &impl Algorithm) -> Arc<Self> {
-        Self::with(algorithm, Arc::clone(&self.may_queue))
+        Self::with(algorithm, self.generation + 1, Arc::clone(&self.may_queue))
     }
 
-    fn with(algorithm: &impl Algorithm, may_queue: Arc<AtomicBool>) -> Arc<Self> {
+    fn with(algorithm: &impl Algorithm, generation: u64, may_queue: Arc<AtomicBool>) -> Arc<Self> {
         let mut quotas = Vec::new();
         algorithm.for_each_policy(&mut |quota| quotas.push(quota));
         let holds_requests = holds_requests(algorithm);
@@ -49,7 +47,7 @@ impl AlgorithmInfo {
             may_queue.store(true, Ordering::Release);
         }
         Arc::new(Self {
-            generation: LATEST.fetch_add(1, Ordering::Relaxed) + 1,
+            generation,
             longest_wait: longest_wait(algorithm, &quotas).unwrap_or(0),
             quotas: quotas.into(),
             holds_requests,
@@ -91,9 +89,11 @@ impl AlgorithmInfo {
         self.knows_priority
     }
 
-    /// Returns a number that no other value in this process has, and that is not 0.
+    /// Returns how often the algorithm of the limiter was replaced before this one. See
+    /// [`Limiter::generation`](crate::limiter::Limiter::generation).
     #[inline]
-    pub(crate) fn generation(&self) -> u64 {
+    #[must_use]
+    pub fn generation(&self) -> u64 {
         self.generation
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::queue::Arrival;
-use crate::algorithm::{Algorithm, AlgorithmInfo};
+use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 
 /// A call as it is passed to a limiter: the cost of the call, its algorithm and its options, such as the maximum wait.
@@ -15,8 +15,6 @@ pub struct Attempt<'a, A> {
     reserves: bool,
     /// `true` if the policy of the call is in shadow mode, so that the layer forwards the call even if it is denied.
     in_shadow: bool,
-    /// The generation of the algorithm that the caller knows. 0 if the caller does not ask for the algorithm.
-    known: u64,
 }
 
 impl<'a, A: Algorithm> Attempt<'a, A> {
@@ -31,22 +29,7 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
             max_wait: u64::MAX,
             reserves: false,
             in_shadow: false,
-            known: 0,
         }
-    }
-
-    /// Sets whether the policy of the call is in shadow mode, and the generation of the algorithm that the policy
-    /// knows.
-    #[inline]
-    pub(crate) fn of_policy(self, in_shadow: bool, known: u64) -> Self {
-        Self { in_shadow, known, ..self }
-    }
-
-    /// Returns the generation of the algorithm that the caller knows, or 0 if the caller does not ask for the
-    /// algorithm.
-    #[inline]
-    pub(super) fn known(&self) -> u64 {
-        self.known
     }
 
     /// Returns the call as it arrives at a queue at `now`, where it may wait if `may_wait`.
@@ -93,14 +76,6 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
     #[must_use]
     pub fn with_shadow(self) -> Self {
         Self { in_shadow: true, ..self }
-    }
-
-    /// Returns whether the caller knows this info of the limiter's algorithm, or does not need it. If not, the decision
-    /// must come [with the info](super::Decided::with_info): see [`Acquired::Replaced`](super::Acquired::Replaced).
-    #[inline]
-    #[must_use]
-    pub fn knows(&self, info: &AlgorithmInfo) -> bool {
-        self.known == 0 || self.known == info.generation()
     }
 
     /// Returns whether the policy of the call is in shadow mode, so that the layer forwards the call even if it is

@@ -413,7 +413,6 @@ impl<A: Algorithm> Acquire<A> {
                     let attempt = options.attempt().wait().with_max_wait(options.max_wait);
                     match limiter.acquire_at(*key, attempt) {
                         Acquired::Ready(decision, reservation) => break Decided::new(decision, reservation),
-                        Acquired::Replaced(decided) => break *decided,
                         Acquired::Pending(wait) => stage.set(Stage::Waiting { wait }),
                     }
                 }
@@ -426,8 +425,7 @@ impl<A: Algorithm> Acquire<A> {
         };
         stage.set(Stage::Done);
         budget.made_progress();
-        let (decision, reservation, _) = decided.into_parts();
-        Poll::Ready((decision, reservation))
+        Poll::Ready(decided.into_parts())
     }
 }
 

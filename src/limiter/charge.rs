@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::entry::KeyEntry;
 use super::fingerprint::{Fingerprint, Location};
-use super::reservation::{Charge, Charger, Reservation, Settlement};
+use super::reservation::{Charge, Charger, Reservation};
 use super::table::{ChargeTime, Table};
 use crate::algorithm::{Algorithm, SharedPermit};
 use crate::clock::Nanos;
+use crate::decision::Decision;
 
 /// The charge of a call that is settled when the actual cost is known.
 pub(super) struct MemoryCharge<A: Algorithm> {
@@ -41,13 +42,13 @@ impl<A: Algorithm> Charge for MemoryCharge<A> {
     /// If `actual` is at most the charged cost, returns `None` if the key is no longer in the table. If `actual` is
     /// higher, a key that is no longer in the table is inserted again, and the result is `None` only if there is no
     /// room for the key. With shared buckets, the result is never `None`.
-    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
         let Self { table, key, algorithm, cost, priority, charged_at } = *self;
         let settle = |mut entry: KeyEntry<'_, A>, now, counts| {
             let refunded = if counts { cost.saturating_sub(actual) } else { 0 };
             let settled = if counts { actual } else { actual.max(cost) };
             let (decision, charged) = entry.settle(now, cost, charged_at.at, settled, priority);
-            ((decision, Some(Arc::clone(entry.info()))), charged, refunded)
+            (decision, charged, refunded)
         };
         let settled = match actual > cost {
             true => table.with_entry(key, algorithm.as_ref(), |entry, now| settle(entry, now, true)),
@@ -57,7 +58,7 @@ impl<A: Algorithm> Charge for MemoryCharge<A> {
             settled.as_ref().map_or((0, 0), |(_, charged, refunded)| (*charged, *refunded));
         table.units().add_charge(actual.saturating_sub(cost), charged);
         table.units().add_refund(refunded);
-        settled.map(|(settlement, ..)| settlement)
+        settled.map(|(decision, ..)| decision)
     }
 
     fn release(self: Box<Self>) {}

@@ -41,6 +41,18 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     /// Returns what a layer reports of the current algorithm. It is not called for each request.
     fn info(&self) -> Arc<AlgorithmInfo>;
 
+    /// Returns the [generation](AlgorithmInfo::generation) of the [`info`](Self::info). A layer asks before each call,
+    /// and takes the new info if the generation is another one than that of the info that it has.
+    ///
+    /// The default is 0, for a limiter whose algorithm is never replaced. A limiter whose algorithm can be replaced
+    /// keeps the number in an atomic, and stores the new number last: once the new algorithm decides calls and `info`
+    /// returns its info, which [`replaced_by`](AlgorithmInfo::replaced_by) has made. A limiter that forwards calls to
+    /// another one forwards this method, too.
+    #[inline]
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Returns what the limiter has counted.
     fn stats(&self) -> LimiterStats;
 
@@ -89,12 +101,8 @@ pub trait Settles: Limiter {}
 #[derive(Debug)]
 #[must_use = "an admitted call that is dropped releases what it holds"]
 pub enum Acquired<W> {
-    /// The call was decided immediately, by the algorithm that the caller [knows](Attempt::knows). The reservation of a
-    /// denied call is empty.
+    /// The call was decided immediately. The reservation of a denied call is empty.
     Ready(Decision, Reservation),
-    /// The call was decided immediately, by an algorithm that the caller does not know, because the algorithm of the
-    /// limiter was replaced. The decision comes [with the info](Decided::with_info) of that algorithm.
-    Replaced(Box<Decided>),
     /// The call is not decided yet. The value is the future of the decision.
     Pending(W),
 }
@@ -107,39 +115,12 @@ pub struct Decided {
     decision: Decision,
     /// Empty if the call was denied, or if there is nothing to release and nothing to settle.
     reservation: Reservation,
-    /// The info of the limiter's algorithm at the time of the decision. `None` if the caller [knows](Attempt::knows) it.
-    info: Option<Arc<AlgorithmInfo>>,
-}
-
-impl<W> Acquired<W> {
-    /// Returns the decision on a call that was decided immediately, while `info` was the info of the limiter's
-    /// algorithm.
-    #[inline]
-    pub(super) fn by<A: Algorithm>(
-        info: &Arc<AlgorithmInfo>,
-        call: &Attempt<'_, A>,
-        decision: Decision,
-        reservation: Reservation,
-    ) -> Self {
-        match call.knows(info) {
-            true => Self::Ready(decision, reservation),
-            false => {
-                Self::Replaced(Box::new(Decided::new(decision, reservation).with_info(Arc::clone(info))))
-            }
-        }
-    }
 }
 
 impl Decided {
-    /// Creates a decision by the algorithm that the caller [knows](Attempt::knows).
+    /// Creates the decision on a call.
     pub fn new(decision: Decision, reservation: Reservation) -> Self {
-        Self { decision, reservation, info: None }
-    }
-
-    /// Sets the info of the limiter's algorithm at the time of the decision. A limiter whose algorithm can be replaced
-    /// must set it if the caller does not [know](Attempt::knows) it.
-    pub fn with_info(self, info: Arc<AlgorithmInfo>) -> Self {
-        Self { info: Some(info), ..self }
+        Self { decision, reservation }
     }
 
     /// Returns the decision.
@@ -147,9 +128,8 @@ impl Decided {
         &self.decision
     }
 
-    /// Returns the decision, the reservation, and the info of the limiter's algorithm, which is `None` if the caller
-    /// [knows](Attempt::knows) it.
-    pub fn into_parts(self) -> (Decision, Reservation, Option<Arc<AlgorithmInfo>>) {
-        (self.decision, self.reservation, self.info)
+    /// Returns the decision and the reservation.
+    pub fn into_parts(self) -> (Decision, Reservation) {
+        (self.decision, self.reservation)
     }
 }

@@ -1,13 +1,12 @@
 //! A locked key, and all operations on the key.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
 use super::options::{OnClose, StoreConfig};
 use super::queue::{Arrival, Enqueued, Fate, Judged, KeyQueue, PollTurn, Preview, Queue};
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, charge_available, holds_requests};
+use crate::algorithm::{Algorithm, Lockout, charge_available, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -18,8 +17,6 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     key: Fingerprint,
     /// The algorithm of the limiter.
     base: &'a A,
-    /// The info of `base`.
-    info: &'a Arc<AlgorithmInfo>,
     /// The algorithm that the call chose. `None` if the call uses the limiter's algorithm.
     tier: Option<&'a A>,
     closed: bool,
@@ -34,20 +31,19 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
-    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, `info` its info,
-    /// and `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock
-    /// is held.
+    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, and `tier`
+    /// the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
     #[inline]
     pub(super) fn new(
         key: Fingerprint,
-        (base, info): (&'a A, &'a Arc<AlgorithmInfo>),
+        base: &'a A,
         tier: Option<&'a A>,
         closed: bool,
         state: &'a mut A::State,
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> Self {
-        Self { key, base, info, tier, closed, state, config, queues: None, wake }
+        Self { key, base, tier, closed, state, config, queues: None, wake }
     }
 
     /// Gives the key a place of its own, in a shard with these queues.
@@ -175,32 +171,14 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Polls a waiter. If it is ready, the result has the info of the algorithm that decided it, unless this is the
-    /// algorithm of the generation `known`, or `known` is 0. Also returns a waker that is no longer needed, which must be
-    /// dropped while no lock is held.
-    pub(super) fn ask(
-        mut self,
-        now: Nanos,
-        ticket: u64,
-        known: u64,
-        waker: &Waker,
-    ) -> (PollTurn, Option<Waker>) {
-        let current = self.info;
+    /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held.
+    pub(super) fn ask(mut self, now: Nanos, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
         let asked = self.with_queue(now, |queue| queue.ask(now, ticket, waker)).flatten();
-        let Some((mut turn, spare)) = asked else {
+        asked.unwrap_or_else(|| {
             unreachable!(
                 "a call stays in its queue until it is ready, and a key with a queue is never evicted"
             )
-        };
-        if let PollTurn::Ready(_, _, info) = &mut turn {
-            let generation = info.as_ref().unwrap_or(current).generation();
-            if known == 0 || known == generation {
-                *info = None;
-            } else {
-                info.get_or_insert_with(|| Arc::clone(current));
-            }
-        }
-        (turn, spare)
+        })
     }
 
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
@@ -303,21 +281,6 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     /// Releases all due waiters.
     pub(super) fn release(&mut self, now: Nanos) {
         self.change_queue(|queue| queue.release(now));
-    }
-
-    /// Releases due waiters before the algorithm is replaced. Records that the calls that have left the queue so far
-    /// were decided by this algorithm.
-    pub(super) fn release_before_replacement(mut self, now: Nanos) {
-        self.release(now);
-        let info = self.info;
-        if let Some(queue) = self.queue() {
-            queue.record_algorithm(info);
-        }
-    }
-
-    /// Returns the info of the limiter's algorithm.
-    pub(super) fn info(&self) -> &'a Arc<AlgorithmInfo> {
-        self.info
     }
 
     /// Runs `change`, which resets the state or converts it to another algorithm. If the key has a queue, earlier

@@ -28,8 +28,6 @@ pub(super) struct LatestDenial {
     key: AtomicU64,
     /// The clock reading at which the call was denied.
     at: AtomicU64,
-    /// The generation of the algorithm that denied the call.
-    generation: AtomicU64,
     denial: [AtomicU64; StandingDenial::WORDS],
     /// The fingerprint of the key that was denied last while the shard was locked. Denials of the key in `key` are not
     /// recorded here.
@@ -38,22 +36,19 @@ pub(super) struct LatestDenial {
 
 impl LatestDenial {
     /// Returns the decision on a call of cost 1 for `key` at `now`, if the latest denial is a denial of `key`, still
-    /// stands, and is younger than [`MAX_AGE`]. Otherwise returns `None`. Also returns `None` if the caller knows an
-    /// algorithm of another generation: `known` is the generation that the caller knows, or 0.
+    /// stands, and is younger than [`MAX_AGE`]. Otherwise returns `None`.
     #[inline]
-    pub(super) fn standing(&self, key: Fingerprint, now: Nanos, known: u64) -> Option<Decision> {
+    pub(super) fn standing(&self, key: Fingerprint, now: Nanos) -> Option<Decision> {
         if self.key.load(Ordering::Relaxed) != key.word() {
             return None;
         }
         let sequence = self.sequence.load(Ordering::Acquire);
         let (holder, at) = (self.key.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
-        let generation = self.generation.load(Ordering::Relaxed);
         let denial = self.denial.each_ref().map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         if !sequence.is_multiple_of(2)
             || self.sequence.load(Ordering::Relaxed) != sequence
             || holder != key.word()
-            || known != 0 && known != generation
         {
             return None;
         }
@@ -61,14 +56,13 @@ impl LatestDenial {
         StandingDenial(denial).after(age)
     }
 
-    /// Keeps a denial of a call of cost 1 for `key` by the algorithm of this generation, if the denial can be read
-    /// later. The shard is locked.
+    /// Keeps a denial of a call of cost 1 for `key`, if the denial can be read later. The shard is locked.
     ///
     /// If the kept denial is not one of `key`, the new denial is kept only if `key` was denied twice in a row. If there
     /// is a kept denial of another key, that denial must also be too old to be read. Otherwise the denials of many keys
     /// would replace each other, and would seldom be read.
     #[inline]
-    pub(super) fn keep(&self, key: Fingerprint, now: Nanos, generation: u64, decision: &Decision) {
+    pub(super) fn keep(&self, key: Fingerprint, now: Nanos, decision: &Decision) {
         let (known, key) = (self.key.load(Ordering::Relaxed), key.word());
         if known != key {
             let age = now.0.saturating_sub(self.at.load(Ordering::Relaxed));
@@ -79,7 +73,7 @@ impl LatestDenial {
             }
         }
         if let Some(StandingDenial(denial)) = decision.standing() {
-            self.write(key, now, generation, denial);
+            self.write(key, now, denial);
         }
     }
 
@@ -87,18 +81,17 @@ impl LatestDenial {
     #[inline]
     pub(super) fn remove(&self) {
         if self.key.load(Ordering::Relaxed) > 0 {
-            self.write(0, Nanos::ZERO, 0, [0; StandingDenial::WORDS]);
+            self.write(0, Nanos::ZERO, [0; StandingDenial::WORDS]);
         }
     }
 
-    fn write(&self, key: u64, now: Nanos, generation: u64, denial: [u64; StandingDenial::WORDS]) {
+    fn write(&self, key: u64, now: Nanos, denial: [u64; StandingDenial::WORDS]) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         // A thread that reads one of the words that are stored below also reads the odd number, or a later number.
         fence(Ordering::Release);
         self.key.store(key, Ordering::Relaxed);
         self.at.store(now.0, Ordering::Relaxed);
-        self.generation.store(generation, Ordering::Relaxed);
         for (word, value) in self.denial.iter().zip(denial) {
             word.store(value, Ordering::Relaxed);
         }

@@ -94,9 +94,8 @@
 //! The module `test_util` (feature `test-util`) has tests that a limiter of your own must pass. A limiter that can do
 //! more also does the following:
 //!
-//! - If its algorithm can be replaced, it returns [`Acquired::Replaced`] to a caller that does not
-//!   [know](Attempt::knows) the algorithm, and sets the [info](Decided::with_info) of each decision that it makes
-//!   later. So a layer reports the quotas of the algorithm that decided a request.
+//! - If its algorithm can be replaced, it implements [`Limiter::generation`]. So a layer reports the quotas of the new
+//!   algorithm.
 //! - If its algorithm can queue calls, it returns [`Acquired::Pending`] for a call that waits.
 //! - If it implements [`Settles`], its layers can [settle](crate::middleware::RateLimitLayer::settle) the cost of a
 //!   call.

@@ -436,10 +436,14 @@ impl<A: Algorithm> RateLimiter<A> {
     /// made at the same time.
     ///
     /// Calls that are made before this method returns are decided by the old algorithm or by the new algorithm. Later
-    /// calls are decided by the new algorithm. Charged units stay charged, up to the most that calls can take by the
-    /// new algorithm. The [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst,
-    /// is added to them. So a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and
-    /// a key that has used 1,005 units has used 15.
+    /// calls are decided by the new algorithm. Layers report its quotas in the responses to requests that begin after
+    /// this method has returned. While it runs, and for requests that began before, such as queued ones, a header field
+    /// may show the other quota.
+    ///
+    /// Charged units stay charged, up to the most that calls can take by the new algorithm. The
+    /// [debt](Builder::max_debt) of a key, which is what was charged above the old limit or burst, is added to them. So
+    /// a key that has used 1,000 units of 1,000 has used ten units of ten after a replacement, and a key that has used
+    /// 1,005 units has used 15.
     ///
     /// With state in memory, queued calls keep their order, and each is admitted as soon as the new algorithm admits it,
     /// even if the new algorithm queues fewer calls or none. Only queued calls that chose a
@@ -614,7 +618,7 @@ impl<A: Algorithm> RateLimiter<A> {
             (decision, location, holds, settles.then(|| table.charge_time(entry.last_update())))
         });
         let Some((decision, location, holds, charged_at)) = decided else {
-            return (self.deny_without_room(key, call).0, Reservation::default());
+            return (self.deny_without_room(key, call), Reservation::default());
         };
         let held = self.reservable(key, &call, location, holds, charged_at);
         let held = held.filter(|_| decision.is_allowed());
@@ -677,18 +681,12 @@ impl<A: Algorithm> RateLimiter<A> {
         };
         table.calls().add_decision(&decision, call.is_in_shadow());
         shard.keep_denial(key, &call, &existing, &decision, table.clock());
-        let reserves = call.wants_reservation() && decision.is_allowed();
-        if call.knows(existing.info()) && !reserves {
+        if !call.wants_reservation() || !decision.is_allowed() {
             return Acquired::Ready(decision, Reservation::default());
         }
         let charged_at = table.charge_time(algorithm.last_update(existing.state));
-        let info = Arc::clone(existing.info());
         drop(locked);
-        let reservation = match reserves {
-            true => self.settleable(key, &call, charged_at).into(),
-            false => Reservation::default(),
-        };
-        Acquired::by(&info, &call, decision, reservation)
+        Acquired::Ready(decision, self.settleable(key, &call, charged_at).into())
     }
 
     /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
@@ -706,7 +704,7 @@ impl<A: Algorithm> RateLimiter<A> {
             table.calls().add_decision(&decision, false);
             decision
         });
-        checked.unwrap_or_else(|| self.deny_without_room(key, call).0)
+        checked.unwrap_or_else(|| self.deny_without_room(key, call))
     }
 
     /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone.
@@ -729,24 +727,18 @@ impl<A: Algorithm> RateLimiter<A> {
                 Enqueued::Queued(_) => table.calls().add(CallOutcome::Queued),
             }
             let settles = call.wants_reservation() && entry.settles();
-            let info = (!call.knows(entry.info())).then(|| Arc::clone(entry.info()));
-            (entered, location, holds, settles.then(|| table.charge_time(entry.last_update())), info)
+            (entered, location, holds, settles.then(|| table.charge_time(entry.last_update())))
         });
-        let Some((outcome, location, holds, charged_at, info)) = outcome else {
-            let (denial, info) = self.deny_without_room(key, call);
-            return Acquired::by(&info, &call, denial, Reservation::default());
+        let Some((outcome, location, holds, charged_at)) = outcome else {
+            return Acquired::Ready(self.deny_without_room(key, call), Reservation::default());
         };
         let held = self.reservable(key, &call, location, holds, charged_at);
         match outcome {
             Enqueued::Decided(decision) => {
                 let held = held.filter(|_| decision.is_allowed());
-                let reservation = held.map(|held| held.reserve(table)).unwrap_or_default();
-                match info {
-                    None => Acquired::Ready(decision, reservation),
-                    Some(info) => Acquired::by(&info, &call, decision, reservation),
-                }
+                Acquired::Ready(decision, held.map(|held| held.reserve(table)).unwrap_or_default())
             }
-            Enqueued::Queued(ticket) => self.wait_of(key, &call, ticket, held),
+            Enqueued::Queued(ticket) => self.wait_of(key, ticket, held),
         }
     }
 
@@ -770,14 +762,14 @@ impl<A: Algorithm> RateLimiter<A> {
         match entry.enqueue(judged) {
             Enqueued::Decided(denial) => {
                 table.calls().add_decision(&denial, call.is_in_shadow());
-                Acquired::by(entry.info(), &call, denial, Reservation::default())
+                Acquired::Ready(denial, Reservation::default())
             }
             Enqueued::Queued(ticket) => {
                 table.calls().add(CallOutcome::Queued);
                 let charged_at = call.wants_reservation().then(|| table.charge_time(entry.last_update()));
                 drop(shard);
                 let held = charged_at.map(|at| Reservable::Charge(self.settleable(key, &call, at)));
-                self.wait_of(key, &call, ticket, held)
+                self.wait_of(key, ticket, held)
             }
         }
     }
@@ -786,12 +778,10 @@ impl<A: Algorithm> RateLimiter<A> {
     fn wait_of(
         &self,
         key: Fingerprint,
-        call: &Attempt<'_, A>,
         ticket: u64,
         held: Option<Reservable<A>>,
     ) -> Acquired<QueuedAcquire<A>> {
-        let table = Arc::clone(&self.table);
-        Acquired::Pending(QueuedAcquire::new(table, key, ticket, held, call.known(), true))
+        Acquired::Pending(QueuedAcquire::new(Arc::clone(&self.table), key, ticket, held, true))
     }
 
     /// Returns what the reservation of a call is made of: the permit of `holds`, or the charge that was made at
@@ -816,13 +806,13 @@ impl<A: Algorithm> RateLimiter<A> {
         MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
     }
 
-    /// Denies a call because there is no room for its key, and counts the call. Also returns the info of the algorithm.
+    /// Denies a call because there is no room for its key, and counts the call.
     #[cold]
-    fn deny_without_room(&self, key: Fingerprint, call: Attempt<'_, A>) -> (Decision, Arc<AlgorithmInfo>) {
+    fn deny_without_room(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
         let shard = self.table.of(key).lock();
         let denial = Decision::table_full(shard.algorithm(call.algorithm()).policy().quota);
         self.table.calls().add_decision(&denial, call.is_in_shadow());
-        (denial, Arc::clone(shard.info()))
+        denial
     }
 }
 
@@ -835,6 +825,11 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
 
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.table.info()
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.table.generation()
     }
 
     fn stats(&self) -> LimiterStats {

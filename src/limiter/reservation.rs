@@ -1,12 +1,10 @@
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::AlgorithmInfo;
 use crate::decision::{Decision, Denied};
 
 /// The work that is left at the end of an admitted call: to release the permit of the call, or to settle its charge.
@@ -57,9 +55,8 @@ pub struct Permit(Reservation);
 
 /// The work at the end of an admitted call.
 pub trait Charge: Send + Sync {
-    /// Settles the call at its actual cost. Returns what [`Reservation::settle`] returns, with the info of the
-    /// limiter's algorithm at that time.
-    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement>;
+    /// Settles the call at its actual cost. Returns what [`Reservation::settle`] returns.
+    fn settle(self: Box<Self>, actual: u64) -> Option<Decision>;
 
     /// Releases the units of a call in progress.
     fn release(self: Box<Self>);
@@ -91,10 +88,6 @@ pub trait Charge: Send + Sync {
 
 /// A function that charges units to the key of a call which was settled, even if they are not available.
 pub type Charger = Box<dyn Fn(u64) + Send + Sync>;
-
-/// A decision that describes a key right after a settlement, and the info of the limiter's algorithm at that time. The
-/// info is `None` if the algorithm was never replaced.
-pub type Settlement = (Decision, Option<Arc<AlgorithmInfo>>);
 
 /// A future that is ready when a permit is lost.
 pub type Lost = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -160,13 +153,7 @@ impl Reservation {
     /// Returns an allowed decision that describes the key right after the settlement. Returns `None` if the limiter
     /// replies later, if the limiter no longer keeps the key, or if there is nothing to settle. A call in progress, as
     /// with [`Concurrency`](crate::algorithm::Concurrency), ends, whatever `actual` is.
-    pub fn settle(self, actual: u64) -> Option<Decision> {
-        Some(self.settle_with_info(actual)?.0)
-    }
-
-    /// Settles the call as [`settle`](Self::settle) does. Also returns the info of the limiter's algorithm at that
-    /// time.
-    pub(crate) fn settle_with_info(mut self, actual: u64) -> Option<Settlement> {
+    pub fn settle(mut self, actual: u64) -> Option<Decision> {
         self.0.take()?.settle(actual)
     }
 
@@ -221,7 +208,7 @@ impl fmt::Debug for Reservation {
 }
 
 impl<F: FnOnce() + Send + Sync> Charge for OnRelease<F> {
-    fn settle(self: Box<Self>, _: u64) -> Option<Settlement> {
+    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
         self.release();
         None
     }
@@ -236,8 +223,8 @@ impl<F: FnOnce() + Send + Sync> Charge for OnRelease<F> {
 }
 
 impl<F: FnOnce(u64) -> Option<Decision> + Send + Sync> Charge for OnSettle<F> {
-    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
-        Some(((self.0)(actual)?, None))
+    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
+        (self.0)(actual)
     }
 
     fn release(self: Box<Self>) {}
@@ -248,8 +235,8 @@ impl<F: FnOnce(u64) -> Option<Decision> + Send + Sync> Charge for OnSettle<F> {
 }
 
 impl Charge for Merged {
-    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
-        self.0.into_iter().filter_map(|one| one.settle_with_info(actual)).last()
+    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
+        self.0.into_iter().filter_map(|one| one.settle(actual)).last()
     }
 
     /// Drops all reservations. If the release of one reservation panics, the others are still released.

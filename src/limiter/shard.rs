@@ -28,7 +28,7 @@ use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::latest_denial::LatestDenial;
 use super::options::{OnFull, StoreConfig};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, AlgorithmInfo, Usage, holds_requests};
+use crate::algorithm::{Algorithm, Usage, holds_requests};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::observe::Recurrence;
@@ -118,8 +118,7 @@ struct ShardConfig<A: Algorithm> {
     algorithm: A,
     /// The usage up to which a key is evicted without a comparison with other keys.
     one_unit: Usage,
-    /// The info of the algorithm, and its generation, which is here to be near.
-    info: Arc<AlgorithmInfo>,
+    /// How often the algorithm was replaced. Shards with the same number have the same algorithm.
     generation: u64,
     /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
     /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
@@ -165,34 +164,19 @@ pub(super) struct Existing<'a, A: Algorithm> {
     pub(super) state: &'a mut A::State,
     /// The clock reading for the decision.
     pub(super) now: Nanos,
-    config: &'a ShardConfig<A>,
-}
-
-impl<'a, A: Algorithm> Existing<'a, A> {
-    /// Returns the generation of the limiter's algorithm.
-    #[inline]
-    pub(super) fn generation(&self) -> u64 {
-        self.config.generation
-    }
-
-    /// Returns the info of the limiter's algorithm.
-    pub(super) fn info(&self) -> &'a Arc<AlgorithmInfo> {
-        &self.config.info
-    }
 }
 
 impl<A: Algorithm> Shards<A> {
     /// Creates the shards of a table of at most `max_keys` keys.
-    pub(super) fn for_keys(max_keys: usize, algorithm: &A, info: &Arc<AlgorithmInfo>) -> Self {
-        Self::new(shard_count(max_keys), algorithm, info)
+    pub(super) fn for_keys(max_keys: usize, algorithm: &A) -> Self {
+        Self::new(shard_count(max_keys), algorithm)
     }
 
-    pub(super) fn new(count: usize, algorithm: &A, info: &Arc<AlgorithmInfo>) -> Self {
+    pub(super) fn new(count: usize, algorithm: &A) -> Self {
         let config = Arc::new(ShardConfig {
             algorithm: algorithm.clone(),
             one_unit: one_unit(algorithm),
-            generation: info.generation(),
-            info: Arc::clone(info),
+            generation: 0,
             first: None,
             closed: false,
         });
@@ -248,7 +232,7 @@ impl<A: Algorithm> LockedShard<A> {
             return None;
         }
         // Few calls have the key that was denied, so the denial is read before the call is examined.
-        self.denial.standing(key, now, call.known()).filter(|_| is_plain(call))
+        self.denial.standing(key, now).filter(|_| is_plain(call))
     }
 
     /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
@@ -265,7 +249,7 @@ impl<A: Algorithm> LockedShard<A> {
         // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
         let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(existing.algorithm);
         if !decision.is_allowed() && is_kept() {
-            self.denial.keep(key, existing.now, existing.generation(), decision);
+            self.denial.keep(key, existing.now, decision);
         }
     }
 
@@ -297,7 +281,7 @@ impl<A: Algorithm> Shard<A> {
             return None;
         }
         let now = if now < algorithm.last_update(state) { clock.now() } else { now };
-        Some(Existing { algorithm, state, now, config })
+        Some(Existing { algorithm, state, now })
     }
 
     /// Returns the entry of a key that has a place in the shard. Returns `None` if it has none. The call uses the
@@ -355,11 +339,6 @@ impl<A: Algorithm> Shard<A> {
     /// Returns the algorithm of a call: `tier`, or the limiter's algorithm if `tier` is `None`.
     pub(super) fn algorithm<'a>(&'a self, tier: Option<&'a A>) -> &'a A {
         tier.unwrap_or(&self.config.algorithm)
-    }
-
-    /// Returns the info of the limiter's algorithm.
-    pub(super) fn info(&self) -> &Arc<AlgorithmInfo> {
-        &self.config.info
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -513,11 +492,10 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    /// Replaces the algorithm of all keys by `new` with the info `info`. A key of `new` that has used one unit has the
-    /// usage `one_unit`.
+    /// Replaces the algorithm of all keys by `new`. A key of `new` that has used one unit has the usage `one_unit`.
     pub(super) fn replace(
         &mut self,
-        (new, info): (&A, &Arc<AlgorithmInfo>),
+        new: &A,
         one_unit: Usage,
         room: &Room,
         config: &StoreConfig,
@@ -526,8 +504,8 @@ impl<A: Algorithm> Shard<A> {
     ) {
         let Self { config: shard, slots, queues, .. } = self;
         for (key, state) in slots.iter_mut() {
-            shard.entry(key, None, state, config, wake).with_queues(queues).release_before_replacement(now);
-            KeyEntry::new(key, (new, info), None, shard.closed, state, config, wake)
+            shard.entry(key, None, state, config, wake).with_queues(queues).release(now);
+            KeyEntry::new(key, new, None, shard.closed, state, config, wake)
                 .with_queues(queues)
                 .replace_state(now, |state| new.migrate(state, &shard.algorithm, now));
         }
@@ -536,8 +514,7 @@ impl<A: Algorithm> Shard<A> {
         *shard = Arc::new(ShardConfig {
             algorithm: new.clone(),
             one_unit,
-            generation: info.generation(),
-            info: Arc::clone(info),
+            generation: shard.generation + 1,
             first: Some(first),
             closed: shard.closed,
         });
@@ -731,7 +708,7 @@ impl<A: Algorithm> ShardConfig<A> {
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> KeyEntry<'a, A> {
-        KeyEntry::new(key, (&self.algorithm, &self.info), tier, self.closed, state, config, wake)
+        KeyEntry::new(key, &self.algorithm, tier, self.closed, state, config, wake)
     }
 
     /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at

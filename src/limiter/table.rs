@@ -19,7 +19,7 @@ use crate::clock::{AnyClock, Nanos};
 use crate::observe::Recurrence;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats, UnitCounts};
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sys::lock::{PoisonError, RwLock, SpinGuard};
+use crate::sys::lock::{Mutex, PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
 /// The number of shards of the shared buckets.
@@ -32,8 +32,12 @@ const BUCKETS_PER_INSERT: usize = 2;
 /// shards of shared buckets.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
-    /// The current algorithm, and its info. Each shard has a copy of both, by which calls are decided.
+    /// The current algorithm, and its info. Each shard has a copy of the algorithm, by which calls are decided.
     current: RwLock<(A, Arc<AlgorithmInfo>)>,
+    /// The generation of the current info.
+    generation: AtomicU64,
+    /// Held while the algorithm is replaced.
+    replacement: Mutex<()>,
     name: Option<String>,
     /// `true` if the current algorithm treats calls with priority differently from other calls.
     knows_priority: AtomicBool,
@@ -96,11 +100,13 @@ impl<A: Algorithm> Table<A> {
     ) -> Self {
         let info = AlgorithmInfo::of(&algorithm);
         Self {
-            keys: Shards::for_keys(max_keys, &algorithm, &info),
-            shared: SharedBuckets::new(&algorithm, &info),
+            keys: Shards::for_keys(max_keys, &algorithm),
+            shared: SharedBuckets::new(&algorithm),
             room: Room::new(max_keys, config.on_full(), &algorithm, clock.now()),
             knows_priority: AtomicBool::new(info.knows_priority()),
+            generation: AtomicU64::new(info.generation()),
             current: RwLock::new((algorithm, info)),
+            replacement: Mutex::new(()),
             name,
             ignored_priority: Recurrence::new(),
             seed: HashSeed::random(),
@@ -121,6 +127,12 @@ impl<A: Algorithm> Table<A> {
     /// Returns the info of the current algorithm.
     pub(super) fn info(&self) -> Arc<AlgorithmInfo> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).1)
+    }
+
+    /// Returns the generation of the current info. Takes no lock.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// Returns the name of the limiter, if one was set.
@@ -373,17 +385,10 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, refunds,
 /// resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call, whose caller knows the algorithm of the generation `known`. If `counts`, counts its decision.
-    pub(super) fn ask(
-        &self,
-        key: Fingerprint,
-        ticket: u64,
-        known: u64,
-        counts: bool,
-        waker: &Waker,
-    ) -> PollTurn {
+    /// Polls a queued call. If `counts`, counts its decision.
+    pub(super) fn ask(&self, key: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
         let asked = self.with_used(key, |entry, now| {
-            let asked = entry.ask(now, ticket, known, waker);
+            let asked = entry.ask(now, ticket, waker);
             if let (PollTurn::Ready(decision, ..), true) = (&asked.0, counts) {
                 self.calls.add_decision(decision, false);
             }
@@ -488,20 +493,23 @@ impl<A: Algorithm> Table<A> {
         wake
     }
 
-    /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one. Only
-    /// one replacement runs at a time. Returns the wakers to wake once no lock is held.
+    /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one, and
+    /// at last its generation. Only one replacement runs at a time. A layer that asks for the info does not wait for
+    /// it. Returns the wakers to wake once no lock is held.
     pub(super) fn replace(&self, algorithm: A) -> Wakers {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let info = current.1.replaced_by(&algorithm);
+        let _turn = self.replacement.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = self.info().replaced_by(&algorithm);
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
         for mut shard in self.keys.iter().chain(self.shared.iter()) {
             let now = self.clock.now();
             shard.record_reset_of_all(self.count_reset());
-            shard.replace((&algorithm, &info), one_unit, &self.room, &self.config, now, &mut wake);
+            shard.replace(&algorithm, one_unit, &self.room, &self.config, now, &mut wake);
         }
         self.room.replace(&algorithm);
         self.knows_priority.store(info.knows_priority(), Ordering::Relaxed);
-        *current = (algorithm, info);
+        let generation = info.generation();
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (algorithm, info);
+        self.generation.store(generation, Ordering::Release);
         wake
     }
 }
@@ -609,9 +617,9 @@ impl<A: Algorithm> Table<A> {
 }
 
 impl<A: Algorithm> SharedBuckets<A> {
-    fn new(algorithm: &A, info: &Arc<AlgorithmInfo>) -> Self {
+    fn new(algorithm: &A) -> Self {
         Self {
-            shards: Shards::new(BUCKET_SHARDS, algorithm, info),
+            shards: Shards::new(BUCKET_SHARDS, algorithm),
             open: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             calls: AtomicU64::new(0),

@@ -47,8 +47,6 @@ struct QueueTicket<A: Algorithm> {
     key: Fingerprint,
     ticket: u64,
     left: bool,
-    /// The generation of the algorithm that the caller knows, or 0.
-    known: u64,
     /// `true` if the outcome is counted here. `false` if a joint call counts it.
     counts: bool,
 }
@@ -67,10 +65,9 @@ impl<A: Algorithm> QueuedAcquire<A> {
         key: Fingerprint,
         ticket: u64,
         held: Option<Reservable<A>>,
-        known: u64,
         counts: bool,
     ) -> Self {
-        let place = QueueTicket { table, key, ticket, left: false, known, counts };
+        let place = QueueTicket { table, key, ticket, left: false, counts };
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
@@ -94,19 +91,14 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.table.ask(place.key, place.ticket, place.known, place.counts, cx.waker()) {
-                PollTurn::Ready(decision, charged_at, info) => {
+            match place.table.ask(place.key, place.ticket, place.counts, cx.waker()) {
+                PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;
                     this.sleep.set(None);
                     let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
                     let reservation = held.map(|held| held.reserve_at(&place.table, charged_at));
-                    let reservation = reservation.unwrap_or_default();
-                    let decided = Decided::new(decision, reservation);
-                    return Poll::Ready(Ok(match info {
-                        Some(info) => decided.with_info(info),
-                        None => decided,
-                    }));
+                    return Poll::Ready(Ok(Decided::new(decision, reservation.unwrap_or_default())));
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::names::PolicyNames;
 use super::shadow::Shadow;
@@ -20,9 +20,7 @@ use crate::sys::lock::SpinLock;
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
     names: PolicyNames,
-    /// The generation of the algorithm with these names.
-    generation: u64,
-    replaced: ReplacedNames,
+    latest: LatestNames,
     /// `false` if the policy limits no requests.
     is_enabled: bool,
     missing: MissingKey,
@@ -50,8 +48,7 @@ impl PolicyInfo {
 
     fn counting(algorithm: Arc<AlgorithmInfo>, calls: Arc<CallCounts>) -> Self {
         Self {
-            generation: algorithm.generation(),
-            replaced: ReplacedNames::new(),
+            latest: LatestNames::new(algorithm.generation()),
             names: PolicyNames::unnamed(algorithm),
             is_enabled: true,
             missing: MissingKey::default(),
@@ -102,7 +99,7 @@ impl PolicyInfo {
     }
 
     pub(super) fn names_mut(&mut self) -> &mut PolicyNames {
-        self.replaced = ReplacedNames::new();
+        self.latest = LatestNames::new(self.latest.first);
         &mut self.names
     }
 
@@ -117,27 +114,32 @@ impl PolicyInfo {
         Ok(())
     }
 
-    /// Returns the generation of the algorithm that the limiter had when the policy was created.
+    /// Returns the names for the present algorithm of the policy's limiter, or `None` if [`names`](Self::names) are
+    /// those names.
     #[inline]
-    pub(super) fn generation(&self) -> u64 {
-        self.generation
+    pub(super) fn current_names(&self, limiter: &impl Limiter) -> Option<Arc<PolicyNames>> {
+        self.refresh(limiter);
+        self.latest_names()
     }
 
-    /// Returns the names for the latest algorithm that has decided a request. Returns `None` if it is the first one, so
-    /// that [`names`](Self::names) are those names.
+    /// Makes the names for the present algorithm of the policy's limiter, if it was replaced since the latest names
+    /// were made.
     #[inline]
-    pub(super) fn replaced_names(&self) -> Option<Arc<PolicyNames>> {
-        self.replaced.latest()
-    }
-
-    /// Returns the names for an algorithm that has decided a request, or `None` if [`names`](Self::names) are those
-    /// names.
-    #[cold]
-    pub(super) fn names_for(&self, algorithm: &Arc<AlgorithmInfo>) -> Option<Arc<PolicyNames>> {
-        match algorithm.generation() == self.generation {
-            true => None,
-            false => Some(self.replaced.of(algorithm, &self.names)),
+    pub(super) fn refresh(&self, limiter: &impl Limiter) {
+        if limiter.generation() != self.latest.generation() {
+            self.make_names(limiter);
         }
+    }
+
+    #[cold]
+    fn make_names(&self, limiter: &impl Limiter) {
+        self.latest.set(&limiter.info(), &self.names);
+    }
+
+    /// Returns the names that were made last, or `None` if these are the first [`names`](Self::names).
+    #[inline]
+    pub(super) fn latest_names(&self) -> Option<Arc<PolicyNames>> {
+        self.latest.get()
     }
 
     /// Returns whether a request can be queued.
@@ -193,10 +195,10 @@ impl PolicyInfo {
         self.timeline.as_ref()
     }
 
-    /// Returns whether the policy is enforced, whatever is switched, and only its first algorithm has decided requests.
+    /// Returns whether the policy is enforced, whatever is switched.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.is_enabled && self.shadow.is_none() && !self.replaced.is_set.load(Ordering::Acquire)
+        self.is_enabled && self.shadow.is_none()
     }
 
     /// Returns what the policy does with a request that begins now, and may log that the request passes. The mode of a
@@ -320,8 +322,7 @@ impl Clone for PolicyInfo {
     fn clone(&self) -> Self {
         Self {
             names: self.names.clone(),
-            generation: self.generation,
-            replaced: ReplacedNames::new(),
+            latest: LatestNames::new(self.latest.first),
             is_enabled: self.is_enabled,
             missing: self.missing,
             on_store_error: self.on_store_error,
@@ -347,7 +348,7 @@ impl fmt::Debug for PolicyInfo {
 
 /// What a policy does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub enum Mode {
     /// Nothing, not even extract its key.
     Off,
     /// The policy decides and counts the request, which passes whatever the decision is.
@@ -355,23 +356,30 @@ pub(super) enum Mode {
     Enforced,
 }
 
-/// The names of a policy for the latest algorithm, once the algorithm of the limiter was replaced.
-struct ReplacedNames {
-    /// `true` once `names` is set.
-    is_set: AtomicBool,
+/// The names of a policy for the latest algorithm that it knows.
+struct LatestNames {
+    /// The generation of the algorithm that the limiter had when the policy was created.
+    first: u64,
+    /// The generation of the latest algorithm, which has changed if `names` is set.
+    generation: AtomicU64,
     names: SpinLock<Option<Arc<PolicyNames>>>,
 }
 
-impl ReplacedNames {
-    fn new() -> Self {
-        Self { is_set: AtomicBool::new(false), names: SpinLock::new(None) }
+impl LatestNames {
+    fn new(first: u64) -> Self {
+        Self { first, generation: AtomicU64::new(first), names: SpinLock::new(None) }
     }
 
     #[inline]
-    fn latest(&self) -> Option<Arc<PolicyNames>> {
-        match self.is_set.load(Ordering::Acquire) {
-            true => self.cloned(),
-            false => None,
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn get(&self) -> Option<Arc<PolicyNames>> {
+        match self.generation() == self.first {
+            true => None,
+            false => self.cloned(),
         }
     }
 
@@ -380,21 +388,15 @@ impl ReplacedNames {
         self.names.lock().clone()
     }
 
-    /// Returns the names for `algorithm`. Makes them from the first names of the policy, unless they are known. The
-    /// names for an algorithm that is older than the latest one are not kept.
-    fn of(&self, algorithm: &Arc<AlgorithmInfo>, first: &PolicyNames) -> Arc<PolicyNames> {
-        let generation = |names: &Arc<PolicyNames>| names.algorithm().generation();
-        let known = self.latest();
-        if let Some(names) = known.filter(|names| generation(names) == algorithm.generation()) {
-            return names;
-        }
-        let names = Arc::new(first.replaced(algorithm));
+    /// Makes the names for `algorithm` from the first ones, unless there are those of this algorithm or of a later one.
+    /// The generation is that of `algorithm`, since the limiter may be replaced just now, so that its own is another
+    /// one.
+    fn set(&self, algorithm: &Arc<AlgorithmInfo>, first: &PolicyNames) {
         let mut latest = self.names.lock();
-        if latest.as_ref().is_none_or(|latest| generation(latest) < algorithm.generation()) {
-            *latest = Some(Arc::clone(&names));
-            self.is_set.store(true, Ordering::Release);
+        if algorithm.generation() > self.generation() {
+            *latest = Some(Arc::new(first.replaced(algorithm)));
+            self.generation.store(algorithm.generation(), Ordering::Release);
         }
-        names
     }
 }
 

@@ -10,7 +10,6 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use super::info::{Mode, PolicyInfo};
-use super::names::PolicyNames;
 use super::outcome::{Outcome, limited};
 use super::policies::{
     PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict, undecided,
@@ -50,7 +49,7 @@ pub trait JointPolicy<Req>: PolicyCount {
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
-        known: &[Known],
+        modes: &[Mode],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, Self::Kind>,
@@ -61,7 +60,6 @@ pub trait JointPolicy<Req>: PolicyCount {
     fn finish(
         &self,
         infos: &[PolicyInfo],
-        known: &[Known],
         decided: &mut [Option<JointDecided>],
         outcomes: &mut [Option<Outcome>],
     );
@@ -71,7 +69,7 @@ pub trait JointPolicy<Req>: PolicyCount {
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],
-        known: &[Known],
+        modes: &[Mode],
         request: &Req,
         outcomes: &mut [Option<Outcome>],
     );
@@ -86,20 +84,10 @@ pub trait JointPolicy<Req>: PolicyCount {
 /// The parts of policies in a joint decision.
 pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
 
-/// What is known of a policy when a request begins. The lists of it are empty if all policies are
+/// Returns the mode of the first policy of a list of modes, which is empty if all policies are
 /// [plain](PolicyInfo::is_plain).
-#[derive(Debug)]
-pub struct Known {
-    mode: Mode,
-    /// The names for the latest algorithm that the policy knows, or `None` for its first names.
-    names: Option<Arc<PolicyNames>>,
-}
-
-impl Known {
-    /// Returns the mode and the names of the first policy of a list.
-    pub(super) fn first(known: &[Self]) -> (Mode, Option<&Arc<PolicyNames>>) {
-        known.first().map_or((Mode::Enforced, None), |known| (known.mode, known.names.as_ref()))
-    }
+pub(super) fn first_mode(modes: &[Mode]) -> Mode {
+    modes.first().copied().unwrap_or(Mode::Enforced)
 }
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
@@ -142,20 +130,20 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
-        known: &[Known],
+        modes: &[Mode],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, P::Kind>,
     ) -> Result<(), KeyError> {
         let (infos, others) = infos.split_at(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
-        let first = self.0.gather(infos, known, request, max_wait, parts);
+        let (modes, others_modes) = modes.split_at(P::COUNT.min(modes.len()));
+        let first = self.0.gather(infos, modes, request, max_wait, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
         // The second policy is asked even if the request has no key for the first. If the second policy forbids the
         // caller, its error replaces that of the first policy.
-        match self.1.gather(others, others_known, request, max_wait, parts) {
+        match self.1.gather(others, others_modes, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
         }
@@ -164,30 +152,28 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
     fn finish(
         &self,
         infos: &[PolicyInfo],
-        known: &[Known],
         decided: &mut [Option<JointDecided>],
         outcomes: &mut [Option<Outcome>],
     ) {
         let (infos, others) = infos.split_at(P::COUNT);
         let (outcomes, others_outcomes) = outcomes.split_at_mut(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
         let (first, second) = decided.split_at_mut(P::COUNT);
-        self.0.finish(infos, known, first, outcomes);
-        self.1.finish(others, others_known, second, others_outcomes);
+        self.0.finish(infos, first, outcomes);
+        self.1.finish(others, second, others_outcomes);
     }
 
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],
-        known: &[Known],
+        modes: &[Mode],
         request: &Req,
         outcomes: &mut [Option<Outcome>],
     ) {
         let (first, second) = infos.split_at(P::COUNT);
-        let (known, others_known) = known.split_at(P::COUNT.min(known.len()));
+        let (modes, others_modes) = modes.split_at(P::COUNT.min(modes.len()));
         let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
-        self.0.decide_shadows(first, known, request, outcomes);
-        self.1.decide_shadows(second, others_known, request, others);
+        self.0.decide_shadows(first, modes, request, outcomes);
+        self.1.decide_shadows(second, others_modes, request, others);
     }
 
     #[inline(always)]
@@ -220,7 +206,7 @@ impl<P, Q> And<P, Q> {
     where
         Self: JointPolicy<Req>,
     {
-        self.finish(infos, &asked.known, &mut decided, outcomes);
+        self.finish(infos, &mut decided, outcomes);
         let is_allowed = |outcome: &Outcome| outcome.is_shadow() || outcome.decision().is_allowed();
         let is_admitted = outcomes.iter().flatten().all(is_allowed);
         count(infos, outcomes, is_admitted);
@@ -228,8 +214,8 @@ impl<P, Q> And<P, Q> {
             count_undecided(infos, outcomes, asked);
             return Err(RejectReason::Denied);
         }
-        if !asked.known.is_empty() {
-            self.decide_shadows(infos, &asked.known, request, outcomes);
+        if !asked.modes.is_empty() {
+            self.decide_shadows(infos, &asked.modes, request, outcomes);
         }
         Ok(())
     }
@@ -246,18 +232,17 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         max_wait: Option<Duration>,
         JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
-        let known = |info: &PolicyInfo| Known { mode: info.mode(), names: info.replaced_names() };
-        let known: Few<_> = match infos.iter().all(PolicyInfo::is_plain) {
+        let modes: Few<_> = match infos.iter().all(PolicyInfo::is_plain) {
             true => Few::new(),
-            false => infos.iter().map(known).collect(),
+            false => infos.iter().map(PolicyInfo::mode).collect(),
         };
         let mut parts = Few::new();
-        if let Err(error) = self.gather(infos, &known, request, max_wait, &mut parts) {
+        if let Err(error) = self.gather(infos, &modes, request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         (0..Self::COUNT).for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let names = known.get(at).and_then(|known| known.names.clone());
+            let names = infos[at].latest_names();
             Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
         });
         match outcome {
@@ -266,18 +251,18 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
                 if !is_admitted {
                     return Progress::Ready(Err(RejectReason::Denied));
                 }
-                if !known.is_empty() {
-                    self.decide_shadows(infos, &known, request, outcomes);
+                if !modes.is_empty() {
+                    self.decide_shadows(infos, &modes, request, outcomes);
                 }
                 Progress::Ready(Ok(()))
             }
             JointOutcome::Ready(decided) => {
-                let asked = Asked::new(Few::new(), &parts, known);
+                let asked = Asked::new(Few::new(), &parts, modes);
                 Progress::Ready(self.verdict(infos, request, decided, &asked, outcomes))
             }
             JointOutcome::Pending(wait, queued) => {
                 queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
-                let asked = Asked::new(queued, &parts, known);
+                let asked = Asked::new(queued, &parts, modes);
                 let limited = infos.iter().zip(&asked.is_limited).filter(|(_, is_limited)| **is_limited);
                 let undecided = Undecided::new(limited.map(|(info, _)| Arc::clone(info.calls())).collect());
                 Progress::Pending(JointPolicyWait { wait, asked, undecided })
@@ -323,11 +308,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
 }
 
 impl<Res, P: SettlePolicies<Res>, Q: SettlePolicies<Res>> SettlePolicies<Res> for And<P, Q> {
-    fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res) {
-        let (infos, others) = infos.split_at(P::COUNT);
+    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
         let (first, second) = outcomes.split_at_mut(P::COUNT);
-        self.0.settle(infos, first, response);
-        self.1.settle(others, second, response);
+        self.0.settle(first, response);
+        self.1.settle(second, response);
     }
 }
 
@@ -359,16 +343,17 @@ pub struct Asked {
     queued: Few<usize>,
     /// For each policy, whether it limits the request.
     is_limited: Few<bool>,
-    known: Few<Known>,
+    /// The modes of the policies. Empty if all policies are [plain](PolicyInfo::is_plain).
+    modes: Few<Mode>,
 }
 
 impl Asked {
-    fn new<T>(queued: Few<usize>, parts: &[Option<T>], known: Few<Known>) -> Self {
-        Self { queued, is_limited: parts.iter().map(Option::is_some).collect(), known }
+    fn new<T>(queued: Few<usize>, parts: &[Option<T>], modes: Few<Mode>) -> Self {
+        Self { queued, is_limited: parts.iter().map(Option::is_some).collect(), modes }
     }
 
     fn mode(&self, at: usize) -> Mode {
-        Known::first(self.known.get(at..).unwrap_or_default()).0
+        self.modes.get(at).copied().unwrap_or(Mode::Enforced)
     }
 }
 

@@ -733,7 +733,7 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         R: RejectHead<Bytes>,
     {
         let (policy, infos) = self.policies.parts();
-        let names = infos[0].names_for(&policy.limiter().info());
+        let names = infos[0].current_names(policy.limiter());
         let outcome = Outcome::new(denied.into(), false, Reservation::default()).with_names(names);
         let outcomes = [Some(outcome)];
         let reports = reports(infos, &outcomes);

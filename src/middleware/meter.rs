@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 
+use crate::decision::Decision;
 use crate::limiter::Reservation;
-use crate::limiter::reservation::{Charge, Charger, Settlement};
+use crate::limiter::reservation::{Charge, Charger};
 use crate::sys::lock::SpinLock;
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -326,22 +327,22 @@ impl Counter {
 
 impl MeteredCharge {
     /// Settles the call: by `actual`, if it is given, and otherwise by the meter.
-    fn end(mut self, actual: Option<u64>) -> Option<Settlement> {
+    fn end(mut self, actual: Option<u64>) -> Option<Decision> {
         let reservation = std::mem::take(&mut self.reservation);
         let metered = self.charge.take_units(&self.call.all, reservation.charger());
         self.call.is_settled.store(true, Ordering::SeqCst);
-        let settlement = match (actual.or(metered), self.unmetered) {
-            (Some(units), _) => reservation.settle_with_info(units),
-            (None, Unmetered::Refund) => reservation.settle_with_info(0),
+        let decision = match (actual.or(metered), self.unmetered) {
+            (Some(units), _) => reservation.settle(units),
+            (None, Unmetered::Refund) => reservation.settle(0),
             (None, Unmetered::Keep) => None,
         };
         self.charge.charge_late(&self.call.all);
-        settlement
+        decision
     }
 }
 
 impl Charge for MeteredCharge {
-    fn settle(self: Box<Self>, actual: u64) -> Option<Settlement> {
+    fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
         self.end(Some(actual))
     }
 

@@ -47,7 +47,8 @@ impl PolicyNames {
             }
             None => label.clone(),
         };
-        let names = self.names.iter().enumerate().map(replaced).collect();
+        let count = quotas.len().max(1);
+        let names = self.names.iter().take(count).enumerate().map(replaced).collect();
         Self { names, algorithm: Arc::clone(algorithm), hidden: self.hidden }
     }
 
@@ -95,6 +96,13 @@ impl PolicyNames {
     /// Returns the name of the first limit.
     pub(super) fn first(&self) -> &PolicyName {
         &self.names[0]
+    }
+
+    /// Returns the name of the limit with this index. An algorithm of other limits, which has replaced the one with
+    /// these names or is not replaced yet, may decide a request: the name is then that of the last limit.
+    #[inline]
+    pub(super) fn of_limit(&self, index: usize) -> &PolicyName {
+        &self.names[index.min(self.names.len() - 1)]
     }
 
     /// Returns the names of all limits.
@@ -275,7 +283,19 @@ fn replace_empty(headers: &mut HeaderMap, fields: &HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::FixedWindow;
+    use crate::quota::Quota;
     use std::time::Duration;
+
+    #[test]
+    fn a_limit_without_a_name_has_the_last_name() {
+        let window = || FixedWindow::new(Quota::per_hour(9));
+        let names = PolicyNames::unnamed(AlgorithmInfo::of(&(window(), window())));
+        assert_eq!(
+            [0, 1, 2, 9].map(|index| names.of_limit(index).name()),
+            ["default", "default-2", "default-2", "default-2"]
+        );
+    }
 
     #[test]
     fn a_name_that_no_header_can_carry_is_an_error() {

@@ -41,12 +41,14 @@ pub struct Options<A> {
 }
 
 impl<A: Algorithm> Options<A> {
-    /// Returns the [`Attempt`] that is passed to the limiter for the request. The policy knows the algorithm of the
-    /// generation `known`. If the algorithm queues the request, the request waits at most `max_wait`. With `None`, only
-    /// the algorithm's own maximum applies.
+    /// Returns the [`Attempt`] that is passed to the limiter for the request. If the algorithm queues the request, the
+    /// request waits at most `max_wait`. With `None`, only the algorithm's own maximum applies.
     #[inline]
-    pub(super) fn attempt(&self, in_shadow: bool, known: u64, max_wait: Option<Duration>) -> Attempt<'_, A> {
-        let mut attempt = Attempt::new(self.cost).of_policy(in_shadow, known);
+    pub(super) fn attempt(&self, in_shadow: bool, max_wait: Option<Duration>) -> Attempt<'_, A> {
+        let mut attempt = Attempt::new(self.cost);
+        if in_shadow {
+            attempt = attempt.with_shadow();
+        }
         if let Some(algorithm) = &self.algorithm {
             attempt = attempt.with_algorithm(algorithm);
         }

@@ -23,8 +23,7 @@ pub struct Outcome {
     /// The permit of the call, or the charge that is to be settled when the response is known. Empty if there is
     /// neither a permit nor such a charge.
     reservation: Reservation,
-    /// The names of the policy for the algorithm that decided the request. `None` if these are the policy's first
-    /// names.
+    /// The names of the policy for the limiter's algorithm. `None` if these are the policy's first names.
     names: Option<Arc<PolicyNames>>,
     /// The part that few requests have. It is boxed, so that the outcomes of all other requests stay small.
     details: Option<Box<OutcomeDetails>>,
@@ -51,7 +50,7 @@ impl OutcomeDetails {
 }
 
 impl Outcome {
-    /// Creates the outcome of a request that the first algorithm of the policy has decided.
+    /// Creates the outcome of a request that is reported with the first names of the policy.
     #[inline(always)]
     pub(super) fn new(decision: Decision, is_shadow: bool, reservation: Reservation) -> Self {
         Self { decision, is_shadow, reservation, names: None, details: None }
@@ -92,7 +91,7 @@ impl Outcome {
         Self { names, ..self }
     }
 
-    /// Returns the names of the policy for the algorithm that decided the request.
+    /// Returns the names of the policy for the limiter's algorithm.
     #[inline]
     pub(super) fn names<'a>(&'a self, info: &'a PolicyInfo) -> &'a PolicyNames {
         self.names.as_deref().unwrap_or(info.names())
@@ -132,17 +131,14 @@ impl Outcome {
         }
     }
 
-    /// Settles the call, if it was charged and `actual` returns its cost. `info` is that of the policy.
+    /// Settles the call, if it was charged and `actual` returns its cost.
     #[inline]
-    pub(super) fn settle(&mut self, info: &PolicyInfo, actual: impl FnOnce() -> Option<u64>) {
+    pub(super) fn settle(&mut self, actual: impl FnOnce() -> Option<u64>) {
         if self.reservation.is_charge()
             && let Some(actual) = actual()
-            && let Some((decision, algorithm)) = mem::take(&mut self.reservation).settle_with_info(actual)
+            && let Some(decision) = mem::take(&mut self.reservation).settle(actual)
         {
             self.decision = decision.with_delay(Nanos::from(self.decision.delay()).0);
-            if let Some(algorithm) = algorithm {
-                self.names = info.names_for(&algorithm);
-            }
         }
     }
 

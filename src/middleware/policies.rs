@@ -120,7 +120,7 @@ pub trait PolicySet<Req>: PolicyCount {
 pub trait SettlePolicies<Res>: PolicyCount {
     /// Settles the call of each outcome that has a reservation, if the policy's options return an actual cost for the
     /// response. `outcomes` has one element for each policy.
-    fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res);
+    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res);
 }
 
 /// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision,

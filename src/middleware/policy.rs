@@ -12,14 +12,13 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use super::info::{Mode, PolicyInfo};
-use super::joint::{JointParts, JointPolicy, Known};
-use super::names::PolicyNames;
+use super::joint::{JointParts, JointPolicy, first_mode};
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
 use super::policies::{
     Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict, undecided,
 };
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
@@ -127,13 +126,12 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     {
         // The names are read before the options: across the reading of an atomic, the compiler would keep the options in
         // memory, which takes 50 instructions more.
-        let names = info.replaced_names();
-        let known = names.as_deref().map_or(info.generation(), |names| names.algorithm().generation());
+        let names = info.current_names(&self.limiter);
         let in_shadow = mode == Mode::Shadow;
         let options = self.options.options(request, key.key());
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        match self.limiter.acquire(key, options.attempt(in_shadow, known, max_wait)) {
+        match self.limiter.acquire(key, options.attempt(in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
                 info.calls().add_decision(&decision, in_shadow);
                 let mut decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
@@ -142,54 +140,28 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
                 decided.put(outcome);
                 Progress::Ready(verdict)
             }
-            acquired => self.decide_otherwise(info, mode, options, acquired, names, outcome),
+            Acquired::Pending(wait) => {
+                let names = names.as_deref().unwrap_or(info.names());
+                Progress::Pending(Self::wait(info, mode, options, names.algorithm(), wait))
+            }
         }
     }
 
-    /// Completes the decision on a request that was not decided at once, or not by the algorithm that the policy knew.
-    /// `known` are the names for the algorithm that the policy knew, or `None` for its first names.
+    /// Returns the wait of a request that was not decided at once. `algorithm` is that of the limiter.
     #[cold]
-    fn decide_otherwise(
-        &self,
+    fn wait(
         info: &PolicyInfo,
         mode: Mode,
         options: Options<A>,
-        acquired: Acquired<L::Wait>,
-        known: Option<Arc<PolicyNames>>,
-        outcome: &mut Option<Outcome>,
-    ) -> Progress<PolicyWait<L::Wait, A>> {
-        let decided = match acquired {
-            Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
-            Acquired::Replaced(decided) => *decided,
-            Acquired::Pending(wait) => {
-                if L::IS_LOCAL {
-                    info.calls().add(CallOutcome::Queued);
-                }
-                let (tier, borrows) = options.of_wait(known.as_deref().unwrap_or(info.names()).algorithm());
-                let undecided = Undecided::new([Arc::clone(info.calls())]);
-                return Progress::Pending(PolicyWait { wait, mode, tier, borrows, known, undecided });
-            }
-        };
-        Progress::Ready(self.decided(info, mode, decided, known, options.algorithm(), outcome))
-    }
-
-    /// Counts a decision and sets `outcome`. `tier` is the algorithm that a function chose for the request, and `known`
-    /// are the names for the algorithm that the policy knew, or `None` for its first names.
-    fn decided(
-        &self,
-        info: &PolicyInfo,
-        mode: Mode,
-        decided: Decided,
-        known: Option<Arc<PolicyNames>>,
-        tier: Option<&A>,
-        outcome: &mut Option<Outcome>,
-    ) -> Verdict {
-        let (in_shadow, (decision, reservation, algorithm)) = (mode == Mode::Shadow, decided.into_parts());
-        info.calls().add_decision(&decision, in_shadow);
-        let names = algorithm.map_or(known, |algorithm| info.names_for(&algorithm));
-        let decided = outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
-        decided.set_tier(tier);
-        verdict(info, decided)
+        algorithm: &AlgorithmInfo,
+        wait: L::Wait,
+    ) -> PolicyWait<L::Wait, A> {
+        if L::IS_LOCAL {
+            info.calls().add(CallOutcome::Queued);
+        }
+        let (tier, borrows) = options.of_wait(algorithm);
+        let undecided = Undecided::new([Arc::clone(info.calls())]);
+        PolicyWait { wait, mode, tier, borrows, undecided }
     }
 }
 
@@ -237,7 +209,7 @@ where
         &self,
         infos: &[PolicyInfo],
         _: &Req,
-        WaitResult { decided, mode, tier, borrows, known }: WaitResult<A>,
+        WaitResult { decided, mode, tier, borrows }: WaitResult<A>,
         [outcome]: &mut Self::Outcomes,
     ) -> Verdict {
         let info = &infos[0];
@@ -247,9 +219,14 @@ where
                 if !L::IS_LOCAL && decided.decision().is_delayed() {
                     info.calls().add(CallOutcome::Queued);
                 }
-                let verdict = self.decided(info, mode, decided, known, tier.as_ref(), outcome);
-                outcome.iter_mut().for_each(|outcome| outcome.set_borrowed(borrows));
-                verdict
+                let (in_shadow, (decision, reservation)) = (mode == Mode::Shadow, decided.into_parts());
+                info.calls().add_decision(&decision, in_shadow);
+                let names = info.current_names(&self.limiter);
+                let outcome =
+                    outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
+                outcome.set_tier(tier.as_ref());
+                outcome.set_borrowed(borrows);
+                verdict(info, outcome)
             }
             Err(error) => undecided([(info, mode)], error),
         }
@@ -272,9 +249,9 @@ where
 impl<Res, K, A: Algorithm, C: SettleResponse<Res>, L: Limiter<Algorithm = A>> SettlePolicies<Res>
     for Policy<K, A, C, L>
 {
-    fn settle(&self, infos: &[PolicyInfo], outcomes: &mut [Option<Outcome>], response: &Res) {
+    fn settle(&self, outcomes: &mut [Option<Outcome>], response: &Res) {
         if let [Some(outcome)] = outcomes {
-            outcome.settle(&infos[0], || self.options.actual(response));
+            outcome.settle(|| self.options.actual(response));
         }
     }
 }
@@ -291,18 +268,18 @@ where
     fn gather<'a>(
         &'a self,
         infos: &'a [PolicyInfo],
-        known: &[Known],
+        modes: &[Mode],
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, L::Kind>,
     ) -> Result<(), KeyError> {
-        let (info, (mode, names)) = (&infos[0], Known::first(known));
+        let (info, mode) = (&infos[0], first_mode(modes));
+        info.refresh(&self.limiter);
         let in_shadow = mode == Mode::Shadow;
         let key = self.key(info, mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
         parts.push(key.map(|key| {
             let options = self.options.options(request, key.key());
-            let known = names.map_or(info.generation(), |names| names.algorithm().generation());
-            self.limiter.joint_part(&key, options.attempt(in_shadow, known, max_wait))
+            self.limiter.joint_part(&key, options.attempt(in_shadow, max_wait))
         }));
         Ok(())
     }
@@ -310,7 +287,6 @@ where
     fn finish(
         &self,
         infos: &[PolicyInfo],
-        known: &[Known],
         decided: &mut [Option<JointDecided>],
         outcomes: &mut [Option<Outcome>],
     ) {
@@ -318,11 +294,8 @@ where
         let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided[0].take() else {
             return;
         };
-        let (decision, reservation, algorithm) = decided.into_parts();
-        let names = match algorithm {
-            Some(algorithm) => info.names_for(&algorithm),
-            None => Known::first(known).1.cloned(),
-        };
+        let (decision, reservation) = decided.into_parts();
+        let names = info.current_names(&self.limiter);
         let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
         outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
         outcome.set_borrowed(borrowed);
@@ -332,7 +305,7 @@ where
     fn decide_shadows(
         &self,
         infos: &[PolicyInfo],
-        known: &[Known],
+        modes: &[Mode],
         request: &Req,
         outcomes: &mut [Option<Outcome>],
     ) {
@@ -343,7 +316,7 @@ where
         {
             info.record_shadow_denial(outcome.decision());
         } else if !L::Kind::DECIDES_SHADOWS
-            && Known::first(known).0 == Mode::Shadow
+            && first_mode(modes) == Mode::Shadow
             && let [outcome @ None] = outcomes
             && let Some(key) = self.key_uncounted(info, request)
         {
@@ -394,8 +367,6 @@ pub struct WaitResult<A> {
     decided: Result<Decided, BoxError>,
     mode: Mode,
     tier: Option<A>,
-    /// The names for the algorithm that the policy knew, or `None` for its first names.
-    known: Option<Arc<PolicyNames>>,
     /// The number of units that the call has borrowed from the next window if it was delayed: the cost of a call with
     /// priority, and 0 for any other call. If the call was not delayed, this number has no meaning.
     borrows: u64,
@@ -411,7 +382,6 @@ pin_project! {
         mode: Mode,
         tier: Option<A>,
         borrows: u64,
-        known: Option<Arc<PolicyNames>>,
         undecided: Undecided<[Arc<CallCounts>; 1]>,
     }
 }
@@ -427,8 +397,7 @@ where
         let this = self.project();
         let decided = ready!(this.wait.poll(cx));
         this.undecided.end();
-        let (tier, known) = (this.tier.take(), this.known.take());
         let (decided, mode) = (decided.map_err(Into::into), *this.mode);
-        Poll::Ready(WaitResult { decided, mode, tier, borrows: *this.borrows, known })
+        Poll::Ready(WaitResult { decided, mode, tier: this.tier.take(), borrows: *this.borrows })
     }
 }

@@ -385,7 +385,7 @@ impl<P, R> SharedPart<P, R> {
             record_end(infos, outcomes, admitted.started, result.is_ok());
         }
         if let Ok(response) = result {
-            policies.settle(infos, outcomes, response);
+            policies.settle(outcomes, response);
         }
         // If the inner service returned an error, the permit is released when this function returns.
         let permit = take_permit(outcomes);

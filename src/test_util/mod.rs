@@ -272,8 +272,7 @@ impl<L: TestedLimiter> Tested<L> {
     /// Charges a call that will be settled. Returns the decision and the reservation.
     async fn charge(&self, key: &str, cost: u64) -> (Decision, Reservation) {
         let attempt = Attempt::new(cost).with_reservation();
-        let (decision, reservation, _) = decide(&self.limiter, key, attempt).await.into_parts();
-        (decision, reservation)
+        decide(&self.limiter, key, attempt).await.into_parts()
     }
 
     /// Calls `check` until a call is denied. Returns the number of admitted calls, and the denial with its times.
@@ -354,7 +353,6 @@ async fn decide<L: LimiterFor<K>, K: ?Sized>(
     let acquired = limiter.acquire(key, attempt);
     match acquired {
         Acquired::Ready(decision, reservation) => Decided::new(decision, reservation),
-        Acquired::Replaced(decided) => *decided,
         Acquired::Pending(wait) => decided(wait.await),
     }
 }

@@ -3,7 +3,7 @@
 use std::hash::Hash;
 
 use tower_throttle::algorithm::Algorithm;
-use tower_throttle::limiter::{Acquired, Attempt, Decided, LimiterFor, MemoryKey, Reservation};
+use tower_throttle::limiter::{Acquired, Attempt, LimiterFor, MemoryKey, Reservation};
 use tower_throttle::{Decision, RateLimiter};
 
 /// How a test makes calls that do not wait. A branch by [`Algorithm::NEEDS_RELEASE`] does not do, since a branch that is
@@ -51,15 +51,9 @@ pub(crate) async fn acquire<A: Algorithm, K: MemoryKey + ?Sized>(
 ) -> (Decision, Reservation) {
     match LimiterFor::acquire(limiter, key, attempt.wait()) {
         Acquired::Ready(decision, reservation) => (decision, reservation),
-        Acquired::Replaced(decided) => without_info(*decided),
         Acquired::Pending(wait) => match wait.await {
-            Ok(decided) => without_info(decided),
+            Ok(decided) => decided.into_parts(),
             Err(never) => match never {},
         },
     }
-}
-
-fn without_info(decided: Decided) -> (Decision, Reservation) {
-    let (decision, reservation, _) = decided.into_parts();
-    (decision, reservation)
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ pub(crate) struct OwnLimiter<A: Algorithm> {
     jobs: mpsc::UnboundedSender<Job<A>>,
     clock: AnyClock,
     info: Arc<RwLock<Arc<AlgorithmInfo>>>,
+    generation: Arc<AtomicU64>,
     /// The time for which each call travels to the task.
     latency: Duration,
     is_down: Arc<AtomicBool>,
@@ -40,7 +41,6 @@ pub(crate) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The state of all keys, owned by the task.
 struct Keys<A: Algorithm> {
     algorithm: A,
-    info: Arc<AlgorithmInfo>,
     clock: AnyClock,
     created_at: Nanos,
     states: HashMap<String, A::State>,
@@ -93,7 +93,7 @@ impl<A: Algorithm> Keys<A> {
         } else {
             Reservation::default()
         };
-        Decided::new(decision, reservation).with_info(Arc::clone(&self.info))
+        Decided::new(decision, reservation)
     }
 }
 
@@ -101,12 +101,11 @@ impl<A: Algorithm> OwnLimiter<A> {
     /// Creates a limiter with tokio's clock. Must be called in a runtime, which then runs the task.
     pub(crate) fn new(algorithm: A) -> Self {
         let (jobs, mut queue) = mpsc::unbounded_channel::<Job<A>>();
-        let (clock, info) = (AnyClock::default(), AlgorithmInfo::of(&algorithm));
-        let shared = Arc::new(RwLock::new(Arc::clone(&info)));
-        let (latency, is_down) = (Duration::ZERO, Arc::default());
-        let limiter = Self { jobs, clock: clock.clone(), info: shared, latency, is_down };
+        let (clock, info) = (AnyClock::default(), Arc::new(RwLock::new(AlgorithmInfo::of(&algorithm))));
+        let (generation, latency, is_down) = (Arc::default(), Duration::ZERO, Arc::default());
+        let limiter = Self { jobs, clock: clock.clone(), info, generation, latency, is_down };
         let created_at = clock.now();
-        let mut keys = Keys { algorithm, info, clock, created_at, states: HashMap::new() };
+        let mut keys = Keys { algorithm, clock, created_at, states: HashMap::new() };
         tokio::spawn(async move {
             while let Some(job) = queue.recv().await {
                 job(&mut keys);
@@ -181,12 +180,14 @@ impl<A: Algorithm> OwnLimiter<A> {
         // While the lock is held, no other algorithm is sent to the task.
         let mut current = self.info.write().unwrap();
         let info = current.replaced_by(&algorithm);
-        *current = Arc::clone(&info);
+        let generation = info.generation();
+        *current = info;
         let _ = self.jobs.send(Box::new(move |keys| {
             let now = keys.clock.now();
             keys.states.values_mut().for_each(|state| algorithm.migrate(state, &keys.algorithm, now));
-            (keys.algorithm, keys.info) = (algorithm, info);
+            keys.algorithm = algorithm;
         }));
+        self.generation.store(generation, Ordering::Release);
     }
 }
 
@@ -204,6 +205,10 @@ impl<A: Algorithm> Limiter for OwnLimiter<A> {
 
     fn info(&self) -> Arc<AlgorithmInfo> {
         Arc::clone(&self.info.read().unwrap())
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     fn stats(&self) -> LimiterStats {

@@ -38,9 +38,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{
-    CallOutcome, Charge, Recurrence, Settlement, random_u64, reservation_of,
-};
+use tower_throttle::store_support::{CallOutcome, Charge, Recurrence, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a message arrives or a connection lasts for [`IDLE`].
@@ -550,7 +548,7 @@ impl Place {
 }
 
 impl Charge for HeldPermit {
-    fn settle(self: Box<Self>, _: u64) -> Option<Settlement> {
+    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
         None
     }
 

@@ -154,7 +154,6 @@ impl<A: StoredAlgorithm> Both<'_, A> {
                 let task = async {
                     match acquired {
                         Acquired::Ready(decision, reservation) => Ok((Some(decision), reservation)),
-                        Acquired::Replaced(decided) => Ok(shown(*decided)),
                         Acquired::Pending(wait) => wait.await.map(shown),
                     }
                 };
@@ -303,7 +302,7 @@ impl<A: StoredAlgorithm> Both<'_, A> {
 }
 
 fn shown(decided: Decided) -> (Option<Decision>, Reservation) {
-    let (decision, reservation, _) = decided.into_parts();
+    let (decision, reservation) = decided.into_parts();
     (Some(decision), reservation)
 }
 

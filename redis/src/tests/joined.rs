@@ -46,7 +46,7 @@ async fn a_part_in_shadow_mode_neither_charges_nor_denies_the_parts_of_its_key()
         let decided: Vec<_> = decided.into_iter().flatten().collect();
         assert_eq!(decided.iter().map(|one| one.is_shadow).collect::<Vec<_>>(), [true, false]);
         for one in decided {
-            let (decision, reservation, _) = one.decided.into_parts();
+            let (decision, reservation) = one.decided.into_parts();
             assert!(decision.is_allowed() && decision.remaining() == left, "{decision:?}");
             assert_eq!(reservation.is_empty(), one.is_shadow, "the part in shadow mode was not charged");
         }

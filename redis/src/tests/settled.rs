@@ -28,11 +28,9 @@ async fn charge<L: LimiterFor<str>>(
     let attempt = tier.map_or(attempt, |tier| attempt.with_algorithm(tier));
     let decided = match limiter.acquire("a", attempt) {
         Acquired::Ready(decision, reservation) => return (decision, reservation),
-        Acquired::Replaced(decided) => *decided,
         Acquired::Pending(wait) => wait.await.unwrap_or_else(|error| panic!("{}", error.into())),
     };
-    let (decision, reservation, _) = decided.into_parts();
-    (decision, reservation)
+    decided.into_parts()
 }
 
 /// Makes calls that take 900 ms each, one after another for ten seconds, and settles each at two units. Returns the

@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::{AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, Report};
-use crate::algorithm::{Algorithm, AlgorithmInfo, holds_requests};
+use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 use crate::limiter::attempt::Attempt;
@@ -59,9 +59,6 @@ use crate::limiter::wait::QueuedAcquire;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::sys::lock::SpinGuard;
 use crate::sys::wakers::Wakers;
-
-/// A generation that no algorithm has.
-const UNKNOWN: u64 = u64::MAX;
 
 /// The kind of [`RateLimiter`](crate::RateLimiter).
 #[derive(Debug)]
@@ -80,8 +77,6 @@ pub struct JointRequest<'a> {
     max_wait: u64,
     /// `true` if the call asks for a reservation, so that it can be settled.
     reserves: bool,
-    /// The generation of the algorithm that the caller knows. 0 if the caller does not ask for the algorithm.
-    known: u64,
 }
 
 /// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
@@ -133,8 +128,6 @@ struct Member {
     permit: Reservation,
     /// The function that creates the reservation of an admitted call that can be settled.
     reserve: Option<Reserve>,
-    /// The info of the algorithm at the time of the decision. `None` if the caller knows it.
-    info: Option<Arc<AlgorithmInfo>>,
     /// The counts in which the outcome of the call is counted when the wait of the joint call ends.
     counts: Option<Arc<CallCounts>>,
     /// The algorithm that the call chose.
@@ -169,9 +162,8 @@ impl<'a> JointRequest<'a> {
         let priority = call.has_priority() && limiter.heeds_priority(call.algorithm());
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
         let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
-        let (reserves, known) = (call.wants_reservation(), call.known());
-        let lock = ptr::from_ref(limiter.of(key)).addr();
-        Self { limiter, key, lock, cost, algorithm, priority, max_wait, reserves, known }
+        let (reserves, lock) = (call.wants_reservation(), ptr::from_ref(limiter.of(key)).addr());
+        Self { limiter, key, lock, cost, algorithm, priority, max_wait, reserves }
     }
 
     /// Returns the algorithm that the call chose.
@@ -181,8 +173,7 @@ impl<'a> JointRequest<'a> {
 
     /// Returns what decides the call if the call is plain. These calls are not plain: one whose limit queues requests or
     /// holds units of calls in progress; one with a new key, or with a key that has queued calls; one that asks for a
-    /// reservation, or has its own algorithm; and one of a limiter that is closed, or whose algorithm the caller does
-    /// not know.
+    /// reservation, or has its own algorithm; and one of a limiter that is closed.
     #[inline(always)]
     fn existing<'s, A: Algorithm>(
         &self,
@@ -194,8 +185,7 @@ impl<'a> JointRequest<'a> {
             return None;
         }
         let existing = shard.existing(self.key, &Attempt::new(self.cost), now, table.clock())?;
-        let is_known = self.known == 0 || self.known == existing.generation();
-        (is_known && !holds_requests(existing.algorithm)).then_some(existing)
+        Some(existing).filter(|existing| !holds_requests(existing.algorithm))
     }
 
     /// Returns the function that undoes the charge of the call, whose key is locked.
@@ -414,7 +404,7 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
 fn decide_plain<A: Algorithm>(
     table: &Arc<Table<A>>,
     &Call { at, request, .. }: &Call<'_>,
-    Existing { algorithm, state, now, .. }: Existing<'_, A>,
+    Existing { algorithm, state, now }: Existing<'_, A>,
     joint: &mut Joint<'_>,
     others: &[Call<'_>],
     is_allowed: bool,
@@ -528,22 +518,11 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         }
     }
 
-    /// Returns the calls that use the same state as the call of the turn at `index`.
-    fn alike(&self, index: usize) -> impl Iterator<Item = &'c JointRequest<'c>> {
-        let leader = self.turns[index].leader;
-        self.turns.iter().filter(move |other| other.leader == leader).map(|other| other.call.request)
-    }
-
     /// Returns the total cost of the calls that use the same state as the call of the turn at `index`.
     fn total(&self, index: usize) -> u64 {
-        self.alike(index).fold(0, |total, request| total.saturating_add(request.cost))
-    }
-
-    /// Returns the generation that the callers of all calls with the same state know. Returns [`UNKNOWN`] if they know
-    /// different ones.
-    fn known(&self, index: usize) -> u64 {
-        let own = self.turns[index].call.request.known;
-        if self.alike(index).all(|request| request.known == own) { own } else { UNKNOWN }
+        let leader = self.turns[index].leader;
+        let alike = self.turns.iter().filter(|other| other.leader == leader);
+        alike.fold(0, |total, other| total.saturating_add(other.call.request.cost))
     }
 
     /// Runs `change` on the key or the shared bucket of the turn at `index`, with the call as it arrives there.
@@ -578,7 +557,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     fn enter(&mut self, index: usize, undoes: bool, all: &mut JointWait) {
         self.turns[index].is_entered = true;
         let Turn { call: Call { at, request, .. }, location, .. } = self.turns[index];
-        let (total, known) = (self.total(index), self.known(index));
+        let total = self.total(index);
         let (entered, held, charged_at) = self.with(index, total, all, |mut entry, arrival| {
             let holds = entry.algorithm_to_release(total);
             let held = holds.map(|algorithm| Reservable::Permit { location, algorithm, cost: total });
@@ -598,7 +577,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             Enqueued::Queued(ticket) => {
                 let (table, key) = (Arc::clone(table), request.key);
                 member.undo = Some(request.undo(&table, total));
-                member.wait = Some(boxed(QueuedAcquire::new(table, key, ticket, held, known, false)));
+                member.wait = Some(boxed(QueuedAcquire::new(table, key, ticket, held, false)));
             }
         }
     }
@@ -631,11 +610,9 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 all.members[call.at].decision = Some(self.preview(index, 0, all).decision());
             }
         }
-        for (index, turn) in self.turns.iter().enumerate() {
+        for turn in &self.turns {
             let Turn { call, has_room, .. } = turn;
-            let (request, info, member) = (call.request, self.shard.info(), &mut all.members[call.at]);
-            let known = self.known(index);
-            member.info = (known != 0 && known != info.generation()).then(|| Arc::clone(info));
+            let (request, member) = (call.request, &mut all.members[call.at]);
             // A call in progress gives back its units when it ends, and a closed limiter charges nothing.
             let settles = *has_room && !A::NEEDS_RELEASE && !self.shard.is_closed();
             if verdict == Verdict::Denied {
@@ -761,18 +738,13 @@ impl JointWait {
         let count = self.members.len();
         let decided = |at: usize| {
             let decision = self.decision(at)?;
-            let leader = &self.members[self.members[at].leader];
-            let (charged_at, info) = (leader.charged_at, leader.info.clone());
+            let charged_at = self.members[self.members[at].leader].charged_at;
             let member = &mut self.members[at];
-            let info = if member.decision.is_some() { member.info.clone() } else { info };
             let reserve = member.reserve.take().filter(|_| decision.is_allowed());
             let permit = mem::take(&mut member.permit);
             let reservation = reserve.map_or(permit, |reserve| reserve(charged_at));
             let borrowed = if decision.is_delayed() { member.borrows } else { 0 };
-            let mut decided = Decided::new(decision, reservation);
-            if let Some(info) = info {
-                decided = decided.with_info(info);
-            }
+            let decided = Decided::new(decision, reservation);
             Some(JointDecided { decided, algorithm: member.algorithm.take(), borrowed, is_shadow: false })
         };
         (0..count).map(decided).collect()
@@ -792,9 +764,9 @@ impl Future for JointWait {
         for member in &mut this.members {
             let Some(wait) = &mut member.wait else { continue };
             if let Poll::Ready((decided, charged_at)) = wait.as_mut().poll(cx) {
-                let (decision, permit, info) = decided.into_parts();
+                let (decision, permit) = decided.into_parts();
                 (member.wait, member.charged_at) = (None, charged_at);
-                (member.decision, member.permit, member.info) = (Some(decision), permit, info);
+                (member.decision, member.permit) = (Some(decision), permit);
                 if !decision.is_allowed() {
                     (member.undo, is_denied) = (None, true);
                 }

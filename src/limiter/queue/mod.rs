@@ -80,12 +80,9 @@ mod tests;
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
-use std::sync::Arc;
 use std::task::Waker;
 
-use crate::algorithm::{
-    Algorithm, AlgorithmInfo, QueueConfig, QueueOverflow, QueueSlot, Semaphore, SharedPermit,
-};
+use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, QueueSlot, Semaphore, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -156,9 +153,8 @@ pub(crate) enum Enqueued {
 /// The result of polling a waiter.
 #[derive(Debug)]
 pub(crate) enum PollTurn {
-    /// The decision, the time at which an admitted call was charged, and the info of the limiter's algorithm at the time
-    /// of the decision. The info is `None` if it is still the current one.
-    Ready(Decision, Nanos, Option<Arc<AlgorithmInfo>>),
+    /// The decision, and the time at which an admitted call was charged.
+    Ready(Decision, Nanos),
     /// The call is not ready. Poll it again at this time, or when it is woken.
     NotBefore(Nanos),
 }
@@ -302,8 +298,6 @@ struct Released<A> {
     decision: Decision,
     /// The time at which the call was charged, if it was admitted.
     charged_at: Nanos,
-    /// The info of the limiter's algorithm at the time of the decision. `None` if it is still the current one.
-    info: Option<Arc<AlgorithmInfo>>,
     permit: SharedPermit,
 }
 
@@ -548,14 +542,6 @@ impl<A: Algorithm> Queue<A> {
         self.seen = seen;
     }
 
-    /// Records that the calls that have left the queue so far were decided by the algorithm with this info, because the
-    /// algorithm is now replaced.
-    pub(crate) fn record_algorithm(&mut self, info: &Arc<AlgorithmInfo>) {
-        for released in &mut self.released {
-            released.info.get_or_insert_with(|| Arc::clone(info));
-        }
-    }
-
     fn take_released(&mut self, ticket: u64) -> Option<Released<A>> {
         let at = self.released.binary_search_by_key(&ticket, |released| released.ticket).ok()?;
         self.released.remove(at)
@@ -578,15 +564,7 @@ impl<A: Algorithm> Queue<A> {
         let Displaced { ticket, cost, tier, arrived, waker } = displaced;
         let decision = denial.with_delay(now.saturating_since(arrived));
         let permit = SharedPermit::default();
-        self.released.push_back(Released {
-            ticket,
-            cost,
-            tier,
-            decision,
-            charged_at: now,
-            info: None,
-            permit,
-        });
+        self.released.push_back(Released { ticket, cost, tier, decision, charged_at: now, permit });
         waker
     }
 }
@@ -965,15 +943,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A bucket may admit a call without advancing its state to `now`.
             let charged_at = now.max(queue.seen);
-            queue.released.push_back(Released {
-                ticket,
-                cost,
-                tier,
-                decision,
-                charged_at,
-                info: None,
-                permit,
-            });
+            queue.released.push_back(Released { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }
         let has_released = queue.released.len() > known;
@@ -1086,14 +1056,14 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             if released.decision.is_allowed() {
                 released.permit.forget();
             }
-            return Some((PollTurn::Ready(released.decision, released.charged_at, released.info), None));
+            return Some((PollTurn::Ready(released.decision, released.charged_at), None));
         }
         let at = queue.find(ticket).ok()?;
         // `Nanos::MAX` means that the call has no deadline, because its maximum wait was checked when it was queued.
         let deadline = queue.deadline(base, at);
         if deadline <= now && deadline < Nanos::MAX {
             let waiter = self.leave(now, at)?;
-            return Some((PollTurn::Ready(self.time_out(&waiter, now), now, None), waiter.waker));
+            return Some((PollTurn::Ready(self.time_out(&waiter, now), now), waiter.waker));
         }
         // Waiters behind the second keep their timers until they fire.
         if at <= 1 || queue.waiting[at].wake_at <= queue.seen.max(now) {

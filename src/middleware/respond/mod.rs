@@ -304,9 +304,7 @@ impl<'a> PolicyReport<'a> {
     }
 
     fn label(&self) -> &'a PolicyName {
-        // The index may be out of range with a custom algorithm.
-        let names = self.outcome.names(self.info);
-        names.all().get(self.outcome.decision().limit_index()).unwrap_or(names.first())
+        self.outcome.names(self.info).of_limit(self.outcome.decision().limit_index())
     }
 
     /// Returns the name of the policy, if the policy is not hidden, has only one limit, and the request was decided by

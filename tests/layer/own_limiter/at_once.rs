@@ -83,6 +83,10 @@ impl<L: Limiter> Limiter for Forwarding<L> {
         self.0.info()
     }
 
+    fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
     fn stats(&self) -> LimiterStats {
         self.0.stats()
     }
@@ -99,7 +103,7 @@ impl<K: ?Sized, L: LimiterFor<K>> LimiterFor<K> for Forwarding<L> {
 }
 
 #[tokio::test]
-async fn a_replaced_algorithm_is_reported_with_its_decisions() {
+async fn a_layer_reports_the_replaced_algorithm_of_a_limiter_that_forwards() {
     let inner = limiter(TokenBucket::new(Quota::per_hour(10)), &ManualClock::new());
     let layer = RateLimitLayer::with_limiter(Global, Forwarding(inner.clone())).name("global");
     let service = layer.layer(service_fn(|_: Request<Full<Bytes>>| async {

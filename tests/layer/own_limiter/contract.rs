@@ -61,7 +61,7 @@ enum Fault {
     DoesNotReset,
     DoesNotSettle,
     DoesNotReplace,
-    HidesTheReplacedAlgorithm,
+    HidesTheGeneration,
     DoesNotWait,
     ChargesTwice,
     ChargesOnlyOne,
@@ -86,7 +86,7 @@ async fn each_fault_of_a_limiter_is_found() {
         (Fault::DoesNotReset, "a_reset_makes_a_key_fresh"),
         (Fault::DoesNotSettle, "settling_lower_returns_the_difference"),
         (Fault::DoesNotReplace, "a_replaced_algorithm_is_reported"),
-        (Fault::HidesTheReplacedAlgorithm, "a_decision_comes_with_the_replaced_algorithm"),
+        (Fault::HidesTheGeneration, "a_replacement_changes_the_generation"),
         (Fault::DoesNotWait, "acquire_waits_until_units_are_available"),
         (Fault::ChargesTwice, "remaining_counts_down"),
         (Fault::ChargesOnlyOne, "a_cost_is_charged_all_or_none"),
@@ -113,6 +113,10 @@ impl<A: Algorithm> Limiter for Broken<A> {
 
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.0.info()
+    }
+
+    fn generation(&self) -> u64 {
+        if let Fault::HidesTheGeneration = self.1 { 0 } else { self.0.generation() }
     }
 
     fn stats(&self) -> LimiterStats {
@@ -142,12 +146,7 @@ impl<A: Algorithm, K: SharedKey + ?Sized> LimiterFor<K> for Broken<A> {
         let Acquired::Pending(wait) = self.0.acquire(&key, attempt) else { unreachable!() };
         match self.1 {
             Fault::DoesNotSettle => Acquired::Pending(Box::pin(async {
-                let (decision, _, _) = wait.await?.into_parts();
-                Ok(Decided::new(decision, Reservation::default()))
-            })),
-            Fault::HidesTheReplacedAlgorithm => Acquired::Pending(Box::pin(async {
-                let (decision, reservation, _) = wait.await?.into_parts();
-                Ok(Decided::new(decision, reservation))
+                Ok(Decided::new(*wait.await?.decision(), Reservation::default()))
             })),
             // All waiters are admitted when the first may be admitted, and nothing is charged.
             Fault::WaitsTooShort if attempt.may_wait() => {

@@ -19,7 +19,7 @@ fn acquire<A: Algorithm>(
 ) -> BoxFuture<Result<Result<Permit, Denied>, Down>> {
     let Acquired::Pending(wait) = limiter.acquire(key, Attempt::new(1).wait()) else { unreachable!() };
     Box::pin(async move {
-        let (decision, reservation, _) = wait.await?.into_parts();
+        let (decision, reservation) = wait.await?.into_parts();
         Ok(Permit::decided(decision, reservation))
     })
 }
