@@ -92,11 +92,6 @@ pub(crate) fn record(stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>) 
         "Evicted keys that were at their limits or locked out.",
         store.evicted_at_limit,
     );
-    of_policy(
-        "tower_throttle_shared_bucket_total",
-        "Calls that were decided by a bucket that several keys share.",
-        store.shared,
-    );
     let settled = [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)];
     let description =
         "Units that were charged or given back after the fact, and used units that were not charged.";

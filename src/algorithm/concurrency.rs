@@ -31,9 +31,6 @@ use crate::decision::Decision;
 /// In a layer, an upgraded connection, such as a [WebSocket](crate::guide::concurrency#websockets), holds no permit:
 /// the body of its response ended with the upgrade.
 ///
-/// If keys [share buckets](crate::limiter::OnFull::ShareBuckets) because the key table is full, a key goes on sharing
-/// its bucket while any permit of that bucket is held, even if the table has room again.
-///
 /// Neither a [`reset`](crate::limiter::RateLimiter::reset) nor a [`refund`](crate::limiter::RateLimiter::refund)
 /// affects calls in progress. When a permit is dropped, its units are subtracted from the total that counted them, even
 /// if the algorithm was [replaced](crate::limiter::RateLimiter::replace) while the permit was held.

@@ -210,11 +210,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
     }
 
-    /// Sets whether several keys share the state. A shared state never locks its keys out, so that one key cannot lock
-    /// out the others. Only [`Lockout`](super::Lockout), and algorithms that contain one, implement this method.
-    #[doc(hidden)]
-    fn set_shared(&self, _state: &mut Self::State, _shared: bool) {}
-
     /// Returns how calls are queued. Returns `None` if the algorithm cannot queue calls. A call that cannot pass now is
     /// then denied.
     ///

@@ -23,8 +23,7 @@ use crate::error::ConfigError;
 /// The `retry_after` of the denial is the rest of the lockout, or the wait of the inner algorithm if that wait is
 /// longer. If the inner algorithm denies the call without a `retry_after`, the denial has no `retry_after` either.
 /// Calls that arrive during a lockout do not change its end, unless [`extend_on_retry`](Lockout::extend_on_retry) is
-/// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. Keys that
-/// [share a bucket](crate::limiter::OnFull::ShareBuckets) are not locked out. A
+/// set. Calls that are queued when a lockout begins stay queued, and are admitted even during the lockout. A
 /// [`reset`](crate::limiter::RateLimiter::reset) ends the lockout. A refund does not.
 ///
 /// Unlike with other algorithms, a denial changes the state: the denial is counted. Do not nest lockouts: the
@@ -104,14 +103,10 @@ struct DenialCount {
     last: Nanos,
     /// The rest of the lockout at `last`, in nanoseconds.
     left: u64,
-    /// The number of denials in the current window, or [`SHARED`]. The window began `age` nanoseconds before `last`.
+    /// The number of denials in the current window. The window began `age` nanoseconds before `last`.
     denials: u64,
     age: u64,
 }
-
-/// The value of `denials` that marks a state which several keys share. Denials of calls for the keys that share such a
-/// state are not counted.
-const SHARED: u64 = u64::MAX;
 
 impl<A: Algorithm> LockoutBuilder<A> {
     /// Returns the algorithm that locks a key out when `denials` calls of the key were denied within one window.
@@ -172,8 +167,7 @@ impl<A: Algorithm> Lockout<A> {
     }
 
     /// Sets the rest of the lockout of a key to `left` nanoseconds from `now`, and forgets the counted denials. Returns
-    /// whether the key was locked out or had such denials, and whether it is locked out now. Changes nothing if several
-    /// keys share the state.
+    /// whether the key was locked out or had such denials, and whether it is locked out now.
     pub(crate) fn set_lockout(
         &self,
         state: &mut LockoutState<A::State>,
@@ -181,9 +175,6 @@ impl<A: Algorithm> Lockout<A> {
         left: u64,
     ) -> (bool, bool) {
         let count = &mut state.count;
-        if count.denials == SHARED {
-            return (false, false);
-        }
         self.advance(count, now);
         let had_any = count.left > 0 || count.denials > 0;
         // The count goes on from `now`, even if the clock was set back. Otherwise its time would stand still at first,
@@ -199,18 +190,15 @@ impl<A: Algorithm> Lockout<A> {
         count.last = step.last_update(now);
         count.left = count.left.saturating_sub(step.elapsed);
         count.age = count.age.saturating_add(step.elapsed);
-        if count.age >= self.window && count.denials != SHARED {
+        if count.age >= self.window {
             count.denials = 0;
         }
         step.behind
     }
 
-    /// Counts a denial, unless several keys share the state. During a lockout, counts nothing, but restarts the lockout
-    /// if [`extend_on_retry`](Lockout::extend_on_retry) is set.
+    /// Counts a denial. During a lockout, counts nothing, but restarts the lockout if
+    /// [`extend_on_retry`](Lockout::extend_on_retry) is set.
     fn count_denial(&self, count: &mut DenialCount) {
-        if count.denials == SHARED {
-            return;
-        }
         if count.left > 0 {
             if self.extends {
                 // An administrator may have locked the key out for longer.
@@ -231,7 +219,7 @@ impl<A: Algorithm> Lockout<A> {
     /// least the rest of the lockout. Otherwise it is at least the time until the counted denials expire.
     fn reported(&self, count: &DenialCount, behind: u64, decision: Decision) -> Decision {
         let rest = match (count.left, count.denials) {
-            (0, 0 | SHARED) => return decision,
+            (0, 0) => return decision,
             (0, _) => return decision.with_min_reset(self.window - count.age + behind),
             (left, _) => left.saturating_add(behind),
         };
@@ -335,9 +323,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.migrate(&mut state.state, &from.algorithm, now);
         let count = &mut state.count;
         count.left = count.left.min(self.duration);
-        if count.denials != SHARED {
-            count.denials = if count.age < self.window { count.denials.min(self.denials - 1) } else { 0 };
-        }
+        count.denials = if count.age < self.window { count.denials.min(self.denials - 1) } else { 0 };
     }
 
     /// Charges even during a lockout, because the call was admitted already.
@@ -348,7 +334,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
     fn is_fresh(&self, state: &Self::State, now: Nanos) -> bool {
         let mut count = state.count;
         self.advance(&mut count, now);
-        matches!((count.left, count.denials), (0, 0 | SHARED)) && self.algorithm.is_fresh(&state.state, now)
+        matches!((count.left, count.denials), (0, 0)) && self.algorithm.is_fresh(&state.state, now)
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -377,19 +363,11 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         let mut count = state.count;
         self.advance(&mut count, now);
         let denied = match (count.left, count.denials) {
-            (0, 0 | SHARED) => Usage::NONE,
+            (0, 0) => Usage::NONE,
             (0, denials) => Usage::of(denials, self.denials),
             _ => return Usage::LOCKED_OUT,
         };
         self.algorithm.usage(&state.state, now).max(denied).of_part()
-    }
-
-    fn set_shared(&self, state: &mut Self::State, shared: bool) {
-        self.algorithm.set_shared(&mut state.state, shared);
-        if shared != (state.count.denials == SHARED) {
-            state.count.denials = if shared { SHARED } else { 0 };
-            state.count.left = 0;
-        }
     }
 
     /// Returns the queue configuration of the inner algorithm, made exclusive. Calls that arrive during a lockout are

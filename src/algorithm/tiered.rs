@@ -398,12 +398,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         other_tiers.fold(state.by.usage(&state.state, now), Usage::max).of_part()
     }
 
-    fn set_shared(&self, state: &mut TieredState<A>, shared: bool) {
-        for (algorithm, state) in state.tiers_mut() {
-            algorithm.set_shared(state, shared);
-        }
-    }
-
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
         self.algorithm.queue_config().map(QueueConfig::exclusive)

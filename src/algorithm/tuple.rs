@@ -238,10 +238,6 @@ macro_rules! tuple {
                 Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+.of_part()
             }
 
-            fn set_shared(&self, state: &mut Self::State, shared: bool) {
-                $(self.$at.set_shared(&mut state.$at, shared);)+
-            }
-
             /// Returns the combined queue configuration of all members. Returns `None` if a member has no queue
             /// configuration, or if the configurations cannot be combined. A waiter is released once all members admit
             /// it.

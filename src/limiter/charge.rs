@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::entry::KeyEntry;
-use super::fingerprint::{Fingerprint, Location};
+use super::fingerprint::Fingerprint;
 use super::reservation::{Charge, Charger, Reservation};
 use super::table::{ChargeTime, Table};
 use crate::algorithm::{Algorithm, SharedPermit};
@@ -41,7 +41,7 @@ impl<A: Algorithm> Charge for MemoryCharge<A> {
     ///
     /// If `actual` is at most the charged cost, returns `None` if the key is no longer in the table. If `actual` is
     /// higher, a key that is no longer in the table is inserted again, and the result is `None` only if there is no
-    /// room for the key. With shared buckets, the result is never `None`.
+    /// room for the key.
     fn settle(self: Box<Self>, actual: u64) -> Option<Decision> {
         let Self { table, key, algorithm, cost, priority, charged_at } = *self;
         let settle = |mut entry: KeyEntry<'_, A>, now, counts| {
@@ -81,7 +81,7 @@ impl<A: Algorithm> From<MemoryCharge<A>> for Reservation {
 
 /// The data from which the reservation of a call is made when the call is admitted.
 pub(super) enum Reservable<A: Algorithm> {
-    Permit { location: Location, algorithm: A, cost: u64 },
+    Permit { key: Fingerprint, algorithm: A, cost: u64 },
     Charge(MemoryCharge<A>),
 }
 
@@ -89,7 +89,7 @@ impl<A: Algorithm> Reservable<A> {
     /// Returns the reservation of the call. The call must have been admitted.
     pub(super) fn reserve(self, table: &Arc<Table<A>>) -> Reservation {
         match self {
-            Self::Permit { location, algorithm, cost } => permit_for(table, location, algorithm, cost),
+            Self::Permit { key, algorithm, cost } => permit_for(table, key, algorithm, cost),
             Self::Charge(charge) => charge.into(),
         }
     }
@@ -107,16 +107,16 @@ impl<A: Algorithm> Reservable<A> {
     }
 }
 
-/// Returns the permit of a call that `algorithm` has admitted at `location`.
+/// Returns the permit of a call of `key` that `algorithm` has admitted.
 pub(super) fn permit_for<A: Algorithm>(
     table: &Arc<Table<A>>,
-    location: Location,
+    key: Fingerprint,
     algorithm: A,
     cost: u64,
 ) -> Reservation {
     let table = Arc::clone(table);
     Reservation::on_release(move || {
         drop(SharedPermit::of_admitted(&algorithm, cost));
-        table.end(location, &algorithm, cost);
+        table.end(key, &algorithm, cost);
     })
 }

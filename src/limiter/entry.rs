@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::task::Waker;
 
-use super::fingerprint::{Fingerprint, IdentityBuildHasher, Location};
+use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::options::{OnClose, StoreConfig};
 use super::queue::{Arrival, Enqueued, Fate, Judged, KeyQueue, PollTurn, Preview, Queue};
 use crate::algorithm::{Algorithm, Lockout, charge_available, holds_requests};
@@ -23,33 +23,27 @@ pub(super) struct KeyEntry<'a, A: Algorithm> {
     state: &'a mut A::State,
     /// The settings that apply to all keys.
     config: &'a StoreConfig,
-    /// The queues of the shard. `None` if the key has no place of its own, for example because it shares a bucket.
-    /// Calls are then not queued.
-    queues: Option<&'a mut Queues<A>>,
+    /// The queues of the shard.
+    queues: &'a mut Queues<A>,
     /// The wakers to wake once no lock is held, because a waker may run any code.
     wake: &'a mut Vec<Waker>,
 }
 
 impl<'a, A: Algorithm> KeyEntry<'a, A> {
-    /// Creates the entry of a key without a place of its own. `base` is the algorithm of the limiter, and `tier`
-    /// the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once no lock is held.
+    /// Creates the entry of a key with this state, in a shard with these queues. `base` is the algorithm of the
+    /// limiter, and `tier` the algorithm that the call chose. The wakers are appended to `wake`, and must be woken once
+    /// no lock is held.
     #[inline]
     pub(super) fn new(
         key: Fingerprint,
         base: &'a A,
         tier: Option<&'a A>,
         closed: bool,
-        state: &'a mut A::State,
+        (state, queues): (&'a mut A::State, &'a mut Queues<A>),
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> Self {
-        Self { key, base, tier, closed, state, config, queues: None, wake }
-    }
-
-    /// Gives the key a place of its own, in a shard with these queues.
-    #[inline]
-    pub(super) fn with_queues(self, queues: &'a mut Queues<A>) -> Self {
-        Self { queues: Some(queues), ..self }
+        Self { key, base, tier, closed, state, config, queues, wake }
     }
 
     /// Returns the algorithm of the call.
@@ -96,7 +90,6 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         let Some(queue) = algorithm.queue_config() else {
             return Enqueued::Decided(algorithm.check(self.state, now, cost));
         };
-        let arrival = self.arrival(arrival);
         match KeyQueue::without_queue(algorithm, queue, self.state, self.config.waiting()).try_admit(arrival)
         {
             Fate::Decided(decision) => Enqueued::Decided(decision),
@@ -104,17 +97,10 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         }
     }
 
-    /// Returns the call as it arrives at this key. Calls are not queued in a shared bucket, because the calls of its
-    /// keys have no common order.
-    fn arrival(&self, arrival: Arrival) -> Arrival {
-        if self.queues.is_some() { arrival } else { arrival.without_wait() }
-    }
-
     /// Queues a call as the first of a new queue. The call was judged to wait, while the key was locked and had no
-    /// queue, and the limiter is not closed. The key must have a place of its own.
+    /// queue, and the limiter is not closed.
     pub(super) fn enqueue(&mut self, judged: Judged) -> Enqueued {
         let Self { key, base, tier, state, config, queues, wake, .. } = self;
-        let Some(queues) = queues else { unreachable!("without a place, no call waits") };
         let queue = queues.entry(*key).or_default();
         let enqueued =
             KeyQueue::new(*base, *tier, state, queue, config.waiting(), wake).enqueue_first(judged);
@@ -138,21 +124,12 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
         let Some(config) = algorithm.queue_config() else {
             return Preview::of(algorithm.peek(self.state, now, cost));
         };
-        let arrival = self.arrival(arrival);
         KeyQueue::without_queue(algorithm, config, self.state, self.config.waiting()).preview(arrival)
     }
 
     /// Returns whether the algorithm of the call queues the requests of a layer.
     pub(super) fn holds_requests(&self) -> bool {
         holds_requests(self.algorithm())
-    }
-
-    /// Returns the location of the key.
-    pub(super) fn location(&self) -> Location {
-        match self.queues {
-            Some(_) => Location::Own(self.key),
-            None => Location::Shared(self.config.bucket(self.key)),
-        }
     }
 
     /// Returns the algorithm of the call if a call of `cost` holds units from its admission until it ends. Otherwise
@@ -299,11 +276,11 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
 
     #[inline]
     fn has_queue(&self) -> bool {
-        self.queues.as_ref().is_some_and(|queues| queues.contains_key(&self.key))
+        self.queues.contains_key(&self.key)
     }
 
     fn queue(&mut self) -> Option<&mut Queue<A>> {
-        self.queues.as_mut()?.get_mut(&self.key)
+        self.queues.get_mut(&self.key)
     }
 
     /// Runs `change` on the queue, between two releases of due waiters. Returns `None` if the key has no queue.
@@ -321,7 +298,6 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     #[inline]
     fn change_queue<R>(&mut self, change: impl FnOnce(&mut KeyQueue<'_, A>) -> R) -> Option<R> {
         let Self { key, base, tier, state, config, queues, wake, .. } = self;
-        let queues = queues.as_mut()?;
         let queue = queues.get_mut(key)?;
         let result = change(&mut KeyQueue::new(base, *tier, state, queue, config.waiting(), wake));
         if queue.len() == 0 {

@@ -17,13 +17,6 @@ use crate::sys::random::random_u64;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint(NonZeroU64);
 
-/// The location of a key: the key's own place in the table, or a shared bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Location {
-    Own(Fingerprint),
-    Shared(Fingerprint),
-}
-
 /// This bit is set in the fingerprint of every key, and is not set in the fingerprint of a missing key. It is the
 /// lowest of the 32 bits that choose the shard, so it hardly affects which shard is chosen.
 const HAS_KEY: NonZeroU64 = NonZeroU64::new(1 << 32).unwrap();
@@ -55,20 +48,6 @@ impl<K: Hash + ?Sized> MemoryKey for K {
 }
 
 impl Fingerprint {
-    /// Returns the identity of the shared bucket of this key, if there are `2^bits` shared buckets.
-    pub(super) fn to_bucket(self, bits: u32) -> Self {
-        Self::numbered(self.0.get() >> (u64::BITS - bits))
-    }
-
-    /// Returns the identity of the shared bucket at the index `number`.
-    pub(super) fn numbered(number: u64) -> Self {
-        // The factor is the golden ratio. It spreads the index over the whole word, because the shard depends on the
-        // upper half and the slot on the lowest bits. The factor is odd, so the product is 0 only if the other number
-        // is 0.
-        let spread = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Self(NonZeroU64::new(spread).unwrap_or(HAS_KEY))
-    }
-
     /// Returns the index of the key's shard among `count` shards. `count` is at most 2^32. The index depends on the
     /// upper half of the fingerprint.
     #[inline]
@@ -91,14 +70,6 @@ impl Fingerprint {
     #[cfg(test)]
     pub(super) fn of_slot(slot: u64, rest: u64) -> Self {
         Self(HAS_KEY | rest << 33 | slot)
-    }
-}
-
-impl Location {
-    /// Returns the fingerprint under which the state is kept: that of the key or of the shared bucket.
-    pub(super) fn fingerprint(self) -> Fingerprint {
-        let (Self::Own(fingerprint) | Self::Shared(fingerprint)) = self;
-        fingerprint
     }
 }
 

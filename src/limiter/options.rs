@@ -1,10 +1,6 @@
 //! The options of a limiter in memory, and the settings that follow from them for all keys.
 
-use super::fingerprint::Fingerprint;
 use crate::algorithm::Semaphore;
-
-/// The minimum and the maximum number of shared buckets, as base-2 logarithms.
-const SHARED_BITS: (u32, u32) = (8, 16);
 
 /// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0
 /// are always allowed.
@@ -53,15 +49,6 @@ pub enum OnFull {
     /// choose [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
-    /// Lets new keys share buckets. Each bucket has the quota of one key. The number of buckets is `max_keys`, rounded
-    /// up to a power of two, but at least 256 and at most 65,536. No key is evicted.
-    ///
-    /// A key that shares a bucket can be denied because of units that other keys have used. Calls of such a key are not
-    /// queued: a call that would have to wait is denied. A [`Lockout`](crate::algorithm::Lockout) never locks such a
-    /// key out, and a [`reset`](crate::limiter::RateLimiter::reset) has no effect on the key. A key that later gets its
-    /// own place in the table starts with a copy of the state of its shared bucket, so the key does not get a second
-    /// quota. A bucket takes as much memory as a key.
-    ShareBuckets,
     /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers get a
     /// 503.
     ///
@@ -79,22 +66,13 @@ pub(super) struct StoreConfig {
     max_debt: u64,
     on_close: OnClose,
     on_full: OnFull,
-    /// The base-2 logarithm of the number of shared buckets.
-    shared_bits: u32,
 }
 
 impl StoreConfig {
-    /// Creates the settings of a limiter of at most `max_keys` keys, in which `max_queued` calls may be queued, and each
-    /// key may be in debt by `max_debt` units.
-    pub(super) fn new(
-        max_keys: usize,
-        max_queued: u64,
-        max_debt: u64,
-        on_close: OnClose,
-        on_full: OnFull,
-    ) -> Self {
-        let (waiting, shared_bits) = (Semaphore::new(max_queued), shared_bits(max_keys));
-        Self { waiting, max_debt, on_close, on_full, shared_bits }
+    /// Creates the settings of a limiter in which `max_queued` calls may be queued, and each key may be in debt by
+    /// `max_debt` units.
+    pub(super) fn new(max_queued: u64, max_debt: u64, on_close: OnClose, on_full: OnFull) -> Self {
+        Self { waiting: Semaphore::new(max_queued), max_debt, on_close, on_full }
     }
 
     #[inline]
@@ -116,36 +94,5 @@ impl StoreConfig {
     #[inline]
     pub(super) fn on_full(&self) -> OnFull {
         self.on_full
-    }
-
-    /// Returns the shared bucket of a key that has no place of its own.
-    #[inline]
-    pub(super) fn bucket(&self, key: Fingerprint) -> Fingerprint {
-        key.to_bucket(self.shared_bits)
-    }
-
-    /// Returns a shared bucket by the lowest bits of `number`.
-    #[inline]
-    pub(super) fn numbered_bucket(&self, number: usize) -> Fingerprint {
-        Fingerprint::numbered(number as u64 & ((1 << self.shared_bits) - 1))
-    }
-}
-
-/// Returns the base-2 logarithm of the number of shared buckets of a table of `max_keys` keys. The number of buckets is
-/// `max_keys` rounded up to a power of two, within the bounds of [`SHARED_BITS`].
-fn shared_bits(max_keys: usize) -> u32 {
-    let (min, max) = SHARED_BITS;
-    max_keys.checked_next_power_of_two().map_or(max, usize::ilog2).clamp(min, max)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_are_about_as_many_buckets_as_keys() {
-        let buckets = |max_keys| 1_u64 << shared_bits(max_keys);
-        assert_eq!([1, 256, 257, 10_000].map(buckets), [256, 256, 512, 16_384]);
-        assert_eq!([65_536, 100_000, usize::MAX].map(buckets), [65_536; 3]);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::attempt::Attempt;
 use super::charge::{MemoryCharge, Reservable};
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
-use super::fingerprint::{Fingerprint, Location, MemoryKey};
+use super::fingerprint::{Fingerprint, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::options::{OnClose, OnFull, StoreConfig};
 use super::queue::{Enqueued, Fate, Judged, KeyQueue};
@@ -311,9 +311,8 @@ impl<A: Algorithm> RateLimiter<A> {
     /// The type of the key counts, as in all methods: the `String` `"192.0.2.1"` is another key than the `IpAddr`, and
     /// its reset returns `false`.
     ///
-    /// With state in memory, a reset has no effect on a key that [shares a bucket](OnFull::ShareBuckets). The first
-    /// queued call of the key may be admitted as soon as the key is reset, and the calls behind it later. Calls that
-    /// were made before the reset, and are [settled](super::Reservation::settle) later, give nothing back.
+    /// The first queued call of the key may be admitted as soon as the key is reset, and the calls behind it later.
+    /// Calls that were made before the reset, and are [settled](super::Reservation::settle) later, give nothing back.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;
@@ -329,7 +328,7 @@ impl<A: Algorithm> RateLimiter<A> {
         self.reset_at(self.fingerprint(key))
     }
 
-    /// Resets all keys, as [`reset`](Self::reset) does for one key. Keys that share a bucket are reset, too.
+    /// Resets all keys, as [`reset`](Self::reset) does for one key.
     ///
     /// The keys are reset one shard after another, so a call that is made meanwhile may find its key before or after
     /// the reset. A shard of a large table has about a thousand keys, and calls for its keys wait for it.
@@ -354,9 +353,9 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// Locks the key out for `duration` from now, as if it had been denied too often. A lockout that the key is in
     /// ends, even if it would have lasted longer.
     ///
-    /// Returns whether the key is locked out. It is not if the table is full and has no room for the key, or if the key
-    /// [shares a bucket](OnFull::ShareBuckets). As with any lockout, calls that are queued stay queued, and are
-    /// admitted in their turn, also during the lockout. [`replace`](Self::replace) shortens the lockout to the duration of
+    /// Returns whether the key is locked out. It is not if the table is full and has no room for the key. As with any
+    /// lockout, calls that are queued stay queued, and are admitted in their turn, also during the lockout.
+    /// [`replace`](Self::replace) shortens the lockout to the duration of
     /// the new algorithm's lockouts. With [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
     /// duration is left.
     ///
@@ -611,16 +610,16 @@ impl<A: Algorithm> RateLimiter<A> {
     pub(super) fn reserve_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> (Decision, Reservation) {
         let table = &self.table;
         let decided = table.with_called(table.of(key).lock(), key, &call, None, |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
+            let holds = entry.algorithm_to_release(call.cost());
             let decision = entry.check(now, call.cost());
             table.calls().add_decision(&decision, false);
             let settles = call.wants_reservation() && entry.settles();
-            (decision, location, holds, settles.then(|| table.charge_time(entry.last_update())))
+            (decision, holds, settles.then(|| table.charge_time(entry.last_update())))
         });
-        let Some((decision, location, holds, charged_at)) = decided else {
+        let Some((decision, holds, charged_at)) = decided else {
             return (self.deny_without_room(key, call), Reservation::default());
         };
-        let held = self.reservable(key, &call, location, holds, charged_at);
+        let held = self.reservable(key, &call, holds, charged_at);
         let held = held.filter(|_| decision.is_allowed());
         (decision, held.map(|held| held.reserve(table)).unwrap_or_default())
     }
@@ -719,7 +718,7 @@ impl<A: Algorithm> RateLimiter<A> {
     ) -> Acquired<QueuedAcquire<A>> {
         let table = &self.table;
         let outcome = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
-            let (location, holds) = (entry.location(), entry.algorithm_to_release(call.cost()));
+            let holds = entry.algorithm_to_release(call.cost());
             let may_wait = call.may_wait() || entry.holds_requests();
             let entered = entry.acquire(call.arrival(now, may_wait));
             match &entered {
@@ -727,12 +726,12 @@ impl<A: Algorithm> RateLimiter<A> {
                 Enqueued::Queued(_) => table.calls().add(CallOutcome::Queued),
             }
             let settles = call.wants_reservation() && entry.settles();
-            (entered, location, holds, settles.then(|| table.charge_time(entry.last_update())))
+            (entered, holds, settles.then(|| table.charge_time(entry.last_update())))
         });
-        let Some((outcome, location, holds, charged_at)) = outcome else {
+        let Some((outcome, holds, charged_at)) = outcome else {
             return Acquired::Ready(self.deny_without_room(key, call), Reservation::default());
         };
-        let held = self.reservable(key, &call, location, holds, charged_at);
+        let held = self.reservable(key, &call, holds, charged_at);
         match outcome {
             Enqueued::Decided(decision) => {
                 let held = held.filter(|_| decision.is_allowed());
@@ -790,12 +789,11 @@ impl<A: Algorithm> RateLimiter<A> {
         &self,
         key: Fingerprint,
         call: &Attempt<'_, A>,
-        location: Location,
         holds: Option<A>,
         charged_at: Option<ChargeTime>,
     ) -> Option<Reservable<A>> {
         match (holds, charged_at) {
-            (Some(algorithm), _) => Some(Reservable::Permit { location, algorithm, cost: call.cost() }),
+            (Some(algorithm), _) => Some(Reservable::Permit { key, algorithm, cost: call.cost() }),
             (None, Some(charged_at)) => Some(Reservable::Charge(self.settleable(key, call, charged_at))),
             (None, None) => None,
         }
@@ -1011,7 +1009,7 @@ impl<A: Algorithm> Builder<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
         let Self { algorithm, clock, name, max_keys, max_queued, max_debt, on_close, on_full } = self;
         let max_queued = max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
-        let config = StoreConfig::new(max_keys, max_queued, max_debt, on_close, on_full);
+        let config = StoreConfig::new(max_queued, max_debt, on_close, on_full);
         RateLimiter { table: Arc::new(Table::new(algorithm, clock, name, max_keys, config)) }
     }
 }

@@ -1,9 +1,8 @@
 //! The shards of the key table, each with its own lock, and the room for keys that all shards have together.
 //!
 //! A shard contains everything that is needed to decide a call on one of its keys: the state, the queue, and the
-//! algorithm itself. So a decision takes one lock, except for keys that share a bucket. The algorithm is replaced in
-//! one shard at a time, while that shard is locked. Several keys can be locked together, in the order of the addresses
-//! of their locks.
+//! algorithm itself. So a decision takes one lock. The algorithm is replaced in one shard at a time, while that shard
+//! is locked. Several keys can be locked together, in the order of the addresses of their locks.
 //!
 //! For each new key, a few slots of its shard are examined, so that all slots are examined in turn. While there is
 //! room, the slots for several new keys are examined together. A key is removed if it is fresh and has been idle for
@@ -169,10 +168,6 @@ pub(super) struct Existing<'a, A: Algorithm> {
 impl<A: Algorithm> Shards<A> {
     /// Creates the shards of a table of at most `max_keys` keys.
     pub(super) fn for_keys(max_keys: usize, algorithm: &A) -> Self {
-        Self::new(shard_count(max_keys), algorithm)
-    }
-
-    pub(super) fn new(count: usize, algorithm: &A) -> Self {
         let config = Arc::new(ShardConfig {
             algorithm: algorithm.clone(),
             one_unit: one_unit(algorithm),
@@ -186,7 +181,7 @@ impl<A: Algorithm> Shards<A> {
             let shard = Shard { config, slots, queues, due: 0, new_keys: 0, resets: None };
             LockedShard { shard: SpinLock::new(shard), denial: LatestDenial::default() }
         };
-        Self { shards: (0..count).map(shard).collect() }
+        Self { shards: (0..shard_count(max_keys)).map(shard).collect() }
     }
 
     /// Returns the key's shard.
@@ -295,10 +290,10 @@ impl<A: Algorithm> Shard<A> {
         wake: &'a mut Vec<Waker>,
     ) -> Option<KeyEntry<'a, A>> {
         let state = self.slots.get_mut(key)?;
-        Some(self.config.entry(key, tier, state, config, wake).with_queues(&mut self.queues))
+        Some(self.config.entry(key, tier, (state, &mut self.queues), config, wake))
     }
 
-    /// Returns the entry of a key that has no place in the shard yet, and may get one. Its state is `state`.
+    /// Returns the entry of a key that has no place in the shard. Its state is `state`.
     #[inline]
     pub(super) fn new_entry<'a>(
         &'a mut self,
@@ -308,32 +303,7 @@ impl<A: Algorithm> Shard<A> {
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> KeyEntry<'a, A> {
-        self.config.entry(key, tier, state, config, wake).with_queues(&mut self.queues)
-    }
-
-    /// Returns the entry of a key that gets no place in the shard. Its state is `state`.
-    pub(super) fn entry_without_place<'a>(
-        &'a self,
-        key: Fingerprint,
-        tier: Option<&'a A>,
-        state: &'a mut A::State,
-        config: &'a StoreConfig,
-        wake: &'a mut Vec<Waker>,
-    ) -> KeyEntry<'a, A> {
-        self.config.entry(key, tier, state, config, wake)
-    }
-
-    /// Returns the entry of a key that shares `bucket`, which has a state in the shard. Returns `None` if it has none.
-    pub(super) fn bucket_entry<'a>(
-        &'a mut self,
-        bucket: Fingerprint,
-        key: Fingerprint,
-        tier: Option<&'a A>,
-        config: &'a StoreConfig,
-        wake: &'a mut Vec<Waker>,
-    ) -> Option<KeyEntry<'a, A>> {
-        let state = self.slots.get_mut(bucket)?;
-        Some(self.config.entry(key, tier, state, config, wake))
+        self.config.entry(key, tier, (state, &mut self.queues), config, wake)
     }
 
     /// Returns the algorithm of a call: `tier`, or the limiter's algorithm if `tier` is `None`.
@@ -437,12 +407,11 @@ impl<A: Algorithm> Shard<A> {
     }
 
     /// Resets a key to the state of a new key, except that calls in progress stay counted. Does nothing if the key has
-    /// no place in the shard. If `keeps_place`, or if the key may have waiters or calls in progress, it keeps its
-    /// place. Returns whether the key was not fresh.
+    /// no place in the shard. If the key may have waiters or calls in progress, it keeps its place. Returns whether the
+    /// key was not fresh.
     pub(super) fn reset(
         &mut self,
         key: Fingerprint,
-        keeps_place: bool,
         room: &Room,
         config: &StoreConfig,
         now: Nanos,
@@ -451,14 +420,14 @@ impl<A: Algorithm> Shard<A> {
         let Self { config: shard, slots, queues, .. } = &mut *self;
         let Some(state) = slots.get_mut(key) else { return false };
         let is_used = !shard.algorithm.is_fresh(state, now);
-        if !queues.contains_key(&key) && !A::NEEDS_RELEASE && !keeps_place {
+        if !queues.contains_key(&key) && !A::NEEDS_RELEASE {
             self.remove(key, room, now);
             return is_used;
         }
         if let Some(queue) = queues.get_mut(&key) {
             queue.reset_schedule(now);
         }
-        let entry = shard.entry(key, None, state, config, wake).with_queues(queues);
+        let entry = shard.entry(key, None, (state, queues), config, wake);
         let algorithm = &shard.algorithm;
         entry.replace_state(now, |state| {
             reset(algorithm, state, shard.new_state(algorithm, room, now), now);
@@ -467,17 +436,10 @@ impl<A: Algorithm> Shard<A> {
     }
 
     /// Resets all keys of the shard. See [`reset`](Shard::reset).
-    pub(super) fn reset_all(
-        &mut self,
-        keeps_places: bool,
-        room: &Room,
-        config: &StoreConfig,
-        now: Nanos,
-        wake: &mut Vec<Waker>,
-    ) {
+    pub(super) fn reset_all(&mut self, room: &Room, config: &StoreConfig, now: Nanos, wake: &mut Vec<Waker>) {
         let keys: Vec<_> = self.slots.iter_mut().map(|(key, _)| key).collect();
         for key in keys {
-            self.reset(key, keeps_places, room, config, now, wake);
+            self.reset(key, room, config, now, wake);
         }
     }
 
@@ -504,9 +466,8 @@ impl<A: Algorithm> Shard<A> {
     ) {
         let Self { config: shard, slots, queues, .. } = self;
         for (key, state) in slots.iter_mut() {
-            shard.entry(key, None, state, config, wake).with_queues(queues).release(now);
-            KeyEntry::new(key, new, None, shard.closed, state, config, wake)
-                .with_queues(queues)
+            shard.entry(key, None, (state, queues), config, wake).release(now);
+            KeyEntry::new(key, new, None, shard.closed, (state, queues), config, wake)
                 .replace_state(now, |state| new.migrate(state, &shard.algorithm, now));
         }
         let mut first = shard.new_state(&shard.algorithm, room, now);
@@ -518,66 +479,6 @@ impl<A: Algorithm> Shard<A> {
             first: Some(first),
             closed: shard.closed,
         });
-    }
-}
-
-/// The states of shared buckets.
-impl<A: Algorithm> Shard<A> {
-    /// Gives a shared bucket a state, unless it has one. Returns whether it had none.
-    pub(super) fn open_bucket(
-        &mut self,
-        bucket: Fingerprint,
-        tier: Option<&A>,
-        room: &Room,
-        now: Nanos,
-    ) -> bool {
-        if self.slots.contains(bucket) {
-            return false;
-        }
-        let mut state = self.new_state(tier, room, now);
-        self.config.algorithm.set_shared(&mut state, true);
-        self.slots.insert(bucket, state);
-        true
-    }
-
-    /// Drops the state of a shared bucket if it is fresh. Returns whether it was dropped.
-    pub(super) fn drop_fresh_bucket(&mut self, bucket: Fingerprint, room: &Room, now: Nanos) -> bool {
-        let is_fresh = self.slots.get(bucket).is_some_and(|state| self.config.algorithm.is_fresh(state, now));
-        if is_fresh {
-            self.slots.remove(bucket);
-            room.removed_at(now);
-        }
-        is_fresh
-    }
-
-    /// Resets all shared buckets of the shard to the state of a new bucket, except that calls in progress stay counted.
-    /// Drops the states that are fresh then, and returns their number.
-    pub(super) fn reset_buckets(&mut self, room: &Room, now: Nanos) -> usize {
-        let Self { config, slots, .. } = &mut *self;
-        let algorithm = &config.algorithm;
-        let mut buckets = Vec::new();
-        for (bucket, state) in slots.iter_mut() {
-            reset(algorithm, state, config.new_state(algorithm, room, now), now);
-            algorithm.set_shared(state, true);
-            buckets.push(bucket);
-        }
-        buckets.into_iter().filter(|bucket| self.drop_fresh_bucket(*bucket, room, now)).count()
-    }
-
-    /// Returns a copy of the state of a shared bucket, for a key in the shard `own`, if the bucket has a state.
-    pub(super) fn copy_of_bucket(&self, bucket: Fingerprint, own: &Self, now: Nanos) -> Option<A::State> {
-        let mut state = self.slots.get(bucket)?.clone();
-        self.config.algorithm.set_shared(&mut state, false);
-        if self.config.generation != own.config.generation {
-            // The algorithm is being replaced, and only one of the two shards has the new algorithm so far.
-            own.config.algorithm.migrate(&mut state, &self.config.algorithm, now);
-        }
-        Some(state)
-    }
-
-    /// Returns whether calls in progress hold units of a shared bucket.
-    pub(super) fn is_bucket_held(&self, bucket: Fingerprint) -> bool {
-        self.slots.get(bucket).is_some_and(|state| self.config.algorithm.in_flight(state) > 0)
     }
 }
 
@@ -698,17 +599,17 @@ impl<A: Algorithm> Shard<A> {
 }
 
 impl<A: Algorithm> ShardConfig<A> {
-    /// Returns the entry of a key without a place of its own.
+    /// Returns the entry of a key with this state, in a shard with these queues.
     #[inline]
     fn entry<'a>(
         &'a self,
         key: Fingerprint,
         tier: Option<&'a A>,
-        state: &'a mut A::State,
+        state_and_queues: (&'a mut A::State, &'a mut Queues<A>),
         config: &'a StoreConfig,
         wake: &'a mut Vec<Waker>,
     ) -> KeyEntry<'a, A> {
-        KeyEntry::new(key, &self.algorithm, tier, self.closed, state, config, wake)
+        KeyEntry::new(key, &self.algorithm, tier, self.closed, state_and_queues, config, wake)
     }
 
     /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at

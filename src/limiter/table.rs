@@ -1,5 +1,5 @@
 //! What the clones of a limiter share: the current algorithm, and the bounded table of keys, which locks a key, and
-//! gives a new key a state, or the bucket that keys without a place of their own share.
+//! gives a new key a state.
 //!
 //! A [shard](super::shard) keeps its keys, and makes room for new ones.
 
@@ -9,8 +9,8 @@ use std::task::Waker;
 use super::attempt::Attempt;
 use super::entry::KeyEntry;
 use super::eviction::one_unit;
-use super::fingerprint::{Fingerprint, HashSeed, Location, MemoryKey};
-use super::options::{OnFull, StoreConfig};
+use super::fingerprint::{Fingerprint, HashSeed, MemoryKey};
+use super::options::StoreConfig;
 use super::queue::{Arrival, PollTurn, Preview};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
@@ -18,18 +18,11 @@ use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout};
 use crate::clock::{AnyClock, Nanos};
 use crate::observe::Recurrence;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats, UnitCounts};
-use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::sys::lock::{Mutex, PoisonError, RwLock, SpinGuard};
 use crate::sys::wakers::Wakers;
 
-/// The number of shards of the shared buckets.
-const BUCKET_SHARDS: usize = 16;
-
-/// The number of shared buckets that are examined for each new key.
-const BUCKETS_PER_INSERT: usize = 2;
-
-/// The data that the clones of a limiter share. Locks are taken in this order: first the shards of keys, then the
-/// shards of shared buckets.
+/// The data that the clones of a limiter share.
 #[derive(Debug)]
 pub(super) struct Table<A: Algorithm> {
     /// The current algorithm, and its info. Each shard has a copy of the algorithm, by which calls are decided.
@@ -45,7 +38,6 @@ pub(super) struct Table<A: Algorithm> {
     ignored_priority: Recurrence,
     seed: HashSeed,
     keys: Shards<A>,
-    shared: SharedBuckets<A>,
     room: Room,
     clock: AnyClock,
     config: StoreConfig,
@@ -67,23 +59,11 @@ pub(super) struct ChargeTime {
     pub(super) resets: u64,
 }
 
-/// The buckets that are shared by keys without a place of their own: see [`OnFull::ShareBuckets`].
-#[derive(Debug)]
-struct SharedBuckets<A: Algorithm> {
-    shards: Shards<A>,
-    /// The number of shared buckets that have a state. It changes only while the bucket in question is locked.
-    open: AtomicUsize,
-    /// The lowest bits of this counter are the index of the shared bucket that is examined next.
-    next: AtomicUsize,
-    /// The number of calls whose keys shared a bucket.
-    calls: AtomicU64,
-}
-
 /// The result of [`Table::insert_if_absent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Known,
-    /// The key has a new place, or its shared bucket has a new state.
+    /// The key has a new place.
     New,
     /// There is no room for the key.
     NoRoom,
@@ -101,7 +81,6 @@ impl<A: Algorithm> Table<A> {
         let info = AlgorithmInfo::of(&algorithm);
         Self {
             keys: Shards::for_keys(max_keys, &algorithm),
-            shared: SharedBuckets::new(&algorithm),
             room: Room::new(max_keys, config.on_full(), &algorithm, clock.now()),
             knows_priority: AtomicBool::new(info.knows_priority()),
             generation: AtomicU64::new(info.generation()),
@@ -170,18 +149,10 @@ impl<A: Algorithm> Table<A> {
         &self.config
     }
 
-    /// Returns the shard of a key with its own place.
+    /// Returns the shard of a key.
     #[inline]
     pub(super) fn of(&self, key: Fingerprint) -> &LockedShard<A> {
         self.keys.of(key)
-    }
-
-    /// Returns the shard at a location: the shard of a key with its own place, or the shard of a shared bucket.
-    pub(super) fn shard(&self, location: Location) -> &LockedShard<A> {
-        match location {
-            Location::Own(key) => self.keys.of(key),
-            Location::Shared(bucket) => self.shared.of(bucket),
-        }
     }
 
     /// Locks the key of a call while `change` runs. Takes the locked shard of the key. `now` is a clock reading that
@@ -241,10 +212,8 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
-    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. If the table has
-    /// no shared buckets and the key is not in the table, returns `None` and does not run `change`. With
-    /// [`OnFull::ShareBuckets`], such a key may have been charged in its shared bucket, so this method then does the
-    /// same as `with_entry`.
+    /// Like [`with_entry`](Table::with_entry), for changes that affect only a key with charged units. If the key is not
+    /// in the table, returns `None` and does not run `change`.
     fn with_used<R>(&self, key: Fingerprint, change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R) -> Option<R> {
         self.with_charge(key, None, u64::MAX, |entry, now, _| change(entry, now))
     }
@@ -262,12 +231,8 @@ impl<A: Algorithm> Table<A> {
         // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
         let mut shard = self.keys.of(key).lock();
         let counts = !shard.was_reset(key, resets);
-        let change = |entry: KeyEntry<'_, A>, now| change(entry, now, counts);
-        if self.config.on_full() == OnFull::ShareBuckets {
-            return self.with_locked_entry(shard, key, algorithm, None, change);
-        }
         let entry = shard.entry(key, algorithm, &self.config, &mut wake)?;
-        Some(change(entry, self.clock.now()))
+        Some(change(entry, self.clock.now(), counts))
     }
 
     /// Returns when a call was charged whose key is still locked: at the clock reading `at`.
@@ -290,25 +255,19 @@ impl<A: Algorithm> Table<A> {
         wake: &mut Vec<Waker>,
         change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
     ) -> Option<R> {
-        let Self { shared, room, clock, config, .. } = self;
-        shared.clean(room, config, clock);
+        let Self { room, config, .. } = self;
         // If the algorithm panics, the place is released.
-        let place = shard.make_room(room, &[], now).filter(|_| !shared.must_be_used(key, config));
-        match place {
+        match shard.make_room(room, &[], now) {
             Some(place) => {
-                let mut state = self.initial_state(&shard, key, algorithm, now);
+                let mut state = shard.new_state(algorithm, room, now);
                 let result = change(shard.new_entry(key, algorithm, &mut state, config, wake), now);
                 shard.insert_if_used(key, algorithm, state, place, room, now);
                 Some(result)
             }
-            // The shard of the key stays locked, so that the key cannot get its own place while its bucket is changed.
-            None if config.on_full() == OnFull::ShareBuckets => {
-                Some(shared.with(key, algorithm, (room, config, clock), wake, change))
-            }
             // Once the limiter is closed, nothing is charged, so the call needs no room.
             None if shard.is_closed() => {
                 let mut state = shard.new_state(algorithm, room, now);
-                Some(change(shard.entry_without_place(key, algorithm, &mut state, config, wake), now))
+                Some(change(shard.new_entry(key, algorithm, &mut state, config, wake), now))
             }
             None => None,
         }
@@ -321,7 +280,6 @@ impl<A: Algorithm> Table<A> {
     fn sweep_for_peek(&self, key: Fingerprint) {
         let mut shard = self.keys.of(key).lock();
         if !shard.contains(key) {
-            self.shared.clean(&self.room, &self.config, &self.clock);
             shard.sweep_for_peek(&self.room, self.clock.now());
         }
     }
@@ -340,22 +298,8 @@ impl<A: Algorithm> Table<A> {
         if let Some(entry) = shard.entry(key, algorithm, &self.config, &mut wake) {
             return look(entry, now);
         }
-        let mut state = self.initial_state(&shard, key, algorithm, now);
+        let mut state = shard.new_state(algorithm, &self.room, now);
         look(shard.new_entry(key, algorithm, &mut state, &self.config, &mut wake), now)
-    }
-
-    /// Returns the initial state of a new key of the locked shard: a copy of the state of its shared bucket, or a new
-    /// state if that bucket has no state.
-    #[inline]
-    fn initial_state(
-        &self,
-        shard: &Shard<A>,
-        key: Fingerprint,
-        algorithm: Option<&A>,
-        now: Nanos,
-    ) -> A::State {
-        let shared = self.shared.copy_for(key, shard, &self.config, now);
-        shared.unwrap_or_else(|| shard.new_state(algorithm, &self.room, now))
     }
 }
 
@@ -367,7 +311,7 @@ impl<A: Algorithm> Table<A> {
 
     /// Returns the counts of the key table.
     pub(super) fn store_stats(&self) -> StoreStats {
-        StoreStats { waiting: self.config.waiting().len(), shared: self.shared.calls(), ..self.room.stats() }
+        StoreStats { waiting: self.config.waiting().len(), ..self.room.stats() }
     }
 
     /// Returns the counts of the units that were charged or given back after the fact.
@@ -425,15 +369,15 @@ impl<A: Algorithm> Table<A> {
         });
     }
 
-    /// Ends a call that holds a permit. `location` is the location of the key when the call was admitted.
-    pub(super) fn end(&self, location: Location, algorithm: &A, cost: u64) {
+    /// Ends a call that holds a permit.
+    pub(super) fn end(&self, key: Fingerprint, algorithm: &A, cost: u64) {
         let mut wake = Wakers::default();
         {
-            let mut shard = self.shard(location).lock();
+            let mut shard = self.keys.of(key).lock();
             let now = self.clock.now();
             // A key with calls in progress is not evicted. The key can be missing only after a panic of the algorithm.
             // The algorithm that admitted the call releases its units. The current algorithm releases waiters.
-            let entry = shard.entry(location.fingerprint(), Some(algorithm), &self.config, &mut wake);
+            let entry = shard.entry(key, Some(algorithm), &self.config, &mut wake);
             if let Some(entry) = entry {
                 entry.end(now, cost);
             }
@@ -444,7 +388,7 @@ impl<A: Algorithm> Table<A> {
     /// no lock is held.
     pub(super) fn close(&self) -> Wakers {
         let mut wake = Wakers::default();
-        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+        for mut shard in self.keys.iter() {
             shard.close(&self.config, self.clock.now(), &mut wake);
         }
         wake
@@ -455,10 +399,7 @@ impl<A: Algorithm> Table<A> {
     /// same as after a denied call.
     pub(super) fn refund(&self, key: Fingerprint, cost: u64) {
         let shard = self.keys.of(key).lock();
-        // With shared buckets, a key without a place may have been charged in its bucket.
-        let is_fresh = self.config.on_full() != OnFull::ShareBuckets
-            && !shard.contains(key)
-            && shard.may_forget(&self.room, self.clock.now());
+        let is_fresh = !shard.contains(key) && shard.may_forget(&self.room, self.clock.now());
         if cost > 0 && !is_fresh {
             let _ = self.with_locked_entry(shard, key, None, None, |entry, now| entry.refund(now, cost));
         }
@@ -471,24 +412,19 @@ impl<A: Algorithm> Table<A> {
         {
             let mut shard = self.keys.of(key).lock();
             let now = self.clock.now();
-            // The key keeps its place if any shared bucket has a state, because a new key may start with that state.
-            // The reset of a key that may share a bucket has no effect.
-            if self.config.on_full() != OnFull::ShareBuckets || shard.contains(key) {
-                shard.record_reset(key, self.count_reset());
-            }
-            shard.reset(key, self.shared.has_open(), &self.room, &self.config, now, &mut wake)
+            shard.record_reset(key, self.count_reset());
+            shard.reset(key, &self.room, &self.config, now, &mut wake)
         }
     }
 
     /// Resets all keys, as [`reset`](Table::reset) does, one shard at a time. Returns the wakers to wake once no lock is
     /// held.
     pub(super) fn reset_all(&self) -> Wakers {
-        let Self { shared, room, config, clock, .. } = self;
+        let Self { room, config, clock, .. } = self;
         let mut wake = Wakers::default();
-        shared.reset(room, clock);
         for mut shard in self.keys.iter() {
             shard.record_reset_of_all(self.count_reset());
-            shard.reset_all(shared.has_open(), room, config, clock.now(), &mut wake);
+            shard.reset_all(room, config, clock.now(), &mut wake);
         }
         wake
     }
@@ -500,7 +436,7 @@ impl<A: Algorithm> Table<A> {
         let _turn = self.replacement.lock().unwrap_or_else(PoisonError::into_inner);
         let info = self.info().replaced_by(&algorithm);
         let (mut wake, one_unit) = (Wakers::default(), one_unit(&algorithm));
-        for mut shard in self.keys.iter().chain(self.shared.iter()) {
+        for mut shard in self.keys.iter() {
             let now = self.clock.now();
             shard.record_reset_of_all(self.count_reset());
             shard.replace(&algorithm, one_unit, &self.room, &self.config, now, &mut wake);
@@ -530,56 +466,36 @@ impl<A: Algorithm> Table<Lockout<A>> {
 
 /// Calls that lock several keys together.
 impl<A: Algorithm> Table<A> {
-    /// Returns the shared bucket of a key that has no place of its own, and counts that the key shares the bucket.
-    /// Returns `None` if the table has no shared buckets.
-    pub(super) fn overflow_location(&self, key: Fingerprint) -> Option<Location> {
-        if self.config.on_full() != OnFull::ShareBuckets {
-            return None;
-        }
-        self.shared.count_call();
-        Some(Location::Shared(self.config.bucket(key)))
-    }
-
-    /// Gives the key or the shared bucket at `location` a state, unless it has one already. `shard` is the locked shard
-    /// of `location`. `keep` contains the keys of the same joint call, which must not be evicted.
+    /// Gives the key a state, unless it has one already. `shard` is the locked shard of the key. `keep` contains the
+    /// keys of the same joint call, which must not be evicted.
     pub(super) fn insert_if_absent(
         &self,
         shard: &mut Shard<A>,
-        location: Location,
+        key: Fingerprint,
         keep: &[Fingerprint],
         now: Nanos,
     ) -> Settled {
-        let Self { shared, room, clock, config, .. } = self;
-        if shard.contains(location.fingerprint()) {
+        if shard.contains(key) {
             return Settled::Known;
         }
-        match location {
-            Location::Own(key) => {
-                shared.clean(room, config, clock);
-                let place = shard.make_room(room, keep, now).filter(|_| !shared.must_be_used(key, config));
-                let Some(place) = place else { return Settled::NoRoom };
-                let state = self.initial_state(shard, key, None, now);
-                shard.insert(key, state, place, room, now);
-            }
-            Location::Shared(bucket) => shared.open(shard, bucket, None, room, now),
-        }
+        let Some(place) = shard.make_room(&self.room, keep, now) else { return Settled::NoRoom };
+        let state = shard.new_state(None, &self.room, now);
+        shard.insert(key, state, place, &self.room, now);
         Settled::New
     }
 
-    /// Runs `change` on the key or the shared bucket at `location`, which has a state. `shard` is its locked shard.
+    /// Runs `change` on the key, which has a state. `shard` is its locked shard.
     pub(super) fn with_settled<R>(
         &self,
         shard: &mut Shard<A>,
-        location: Location,
+        key: Fingerprint,
         algorithm: Option<&A>,
         wake: &mut Vec<Waker>,
         change: impl FnOnce(KeyEntry<'_, A>) -> R,
     ) -> R {
-        let entry = match location {
-            Location::Own(key) => shard.entry(key, algorithm, &self.config, wake),
-            Location::Shared(bucket) => shard.bucket_entry(bucket, bucket, algorithm, &self.config, wake),
+        let Some(entry) = shard.entry(key, algorithm, &self.config, wake) else {
+            unreachable!("it was settled")
         };
-        let Some(entry) = entry else { unreachable!("it was settled") };
         change(entry)
     }
 
@@ -587,7 +503,7 @@ impl<A: Algorithm> Table<A> {
     /// the limiter is open, the call needs room. The result is then an error with the algorithm's quota.
     pub(super) fn preview_without_room(
         &self,
-        shard: &Shard<A>,
+        shard: &mut Shard<A>,
         key: Fingerprint,
         algorithm: Option<&A>,
         arrival: Arrival,
@@ -597,7 +513,7 @@ impl<A: Algorithm> Table<A> {
             return Err(shard.algorithm(algorithm).policy().quota);
         }
         let mut state = shard.new_state(algorithm, &self.room, arrival.now());
-        Ok(shard.entry_without_place(key, algorithm, &mut state, &self.config, wake).preview(arrival))
+        Ok(shard.new_entry(key, algorithm, &mut state, &self.config, wake).preview(arrival))
     }
 
     /// Removes a new key from its locked shard, because an algorithm has panicked.
@@ -613,131 +529,6 @@ impl<A: Algorithm> Table<A> {
     /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.
     pub(super) fn warn_if_full(&self) {
         self.room.warn_if_full(self.name());
-    }
-}
-
-impl<A: Algorithm> SharedBuckets<A> {
-    fn new(algorithm: &A) -> Self {
-        Self {
-            shards: Shards::new(BUCKET_SHARDS, algorithm),
-            open: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
-            calls: AtomicU64::new(0),
-        }
-    }
-
-    /// Returns the shard of a bucket.
-    fn of(&self, bucket: Fingerprint) -> &LockedShard<A> {
-        self.shards.of(bucket)
-    }
-
-    fn iter(&self) -> impl Iterator<Item = SpinGuard<'_, Shard<A>>> {
-        self.shards.iter()
-    }
-
-    /// Counts a call whose key shares a bucket.
-    fn count_call(&self) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of calls whose keys shared a bucket.
-    fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    /// Locks the shared bucket of a key that has no place of its own, and runs `change` on the state of that bucket.
-    /// The shard of the key is locked already.
-    fn with<R>(
-        &self,
-        key: Fingerprint,
-        tier: Option<&A>,
-        (room, config, clock): (&Room, &StoreConfig, &AnyClock),
-        wake: &mut Vec<Waker>,
-        change: impl FnOnce(KeyEntry<'_, A>, Nanos) -> R,
-    ) -> R {
-        self.count_call();
-        let bucket = config.bucket(key);
-        let mut shared = self.shards.of(bucket).lock();
-        // The clock is read while the bucket is locked, because other keys use the bucket as well.
-        let now = clock.now();
-        self.open(&mut shared, bucket, tier, room, now);
-        let Some(entry) = shared.bucket_entry(bucket, key, tier, config, wake) else {
-            unreachable!("it was opened")
-        };
-        change(entry, now)
-    }
-
-    /// Gives a shared bucket a state, unless it has one. `shared` is the locked shard of the bucket.
-    fn open(&self, shared: &mut Shard<A>, bucket: Fingerprint, tier: Option<&A>, room: &Room, now: Nanos) {
-        if shared.open_bucket(bucket, tier, room, now) {
-            self.open.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Examines the next few shared buckets, and drops their states if they are fresh. The caller must not hold the
-    /// lock of a shared bucket.
-    #[inline]
-    fn clean(&self, room: &Room, config: &StoreConfig, clock: &AnyClock) {
-        if self.has_open() {
-            self.clean_next(room, config, clock);
-        }
-    }
-
-    /// Resets all buckets, except that calls in progress stay counted.
-    fn reset(&self, room: &Room, clock: &AnyClock) {
-        for mut shared in self.iter() {
-            let dropped = shared.reset_buckets(room, clock.now());
-            self.open.fetch_sub(dropped, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns whether any shared bucket has a state.
-    #[inline]
-    fn has_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed) > 0
-    }
-
-    #[cold]
-    fn clean_next(&self, room: &Room, config: &StoreConfig, clock: &AnyClock) {
-        let first = self.next.fetch_add(BUCKETS_PER_INSERT, Ordering::Relaxed);
-        for number in first..first.saturating_add(BUCKETS_PER_INSERT) {
-            let bucket = config.numbered_bucket(number);
-            let mut shared = self.shards.of(bucket).lock();
-            let now = clock.now();
-            if shared.drop_fresh_bucket(bucket, room, now) {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Returns a copy of the state of the key's shared bucket, for the key's locked shard `own`. Returns `None` if the
-    /// bucket has no state.
-    #[inline]
-    fn copy_for(
-        &self,
-        key: Fingerprint,
-        own: &Shard<A>,
-        config: &StoreConfig,
-        now: Nanos,
-    ) -> Option<A::State> {
-        // No ordering is needed, because the key's own shard is locked here, and was locked whenever the key used the
-        // bucket.
-        if self.has_open() { self.copy_of(config.bucket(key), own, now) } else { None }
-    }
-
-    #[cold]
-    fn copy_of(&self, bucket: Fingerprint, own: &Shard<A>, now: Nanos) -> Option<A::State> {
-        self.shards.of(bucket).lock().copy_of_bucket(bucket, own, now)
-    }
-
-    /// Returns whether a key without a place of its own must use its shared bucket even if there is room. This is so
-    /// while calls in progress hold units of the bucket, because some of them may be calls of this key.
-    fn must_be_used(&self, key: Fingerprint, config: &StoreConfig) -> bool {
-        if !A::NEEDS_RELEASE || !self.has_open() {
-            return false;
-        }
-        let bucket = config.bucket(key);
-        self.shards.of(bucket).lock().is_bucket_held(bucket)
     }
 }
 

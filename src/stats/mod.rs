@@ -45,7 +45,7 @@ pub struct LimiterStats {
 /// Counts of the events in the key table or the store of a limiter, and its present size. A field that has no meaning
 /// for a limiter is zero or `false`.
 ///
-/// If `evicted` and `shared` are zero, and no call was denied as [`table_full`](CallStats::table_full),
+/// If `evicted` is zero, and no call was denied as [`table_full`](CallStats::table_full),
 /// [`max_keys`](crate::limiter::Builder::max_keys) is large enough.
 ///
 /// With Redis, `trips`, `late`, `circuit_openings` and `is_circuit_open` are counted for each `RedisStore`. All
@@ -57,9 +57,6 @@ pub struct StoreStats {
     pub evicted: u64,
     /// Evicted keys that were at their limits or locked out. At its next call, such a key has its whole quota again.
     pub evicted_at_limit: u64,
-    /// Calls that were decided by a bucket that several keys share: see
-    /// [`OnFull::ShareBuckets`](crate::limiter::OnFull::ShareBuckets).
-    pub shared: u64,
     /// Commands that were sent to a server. With Redis, these are the scripts that were sent.
     pub trips: u64,
     /// Calls that failed at their deadline or later, whatever the reason was, such as a missing connection. A call that

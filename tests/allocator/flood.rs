@@ -10,7 +10,7 @@ const MAX_KEYS: usize = 10_000;
 
 /// Checks that live memory does not grow with the number of keys after the table has been full for a while.
 fn stays_flat(keys: u64) {
-    for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets, OnFull::Reject] {
+    for on_full in [OnFull::EvictLeastUsed, OnFull::Reject] {
         let builder = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).clock(ManualClock::new());
         let limiter = builder.max_keys(MAX_KEYS).on_full(on_full).build();
         let mut key = 0;

@@ -162,7 +162,7 @@ async fn a_refund_releases_waiters_sooner() {
 #[test]
 fn under_a_bucket_that_starts_empty_a_refund_does_the_same_before_and_after_a_denied_call() {
     let bucket = TokenBucket::new(Quota::per_second(1).burst(100)).start_empty();
-    for on_full in [OnFull::EvictLeastUsed, OnFull::Reject, OnFull::ShareBuckets] {
+    for on_full in [OnFull::EvictLeastUsed, OnFull::Reject] {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(bucket.clone()).clock(clock.clone()).on_full(on_full).build();
         clock.advance(Duration::from_secs(50));

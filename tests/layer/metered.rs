@@ -19,8 +19,8 @@ use tower_throttle::algorithm::{
     TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::{Global, from_fn};
-use tower_throttle::limiter::{OnFull, Permit, Reservation};
+use tower_throttle::key::Global;
+use tower_throttle::limiter::{Permit, Reservation};
 use tower_throttle::middleware::{PolicyReport, Rejection, Responder, Shadow, Unmetered};
 use tower_throttle::{HttpResponder, Meter, Quota, RateLimitLayer, RateLimiter};
 
@@ -538,32 +538,6 @@ async fn a_meter_may_count_as_many_units_as_there_are() {
     counts(FixedWindow::new(quota).block_for(Duration::from_secs(60)).after(2)).await;
     counts((TokenBucket::new(quota), FixedWindow::new(quota))).await;
     counts(Tiered::new(TokenBucket::new(quota))).await;
-}
-
-#[tokio::test]
-async fn a_key_in_a_shared_bucket_is_charged_what_its_meter_says() {
-    for is_joined in [false, true] {
-        let limits = [(); 2].map(|()| {
-            let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(1_000)));
-            let limiter = builder.max_keys(1).on_full(OnFull::ShareBuckets).clock(ManualClock::new()).build();
-            for key in 0..100_u64 {
-                assert!(limiter.check(&key).is_allowed());
-            }
-            limiter
-        });
-        let [one, two] = limits.clone().map(|limiter| {
-            RateLimitLayer::with_limiter(from_fn(|_: &Request<()>| Some(100_u64)), limiter)
-                .cost(|_: &Request<()>| 10)
-                .metered()
-        });
-        let handle = |meter: Meter| streams(&meter, 300);
-        match is_joined {
-            true => drop(call(&one.and(two), handle).await.unwrap()),
-            false => drop(call(&one, handle).await.unwrap()),
-        }
-        let [units, _] = limits.map(|limiter| limiter.stats().units);
-        assert_eq!((units.charged, units.uncharged), (290, 0), "joined: {is_joined}");
-    }
 }
 
 /// Policies of one name may be nested: the outer one begins a call before the inner one does.

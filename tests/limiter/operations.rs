@@ -137,11 +137,6 @@ fn a_reset_says_whether_the_key_had_used_anything() {
     says(logins());
     says(Concurrency::per_key(5));
     says((TokenBucket::new(quota), Concurrency::per_key(5)));
-    // A key without a place of its own is not reset.
-    let shares =
-        RateLimiter::builder(FixedWindow::new(quota)).max_keys(1).on_full(OnFull::ShareBuckets).build();
-    assert!(shares.check("own").is_allowed() && shares.check("shared").is_allowed());
-    assert_eq!(["own", "shared"].map(|key| shares.reset(key)), [true, false]);
 }
 
 #[test]
@@ -162,23 +157,22 @@ fn a_lockout_survives_a_clock_that_is_set_back() {
 }
 
 #[test]
-fn a_key_without_a_place_of_its_own_cannot_be_locked_out() {
-    for (on_full, is_denied) in [(OnFull::Reject, true), (OnFull::ShareBuckets, false)] {
-        let builder = RateLimiter::builder(logins()).max_keys(1).on_full(on_full).clock(ManualClock::new());
-        let limiter = builder.build();
-        assert!(limiter.lock_out("first", 100 * SECOND));
-        assert!(!limiter.lock_out("second", 100 * SECOND), "{on_full:?}");
-        let decision = limiter.check("second");
-        assert_eq!((decision.is_locked_out(), decision.is_table_full()), (false, is_denied), "{on_full:?}");
-        assert!(limiter.check("first").is_locked_out());
-    }
+fn a_key_without_a_place_cannot_be_locked_out() {
+    let builder =
+        RateLimiter::builder(logins()).max_keys(1).on_full(OnFull::Reject).clock(ManualClock::new());
+    let limiter = builder.build();
+    assert!(limiter.lock_out("first", 100 * SECOND));
+    assert!(!limiter.lock_out("second", 100 * SECOND));
+    let decision = limiter.check("second");
+    assert_eq!((decision.is_locked_out(), decision.is_table_full()), (false, true));
+    assert!(limiter.check("first").is_locked_out());
 }
 
 #[test]
 fn all_keys_are_reset() {
     let clock = ManualClock::new();
     let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(2))).clock(clock).max_keys(5_000);
-    let limiter = builder.on_full(OnFull::ShareBuckets).build();
+    let limiter = builder.on_full(OnFull::Reject).build();
     for key in 0..6_000 {
         assert!(limiter.check_n(&key, 2).is_allowed() || key >= 5_000);
     }
@@ -193,7 +187,7 @@ fn all_keys_are_reset() {
 #[test]
 fn all_keys_are_reset_while_other_threads_make_calls() {
     let builder = RateLimiter::builder(TokenBucket::new(Quota::per_hour(2))).clock(ManualClock::new());
-    let limiter = builder.max_keys(50).on_full(OnFull::ShareBuckets).build();
+    let limiter = builder.max_keys(50).on_full(OnFull::Reject).build();
     thread::scope(|scope| {
         for first in 0..3 {
             let limiter = &limiter;
@@ -208,7 +202,6 @@ fn all_keys_are_reset_while_other_threads_make_calls() {
         }
     });
     limiter.reset_all();
-    // The count of buckets that have a state is exact: otherwise, keys would keep their places.
     assert_eq!(limiter.len(), 0);
     assert!((0..300).all(|key| limiter.peek(&key).remaining() == 2));
 }
@@ -231,15 +224,13 @@ fn a_reset_of_all_keys_admits_the_first_waiter_and_keeps_the_pace_of_the_others(
 
 #[test]
 fn a_reset_of_all_keys_keeps_calls_in_progress() {
-    for on_full in [OnFull::Reject, OnFull::ShareBuckets] {
-        let builder = RateLimiter::builder(Concurrency::per_key(1)).max_keys(1).on_full(on_full);
-        let limiter = builder.build();
-        let permits = ["own", "shared"].map(|key| limiter.try_acquire_permit(key).ok());
-        assert_eq!(permits[1].is_some(), on_full == OnFull::ShareBuckets);
-        limiter.reset_all();
-        assert!(limiter.try_acquire_permit("own").is_err());
-        assert!(limiter.try_acquire_permit("shared").is_err());
-        drop(permits);
-        assert!(limiter.try_acquire_permit("own").is_ok());
-    }
+    let builder = RateLimiter::builder(Concurrency::per_key(1)).max_keys(1).on_full(OnFull::Reject);
+    let limiter = builder.build();
+    let permits = ["own", "other"].map(|key| limiter.try_acquire_permit(key).ok());
+    assert!(permits[1].is_none());
+    limiter.reset_all();
+    assert!(limiter.try_acquire_permit("own").is_err());
+    assert!(limiter.try_acquire_permit("other").is_err());
+    drop(permits);
+    assert!(limiter.try_acquire_permit("own").is_ok());
 }

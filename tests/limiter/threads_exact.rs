@@ -163,7 +163,7 @@ fn threads_on_many_keys_do_not_see_each_other() {
 fn flooded<A: Algorithm>(algorithm: A, capacity: u64) {
     for cost in [0, 1] {
         let builder = RateLimiter::builder(algorithm.clone()).clock(ManualClock::new()).max_keys(4);
-        let limiter = builder.on_full(OnFull::ShareBuckets).build();
+        let limiter = builder.on_full(OnFull::Reject).build();
         let count = AtomicU64::new(0);
         rounds(
             ROUNDS / 2,
@@ -175,7 +175,9 @@ fn flooded<A: Algorithm>(algorithm: A, capacity: u64) {
             },
             |_| {
                 at_most(count.swap(0, Ordering::Relaxed), capacity)?;
-                at_most(limiter.len() as u64, 4)
+                at_most(limiter.len() as u64, 4)?;
+                limiter.reset_all();
+                Ok(())
             },
         );
     }

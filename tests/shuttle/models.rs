@@ -230,7 +230,7 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
     let limiter = RateLimiter::builder(one_per_interval())
         .clock(clock.clone())
         .max_keys(2)
-        .on_full(OnFull::ShareBuckets)
+        .on_full(OnFull::Reject)
         .build();
     let bounded = |limiter: &RateLimiter<LeakyBucket>| assert!(limiter.len() <= 2, "the bound is kept");
     let together = [[alike, apart], [apart, alike]].map(|keys| {
@@ -256,7 +256,7 @@ pub(crate) fn the_table_is_full([one, alike, apart]: [u64; 3]) {
         bounded(&limiter);
         passed
     });
-    // For a new key, one call is admitted or queued at once, unless the key shares a bucket that is empty.
+    // For a new key, one call is admitted or queued at once, unless the table is full.
     let other = block_on(limiter.acquire(&(one + 10_000)));
     bounded(&limiter);
     resets.join().unwrap();

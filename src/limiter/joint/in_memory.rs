@@ -10,12 +10,10 @@
 //! up:   unlock ◄─ charge, count, or report what was previewed ◄─ … ◄─┘
 //! ```
 //!
-//! The last step is run while all keys are locked. A key without room may have a shared bucket. The last step then goes
-//! on with the shards of such buckets, again sorted by the addresses of their locks. A call on one key locks the shared
-//! bucket of the key last as well, so there is no deadlock. If no limit denies the joint call, the last step lets the
-//! steps above charge or queue the calls that may still fail, in the order of the limits: calls that wait, because all
-//! keys share the places of the queues, and calls in progress, because all keys may share a total. The locks of the
-//! shards do not protect these. So:
+//! The last step is run while all keys are locked. If no limit denies the joint call, the last step lets the steps
+//! above charge or queue the calls that may still fail, in the order of the limits: calls that wait, because all keys
+//! share the places of the queues, and calls in progress, because all keys may share a total. The locks of the shards
+//! do not protect these. So:
 //!
 //! - The verdict does not change on the way up: either all calls are charged or queued, or none is. If one of the calls
 //!   that may fail has failed, the others of them are undone once no lock is held.
@@ -50,7 +48,7 @@ use crate::limiter::attempt::Attempt;
 use crate::limiter::charge::{MemoryCharge, Reservable};
 use crate::limiter::contract::Decided;
 use crate::limiter::entry::KeyEntry;
-use crate::limiter::fingerprint::{Fingerprint, Location};
+use crate::limiter::fingerprint::Fingerprint;
 use crate::limiter::queue::{Arrival, Enqueued, Preview};
 use crate::limiter::reservation::Reservation;
 use crate::limiter::shard::{Existing, Shard};
@@ -114,8 +112,6 @@ pub struct JointWait {
 struct Member {
     /// The index of the leader, which may be this call itself.
     leader: usize,
-    /// The shared bucket of the key. `None` if the key has room, or if its table has no shared buckets.
-    bucket: Option<Location>,
     /// `None` while the call waits, if the call is not limited, and if the decision of the leader is reported.
     decision: Option<Decision>,
     /// The wait in a queue.
@@ -208,7 +204,7 @@ impl<'a> JointRequest<'a> {
 /// One of the calls, with the lock that it takes.
 #[derive(Clone, Copy)]
 struct Call<'c> {
-    /// The address of the lock: that of the key, or that of its shared bucket.
+    /// The address of the lock of the key.
     lock: usize,
     /// The index of the call in the joint call.
     at: usize,
@@ -222,23 +218,8 @@ struct Joint<'c> {
     report: &'c mut Report<'c>,
     /// The data of the calls, as soon as one of them is not plain.
     all: &'c mut Option<Box<JointWait>>,
-    /// `true` once the shards of all keys are locked, and those of shared buckets are next.
-    in_buckets: bool,
     /// Charges or queues the call with this index if the call may fail. A step above has locked its shard.
     charge: &'c mut dyn FnMut(usize, &mut JointWait),
-}
-
-impl Call<'_> {
-    /// Returns whether the call takes the lock of its key.
-    fn is_own(&self) -> bool {
-        self.lock == self.request.lock
-    }
-
-    /// Returns the location of the call: its key, or the shared bucket of its key.
-    fn location(&self, all: Option<&JointWait>) -> Location {
-        let bucket = all.and_then(|all| all.members[self.at].bucket).filter(|_| !self.is_own());
-        bucket.unwrap_or(Location::Own(self.request.key))
-    }
 }
 
 impl Joint<'_> {
@@ -254,22 +235,11 @@ impl Joint<'_> {
         }
     }
 
-    /// Returns the verdict, while the shards of all keys are locked. If some keys share buckets, decides their calls
-    /// first.
+    /// Returns the verdict, while the shards of all keys are locked.
     #[cold]
     fn decide_last(&mut self, is_allowed: bool) -> Verdict {
-        let Self { parts, report, all, in_buckets, charge } = self;
+        let Self { all, charge, .. } = self;
         let Some(known) = all else { unreachable!("not all calls are plain") };
-        let mut sharing = Few::new();
-        for (at, (member, part)) in known.members.iter().zip(*parts).enumerate() {
-            if let (Some(request), Some(bucket), false) = (part, member.bucket, *in_buckets) {
-                insert(&mut sharing, Call { lock: request.limiter.lock(bucket), at, request });
-            }
-        }
-        if !sharing.is_empty() {
-            let mut rest = Joint { parts, report: &mut **report, all, in_buckets: true, charge };
-            return rest.decide(&sharing, is_allowed);
-        }
         let mut verdict = if is_allowed { Verdict::Admitted } else { Verdict::Denied };
         for at in 0..known.members.len() {
             if verdict != Verdict::Denied {
@@ -299,8 +269,6 @@ fn insert<'c>(calls: &mut Few<Call<'c>>, call: Call<'c>) {
 
 /// A limiter with state in memory and with any algorithm.
 trait ErasedLimiter: fmt::Debug {
-    /// Returns the address of the lock of a location.
-    fn lock(&self, location: Location) -> usize;
     /// Decides the first of `calls` and the others with the same lock, together with the rest of `calls`. `is_allowed` is
     /// `true` if all calls whose shards are locked already are allowed.
     fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict;
@@ -335,7 +303,7 @@ fn decide(parts: &mut [Option<JointRequest<'_>>], report: &mut Report<'_>) -> Jo
             }
         }
         let charge = &mut |_: usize, _: &mut JointWait| {};
-        Joint { parts, report, all: &mut all, in_buckets: false, charge }.decide(&calls, true)
+        Joint { parts, report, all: &mut all, charge }.decide(&calls, true)
     };
     match all {
         None => JointOutcome::Reported(verdict == Verdict::Admitted),
@@ -370,22 +338,13 @@ fn complete(
 }
 
 impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
-    fn lock(&self, location: Location) -> usize {
-        ptr::from_ref(self.shard(location)).addr()
-    }
-
     fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict {
         let [call, others @ ..] = calls else { return joint.decide(calls, is_allowed) };
         let request = call.request;
-        let shard = match call.is_own() {
-            true => self.of(request.key),
-            false => self.shard(call.location(joint.all.as_deref())),
-        };
-        let mut shard = shard.lock();
+        let mut shard = self.of(request.key).lock();
         // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
         let now = self.clock().now();
-        if call.is_own()
-            && others.first().is_none_or(|other| other.lock != call.lock)
+        if others.first().is_none_or(|other| other.lock != call.lock)
             && let Some(existing) = request.existing(self, &mut shard, now)
         {
             return decide_plain(self, call, existing, joint, others, is_allowed);
@@ -447,8 +406,7 @@ struct LockedCalls<'a, 'c, A: Algorithm> {
 #[derive(Clone, Copy)]
 struct Turn<'c> {
     call: Call<'c>,
-    location: Location,
-    /// `false` if there is no room for the key, and the key has no shared bucket.
+    /// `false` if there is no room for the key.
     has_room: bool,
     /// The index of the first call that uses the same state.
     leader: usize,
@@ -472,7 +430,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     fn decide(mut self, calls: &[Call<'c>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict {
         let count = calls.iter().take_while(|call| call.lock == calls[0].lock).count();
         let (own, others) = calls.split_at(count);
-        let Joint { parts, report, all, in_buckets, charge } = joint;
+        let Joint { parts, report, all, charge } = joint;
         let known = all.get_or_insert_with(|| Box::new(JointWait::new(parts.len())));
         self.settle(own, known);
         let is_allowed = is_allowed && self.turns.iter().all(|turn| !turn.is_denied());
@@ -483,8 +441,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 Some(_) => {}
                 None => charge(at, all),
             };
-        let in_buckets = *in_buckets;
-        let mut rest = Joint { parts, report: &mut **report, all, in_buckets, charge };
+        let mut rest = Joint { parts, report: &mut **report, all, charge };
         let verdict = rest.decide(others, is_allowed);
         match all {
             Some(all) => self.conclude(all, verdict),
@@ -492,26 +449,20 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         }
     }
 
-    /// Gives the keys of the calls a state, and previews the calls. If there is no room for a key, and its table has
-    /// shared buckets, assigns the shared bucket of the key to the call instead. A later step then decides the call.
+    /// Gives the keys of the calls a state, and previews the calls.
     fn settle(&mut self, calls: &[Call<'c>], all: &mut JointWait) {
         let (table, keep) = (self.table, calls.iter().map(|call| call.request.key).collect::<Few<_>>());
         for call in calls.iter().copied() {
-            let (key, location) = (call.request.key, call.location(Some(all)));
-            let settled = table.insert_if_absent(&mut self.shard, location, &keep, self.now);
-            if let (Settled::New, Location::Own(_)) = (settled, location) {
+            let key = call.request.key;
+            let settled = table.insert_if_absent(&mut self.shard, key, &keep, self.now);
+            if settled == Settled::New {
                 self.new.push(key);
             }
             let has_room = settled != Settled::NoRoom;
-            let bucket = if has_room { None } else { table.overflow_location(key) };
-            if bucket.is_some() {
-                all.members[call.at].bucket = bucket;
-                continue;
-            }
-            let first = self.turns.iter().find(|first| first.location == location);
+            let first = self.turns.iter().find(|first| first.call.request.key == key);
             let leader = first.map_or(call.at, |first| first.leader);
             all.members[call.at].leader = leader;
-            self.turns.push(Turn { call, location, has_room, leader, preview: None, is_entered: false });
+            self.turns.push(Turn { call, has_room, leader, preview: None, is_entered: false });
         }
         for index in 0..self.turns.len() {
             self.turns[index].preview = Some(self.preview(index, self.total(index), all));
@@ -525,7 +476,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         alike.fold(0, |total, other| total.saturating_add(other.call.request.cost))
     }
 
-    /// Runs `change` on the key or the shared bucket of the turn at `index`, with the call as it arrives there.
+    /// Runs `change` on the key of the turn at `index`, with the call as it arrives there.
     fn with<R>(
         &mut self,
         index: usize,
@@ -533,9 +484,9 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         all: &mut JointWait,
         change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R,
     ) -> R {
-        let Turn { call: Call { request, .. }, location, .. } = self.turns[index];
+        let Turn { call: Call { request, .. }, .. } = self.turns[index];
         let arrival = Arrival::new(self.now, cost);
-        self.table.with_settled(&mut self.shard, location, request.tier(), &mut all.wake, |entry| {
+        self.table.with_settled(&mut self.shard, request.key, request.tier(), &mut all.wake, |entry| {
             let may_wait = entry.holds_requests();
             change(entry, arrival.with_options(request.priority, may_wait, request.max_wait))
         })
@@ -547,8 +498,13 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             return self.with(index, cost, all, |mut entry, arrival| entry.preview(arrival));
         }
         let arrival = Arrival::new(self.now, cost);
-        let preview =
-            self.table.preview_without_room(&self.shard, request.key, request.tier(), arrival, &mut all.wake);
+        let preview = self.table.preview_without_room(
+            &mut self.shard,
+            request.key,
+            request.tier(),
+            arrival,
+            &mut all.wake,
+        );
         preview.unwrap_or_else(|quota| Preview::Deny(Decision::table_full(quota)))
     }
 
@@ -556,11 +512,11 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     /// have to be undone.
     fn enter(&mut self, index: usize, undoes: bool, all: &mut JointWait) {
         self.turns[index].is_entered = true;
-        let Turn { call: Call { at, request, .. }, location, .. } = self.turns[index];
+        let Turn { call: Call { at, request, .. }, .. } = self.turns[index];
         let total = self.total(index);
         let (entered, held, charged_at) = self.with(index, total, all, |mut entry, arrival| {
             let holds = entry.algorithm_to_release(total);
-            let held = holds.map(|algorithm| Reservable::Permit { location, algorithm, cost: total });
+            let held = holds.map(|algorithm| Reservable::Permit { key: request.key, algorithm, cost: total });
             (entry.acquire(arrival), held, entry.last_update())
         });
         let (table, member) = (self.table, &mut all.members[at]);

@@ -3,9 +3,10 @@
 use allocation_counter::measure;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow};
 use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
-use super::{HOUR, admitted, bucket, limiter, sharing};
+use super::{HOUR, admitted, bucket, limiter};
 use crate::scale::scaled;
 
 /// Returns the number of keys of a flood, for tables of 100,000 keys.
@@ -44,7 +45,9 @@ fn the_same_holds_for_each_algorithm() {
     flood(limiter(FixedWindow::new(Quota::per_hour(5)), 100_000), 5);
     flood(limiter(SlidingWindow::new(Quota::per_hour(5)), 100_000), 5);
     // A leaky bucket admits one call at a time, so all keys are equally used, and no key is the least used one.
-    flood(sharing(LeakyBucket::new(Quota::per_hour(5)), 100_000), 1);
+    let clock = ManualClock::new();
+    let builder = RateLimiter::builder(LeakyBucket::new(Quota::per_hour(5))).clock(clock.clone());
+    flood((builder.max_keys(100_000).on_full(OnFull::Reject).build(), clock), 1);
 }
 
 #[test]

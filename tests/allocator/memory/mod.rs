@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::{Algorithm, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -15,13 +14,6 @@ const HOUR: Duration = Duration::from_secs(3_600);
 fn limiter<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
     let clock = ManualClock::new();
     (RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys).build(), clock)
-}
-
-/// Returns the same limiter, with shared buckets for keys that find no place in the table.
-fn sharing<A: Algorithm>(algorithm: A, max_keys: usize) -> (RateLimiter<A>, ManualClock) {
-    let clock = ManualClock::new();
-    let builder = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(max_keys);
-    (builder.on_full(OnFull::ShareBuckets).build(), clock)
 }
 
 fn bucket() -> TokenBucket {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tower_throttle::Quota;
 use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::OnFull;
+use tower_throttle::{Quota, RateLimiter};
 
-use super::{HOUR, admitted, bucket, limiter, sharing};
+use super::{HOUR, admitted, bucket, limiter};
 
 #[test]
 fn a_flood_that_takes_nothing_is_not_kept() {
@@ -16,46 +18,6 @@ fn a_flood_that_takes_nothing_is_not_kept() {
         assert!(limiter.peek(&key).is_allowed());
         assert!(limiter.is_empty());
     }
-}
-
-#[test]
-fn new_keys_of_a_table_in_use_are_limited_together() {
-    let (limiter, _clock) = sharing(bucket(), 10);
-    assert_eq!(admitted(&limiter, 0..10), 10);
-    let let_in = admitted(&limiter, 10..100_000);
-    assert_eq!(let_in, 256 * 5, "each of 256 shared buckets lets in what one key may have");
-    assert_eq!(limiter.len(), 10);
-    assert_eq!(
-        admitted(&limiter, (0..10).flat_map(|key| [key; 9])),
-        10 * 4,
-        "an earlier key has lost nothing"
-    );
-}
-
-/// When there is room again, keys get buckets of their own. The units that a key used in a shared bucket still count.
-#[test]
-fn moving_out_of_a_shared_bucket_gives_no_second_budget() {
-    for newcomer in 0..100_u32 {
-        let (limiter, clock) = sharing(bucket(), 1);
-        assert!(limiter.check("first").is_allowed());
-        assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 5);
-        assert!(!limiter.peek(&newcomer).is_allowed());
-        // The first key is now fresh, so it can be removed to make room. One unit is available again.
-        clock.advance(HOUR / 5);
-        assert_eq!(admitted(&limiter, [newcomer; 9].into_iter()), 1);
-        assert_eq!(limiter.len(), 1, "it has a place of its own now");
-    }
-}
-
-#[test]
-fn part_of_a_budget_used_in_a_shared_bucket_stays_used() {
-    let (limiter, clock) = sharing(bucket(), 1);
-    let _ = limiter.check("first");
-    assert_eq!(limiter.check_n("newcomer", 3).remaining(), 2);
-    limiter.reset("first");
-    assert_eq!(limiter.check("newcomer").remaining(), 1);
-    clock.advance(HOUR);
-    assert_eq!(limiter.check("newcomer").remaining(), 4);
 }
 
 #[test]
@@ -96,12 +58,14 @@ fn twice_as_many_new_keys_remove_all_idle_keys() {
 
 #[test]
 fn keys_in_use_among_idle_ones_are_kept() {
-    let (limiter, clock) = sharing(bucket(), 1_000);
+    let clock = ManualClock::new();
+    let builder = RateLimiter::builder(bucket()).clock(clock.clone()).max_keys(1_000);
+    let limiter = builder.on_full(OnFull::Reject).build();
     assert_eq!(admitted(&limiter, 0..900), 900);
     clock.advance(HOUR);
     let busy = || (900..1_000_u32).flat_map(|key| [key; 9]);
     assert_eq!(admitted(&limiter, busy()), 500);
-    assert_eq!(admitted(&limiter, 1_000..100_000), 900 + 1_024 * 5);
+    assert_eq!(admitted(&limiter, 1_000..100_000), 900);
     assert_eq!(admitted(&limiter, busy()), 0);
 }
 

@@ -11,8 +11,8 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::{Attempt, OnFull};
-use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
+use tower_throttle::limiter::Attempt;
+use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer};
 
 use super::{Now, assert_closed, limiter, quota, service};
 use crate::support::PolledByHand;
@@ -150,24 +150,4 @@ fn a_call_rejected_on_close_has_charged_no_joined_limit() {
         assert!(bucket.check_n(&(), 4).is_allowed());
         assert_closed(&limited(service.call(()).now()));
     }
-}
-
-/// When a limiter is closed whose key table is full, the waiters of its shared buckets are denied, and so are all later
-/// calls.
-#[test]
-fn closing_in_a_full_table_answers_waiters_of_shared_buckets() {
-    let rule = Concurrency::per_key(1).queue(9);
-    let limiter = RateLimiter::builder(rule)
-        .clock(ManualClock::new())
-        .max_keys(1)
-        .on_full(OnFull::ShareBuckets)
-        .build();
-    let permits: Vec<_> = (0..50).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
-    let mut waits = PolledByHand::new(limiter.acquire_permit(&0));
-    assert!(!waits.poll());
-    limiter.close();
-    assert!(waits.run() && waits.output.unwrap().unwrap_err().decision().is_closed());
-    (0..60).for_each(|key| assert_closed(limiter.try_acquire_permit(&key).unwrap_err().decision()));
-    drop(permits);
-    (0..60).for_each(|key| assert_closed(limiter.acquire_permit(&key).now().unwrap_err().decision()));
 }

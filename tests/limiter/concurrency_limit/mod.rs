@@ -4,7 +4,6 @@
 mod basic;
 mod cancel_safety;
 mod ends_of_calls;
-mod full_table;
 mod headers;
 mod model;
 mod threads;
@@ -30,7 +29,6 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, from_fn};
-use tower_throttle::limiter::OnFull;
 use tower_throttle::{Decision, Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{Now, OwnAlgorithm, PolledByHand, Random, limiter, scaled};

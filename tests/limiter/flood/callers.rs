@@ -175,7 +175,7 @@ fn more_honest_callers_than_slots_are_served_where_denials_lock_out() {
 #[ignore = "prints figures of the guide: .ci/nightly runs it, and its comment says how to see them"]
 fn figures_for_each_policy() {
     fn print<A: Algorithm>(what: &str, algorithm: &A, requests: u64, time: Duration) {
-        for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets, OnFull::Reject] {
+        for on_full in [OnFull::EvictLeastUsed, OnFull::Reject] {
             let seen = flood(algorithm, Some(on_full), requests);
             let honest = [3, 6]
                 .map(|half| honest_callers(algorithm, Some(on_full), MAX_KEYS as u64 * half / 2, time))

@@ -5,7 +5,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
-use super::{DAY, INVENTED, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, assert_full, bucket, daily};
+use super::{DAY, INVENTED, INVENTED_KEYS, MAX_KEYS, SECOND, assert_full, bucket, daily};
 use crate::support::PolledByHand;
 
 /// All keys are equally used. A key that keeps calling stays limited, and a key that makes no calls gets its quota once
@@ -60,7 +60,7 @@ fn a_key_at_its_limit_is_not_evicted_while_less_used_ones_could_go() {
     assert_eq!(limiter.len(), MAX_KEYS);
     let stats = limiter.stats();
     assert_eq!(stats.store.evicted, INVENTED - (MAX_KEYS as u64 - 1_000));
-    assert_eq!((stats.store.evicted_at_limit, stats.store.shared, stats.calls.table_full), (0, 0, 0));
+    assert_eq!((stats.store.evicted_at_limit, stats.calls.table_full), (0, 0));
 }
 
 #[test]
@@ -87,44 +87,12 @@ fn calls_in_progress_and_queued_calls_are_never_evicted() {
     assert!((1_000..2_000_u64).all(|key| limiter.try_acquire_permit(&key).is_ok()));
 }
 
-/// Shared buckets are dropped when they are fresh. A lockout stays with the caller that caused it.
-#[test]
-fn shared_buckets_are_dropped_when_they_are_fresh_and_lock_no_key_out() {
-    let clock = ManualClock::new();
-    let rule = FixedWindow::new(Quota::per_minute(1)).block_for(60 * MINUTE).after(2);
-    let builder = RateLimiter::builder(rule).clock(clock.clone()).max_keys(1);
-    let limiter = builder.on_full(OnFull::ShareBuckets).build();
-    for _ in 0..9 {
-        let _ = limiter.check(&0_u64);
-    }
-    for key in 1..3_000_u64 {
-        let _ = limiter.check(&key);
-    }
-    assert_eq!(limiter.stats().store.shared, 2_999);
-    // The first key is locked out, and keeps its place in the table. The shared buckets are used up, but no other key
-    // is locked out.
-    assert_eq!(limiter.check(&0_u64).retry_after(), Some(60 * MINUTE));
-    let denials = (1..3_000_u64).map(|key| limiter.check(&key));
-    assert!(denials.into_iter().all(|denial| denial.retry_after() == Some(MINUTE)));
-    clock.advance(MINUTE);
-    let admitted = (3_000..3_010_u64).filter(|key| limiter.check(key).is_allowed()).count();
-    assert!(admitted > 0, "the window has ended, and no key is locked out");
-    // Key 0 and the shared buckets are fresh, so new keys get places of their own, and full budgets.
-    clock.advance(120 * MINUTE);
-    for key in 4_000..4_200_u64 {
-        let _ = limiter.check_n(&key, 0);
-    }
-    let shared = limiter.stats().store.shared;
-    assert!(limiter.check(&5_000_u64).is_allowed());
-    assert_eq!(limiter.stats().store.shared, shared);
-}
-
 #[test]
 fn a_table_that_was_never_full_counts_nothing() {
     let limiter = RateLimiter::builder(bucket()).clock(ManualClock::new()).max_keys(MAX_KEYS).build();
     assert!((0..MAX_KEYS).all(|key| limiter.check(&key).is_allowed()));
     let (store, calls) = (limiter.stats().store, limiter.stats().calls);
-    assert_eq!((store.evicted, store.evicted_at_limit, store.shared, calls.table_full), (0, 0, 0, 0));
+    assert_eq!((store.evicted, store.evicted_at_limit, calls.table_full), (0, 0, 0));
     assert_eq!((store.keys, calls.admitted), (MAX_KEYS as u64, MAX_KEYS as u64));
     let _ = limiter.check("one more");
     assert_eq!((limiter.stats().store.evicted, limiter.stats().store.evicted_at_limit), (1, 0));

@@ -6,7 +6,6 @@ use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{Count, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, bucket};
@@ -37,7 +36,6 @@ const CALLERS: u64 = 20;
 #[derive(Clone, Copy, Debug)]
 struct Flood {
     max_keys: usize,
-    on_full: OnFull,
     used: Used,
     arrival: Arrival,
     /// The number of times that the whole table is replaced.
@@ -60,7 +58,7 @@ struct Seen {
 
 impl Flood {
     fn new(used: Used, arrival: Arrival) -> Self {
-        Self { max_keys: 1_000, on_full: OnFull::EvictLeastUsed, used, arrival, rounds: 12, denials: 0 }
+        Self { max_keys: 1_000, used, arrival, rounds: 12, denials: 0 }
     }
 
     /// Uses units of the key number `at` of the flood.
@@ -85,7 +83,7 @@ impl Flood {
         const SILENT: u64 = 2_000_000;
         let (clock, size) = (ManualClock::new(), self.max_keys as u64);
         let builder = |max| RateLimiter::builder(algorithm.clone()).clock(clock.clone()).max_keys(max);
-        let limiter = builder(self.max_keys).on_full(self.on_full).build();
+        let limiter = builder(self.max_keys).build();
         let quiet = builder(100_000).build();
         let limit = algorithm.policy().quota;
         let (step, burst) = (3 * SECOND / 2 / size as u32, size / 3);
@@ -266,25 +264,18 @@ fn a_clock_that_is_set_back_lets_no_frequent_caller_in() {
 fn figures_for_full_tables() {
     fn print<A: Algorithm>(what: &str, algorithm: &A, usages: &[(Used, &str)], denials: u64) {
         for &(used, of_each_key) in usages {
-            for on_full in [OnFull::EvictLeastUsed, OnFull::ShareBuckets] {
-                let flood = Flood {
-                    max_keys: MAX_KEYS,
-                    rounds: 40,
-                    on_full,
-                    denials,
-                    ..Flood::new(used, Arrival::Steady)
-                };
-                let seen = flood.run(algorithm);
-                let [one, three, ten, quarter] =
-                    seen.frequent.map(|(admitted, due)| admitted as f64 / due as f64);
-                println!(
-                    "| {what} | {of_each_key} | `{on_full:?}` | {one:.2} x | {three:.2} x | {ten:.2} x | {quarter:.2} x \
-                     | {:.2} x | {:.1} % | {:.1} % |",
-                    1.0 + seen.silent.0 as f64 / seen.silent.1 as f64,
-                    seen.newcomers.percent(),
-                    seen.half_an_hour_later.percent(),
-                );
-            }
+            let flood =
+                Flood { max_keys: MAX_KEYS, rounds: 40, denials, ..Flood::new(used, Arrival::Steady) };
+            let seen = flood.run(algorithm);
+            let [one, three, ten, quarter] =
+                seen.frequent.map(|(admitted, due)| admitted as f64 / due as f64);
+            println!(
+                "| {what} | {of_each_key} | {one:.2} x | {three:.2} x | {ten:.2} x | {quarter:.2} x | {:.2} x \
+                 | {:.1} % | {:.1} % |",
+                1.0 + seen.silent.0 as f64 / seen.silent.1 as f64,
+                seen.newcomers.percent(),
+                seen.half_an_hour_later.percent(),
+            );
         }
     }
     let usages = [

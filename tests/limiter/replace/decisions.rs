@@ -1,6 +1,5 @@
 //! Decisions and header fields after a replacement are those of the new algorithm, for used keys and for fresh keys.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -17,7 +16,7 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use super::{MS, SECOND, limiter, with_each_kind};
 use crate::support::{Item, Random, scaled};
 
-/// The table has no place for other keys. The units that shared buckets have used stay used.
+/// The table has no place for other keys.
 #[test]
 fn a_full_table_is_replaced_as_a_whole() {
     let clock = ManualClock::new();
@@ -25,28 +24,19 @@ fn a_full_table_is_replaced_as_a_whole() {
         let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_hour(100)))
             .clock(clock.clone())
             .max_keys(kept)
-            .on_full(OnFull::ShareBuckets)
+            .on_full(OnFull::Reject)
             .build();
         for key in 0..kept {
             assert!(limiter.check_n(&key, 40).is_allowed());
         }
-        let homeless: HashSet<_> =
-            (1_000..1_400_usize).filter(|key| limiter.check_n(key, 60).is_allowed()).collect();
         let left = |key: &usize| limiter.peek(key).remaining();
-        assert!(homeless.len() > 100 && homeless.iter().all(|key| left(key) == 40));
         limiter.replace(TokenBucket::new(Quota::per_hour(150)));
         assert_eq!(limiter.len(), kept);
-        assert!((0..kept).all(|key| left(&key) == 110) && homeless.iter().all(|key| left(key) == 90));
-        // Keys that had shared a bucket and were denied have no more units than the others.
-        assert!((1_000..1_400).all(|key| left(&key) == 90));
+        assert!((0..kept).all(|key| left(&key) == 110));
+        let denial = limiter.check(&1_000_usize);
+        assert_eq!((denial.is_table_full(), denial.limit()), (true, 150));
         limiter.replace(TokenBucket::new(Quota::per_hour(50)));
-        assert!((0..kept).all(|key| left(&key) == 10) && homeless.iter().all(|key| left(key) == 0));
-        // A place in the table becomes free. A key that shared a bucket keeps its used units when it gets this place.
-        clock.advance(SECOND * 7_200);
-        for key in 0..kept {
-            let _ = limiter.check_n(&key, 0);
-        }
-        assert!(homeless.iter().all(|key| left(key) == 50));
+        assert!((0..kept).all(|key| left(&key) == 10));
     }
 }
 

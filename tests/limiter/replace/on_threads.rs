@@ -8,7 +8,6 @@ use tower_throttle::algorithm::{
     Algorithm, FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
-use tower_throttle::limiter::OnFull;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{limiter, with_each_kind};
@@ -137,24 +136,4 @@ fn each_call_is_decided_by_one_algorithm_and_after_the_return_by_the_new_one() {
         }
         done.store(true, Ordering::Relaxed);
     });
-}
-
-#[test]
-fn a_full_table_is_raised_under_eight_threads() {
-    for seed in 0..10 {
-        let limiter = RateLimiter::builder(SlidingLog::new(Quota::per_hour(10)))
-            .clock(ManualClock::new())
-            .max_keys(3)
-            .on_full(OnFull::ShareBuckets)
-            .build();
-        for key in ["a", "b", "c"] {
-            assert!(limiter.check(key).is_allowed());
-        }
-        let counts = hammered(&limiter, 600, || limiter.replace(SlidingLog::new(Quota::per_hour(15 + seed))));
-        // Each bucket that keys share admits exactly the limit of the last replacement.
-        let (buckets, rest) =
-            (counts.iter().sum::<u64>() / (15 + seed), counts.iter().sum::<u64>() % (15 + seed));
-        assert_eq!(rest, 0, "{counts:?}");
-        assert!((180..=256).contains(&buckets), "{buckets} buckets");
-    }
 }
