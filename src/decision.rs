@@ -173,18 +173,15 @@ impl Decision {
     /// bucket, the limit of a window, or the maximum number of calls in progress.
     ///
     /// With several limits on one key, this is that number for the [reported limit](Decision::limit_index). Calls that
-    /// can be queued count as well in two cases: for a call with priority, and for a call that may wait (by `acquire`,
-    /// or in a layer) for a [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth). So
-    /// for a `LeakyBucket`, this is 1 with `check`, and with `acquire` one more than the number of calls that can be
-    /// queued.
+    /// can be queued do not count. So for a [`LeakyBucket`](crate::algorithm::LeakyBucket), this is 1.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Returns how many calls of cost 1 the same method would admit now, one after another. Calls that would be queued
-    /// count as well in the same two cases as for [`limit`](Decision::limit). If the call was denied because the key
-    /// table is full, this is the limit, since the key has used nothing.
+    /// Returns how many calls of cost 1 would pass now at once, one after another. Calls that would be queued do not
+    /// count, and while calls of the key are queued, this is 0. If the call was denied because the key table is full,
+    /// this is the limit, since the key has used nothing.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining

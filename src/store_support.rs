@@ -9,6 +9,8 @@ use crate::limiter::{Attempt, KeyText, MemoryKey, RateLimiter, Reservation};
 pub use crate::algorithm::definition::charge_available;
 /// Returns whether an algorithm queues the requests of a layer.
 pub use crate::algorithm::definition::holds_requests;
+/// Returns the limit that decisions on a new key report.
+pub use crate::algorithm::definition::limit_of_new_key;
 /// The steps of a script, which decides a call on a server.
 pub use crate::algorithm::stored::{MAX_LOCALS, ScriptSteps, Step, StepKind};
 /// The parts of joint calls, and the decisions on them.

@@ -11,7 +11,7 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
 use tower_throttle::limiter::Decided;
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallCounts, CallOutcome};
+use tower_throttle::store_support::{CallCounts, CallOutcome, limit_of_new_key};
 
 /// The counts of a limiter's calls, and whether the limiter was closed.
 #[derive(Debug)]
@@ -123,5 +123,5 @@ impl Drop for CountedCall<'_> {
 
 /// Returns the denial by a limiter that was closed. `algorithm` is that of the call.
 pub(super) fn closed(algorithm: &impl Algorithm) -> Decision {
-    Decision::closed(algorithm.policy().quota)
+    Decision::closed(limit_of_new_key(algorithm))
 }

@@ -263,14 +263,6 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         ready_at
     }
 
-    /// Returns how many calls of cost 1 could arrive at `now`, one after another, and each wait at most `max_wait`
-    /// nanoseconds. The number of places in the queue is ignored. Only algorithms whose decisions [include the places
-    /// of the queue](QueueConfig::counted) implement this method.
-    #[doc(hidden)]
-    fn queue_capacity(&self, _state: &mut Self::State, _now: Nanos, _max_wait: u64) -> u64 {
-        u64::MAX
-    }
-
     /// Adjusts `decision`, which the queue has made on a call of `cost`, before the decision is returned to the caller.
     /// `counts` is `false` if a denial must not be counted, as for a peek. [`Lockout`](super::Lockout) implements this
     /// method to count denials.
@@ -316,6 +308,12 @@ fn charge_as_call<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Nanos,
     let charged = cost.min(algorithm.peek(state, now, 0).remaining());
     let _ = algorithm.check(state, now, charged);
     charged
+}
+
+/// Returns the limit that decisions on a new key report.
+pub fn limit_of_new_key<A: Algorithm>(algorithm: &A) -> u64 {
+    let now = Nanos::ZERO;
+    algorithm.peek(&mut algorithm.new_state(now, now), now, 0).limit()
 }
 
 /// Returns whether an algorithm queues the requests of a layer.

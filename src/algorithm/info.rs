@@ -17,6 +17,8 @@ pub struct AlgorithmInfo {
     generation: u64,
     quotas: Box<[QuotaPolicy]>,
     holds_requests: bool,
+    /// `true` if requests of any priority can be queued.
+    queues_requests: bool,
     /// The time that a request waits in a full queue for which no maximum wait is set, in nanoseconds. Zero if this time
     /// is unknown.
     longest_wait: u64,
@@ -51,6 +53,8 @@ impl AlgorithmInfo {
             longest_wait: longest_wait(algorithm, &quotas).unwrap_or(0),
             quotas: quotas.into(),
             holds_requests,
+            queues_requests: holds_requests
+                && algorithm.queue_config().is_some_and(|queue| queue.places() > 0),
             knows_priority: knows_priority(algorithm),
             may_queue,
         })
@@ -66,6 +70,12 @@ impl AlgorithmInfo {
     #[must_use]
     pub fn holds_requests(&self) -> bool {
         self.holds_requests
+    }
+
+    /// Returns whether the algorithm queues the requests of a layer, whatever their priority, and has a place for them.
+    #[inline]
+    pub(crate) fn queues_requests(&self) -> bool {
+        self.queues_requests
     }
 
     /// Returns the time that a request waits in a full queue for which no maximum wait is set. Zero if there is none, or

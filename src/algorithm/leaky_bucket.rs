@@ -121,7 +121,6 @@ pub struct LeakyBucket {
     quota: Quota,
     rate: Rate,
     queue_config: QueueConfig,
-    capacity: u64,
 }
 
 /// The state of a key for a [`LeakyBucket`].
@@ -136,9 +135,7 @@ impl LeakyBucket {
     /// Creates a bucket that admits calls at the quota's rate and queues as many calls per key as the quota's burst.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        let places = quota.capacity();
-        let queue_config = QueueConfig::enabled(places);
-        Self { quota, rate: Rate::of(quota), queue_config, capacity: places.saturating_add(1) }
+        Self { quota, rate: Rate::of(quota), queue_config: QueueConfig::enabled(quota.capacity()) }
     }
 
     /// Returns the quota.
@@ -149,31 +146,25 @@ impl LeakyBucket {
 
     /// Sets how many calls may wait, per key. The default is the quota's burst, so calls wait unless the number is set
     /// to 0. This holds for calls of [`acquire`](crate::RateLimiter::acquire) and for the requests of a layer. With 0, a
-    /// call that cannot pass at once is denied. What callers may send at once is one more than these places, so five
-    /// calls a second with ten places are reported as `q=11;w=3`.
+    /// call that cannot pass at once is denied. How many calls wait for a key is not reported: the
+    /// [`remaining`](crate::Decision::remaining) of a decision is 1 if a call would pass at once, and otherwise 0.
     #[must_use]
-    pub fn queue(mut self, places: u64) -> Self {
+    pub const fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);
-        self.measured()
+        self
     }
 
     /// Sets how long a call may wait. A call that would wait longer is denied at once.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
-        self.measured()
+        self
     }
 
     /// Sets which call is denied when the queue is full, by default the call that arrives.
     #[must_use]
     pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
         self.queue_config = self.queue_config.with_overflow(overflow);
-        self
-    }
-
-    fn measured(mut self) -> Self {
-        let queue_config = self.queue_config;
-        self.capacity = queue_config.places().min(self.intervals(queue_config.max_wait())).saturating_add(1);
         self
     }
 
@@ -238,15 +229,6 @@ impl LeakyBucket {
     fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
         let until = self.until(state, now);
         self.rate.deny(1, 0, Some(until), until)
-    }
-
-    /// Returns how many intervals fit into `nanos`. `u64::MAX` means no bound, both in `nanos` and in the result.
-    fn intervals(&self, nanos: u64) -> u64 {
-        if nanos == u64::MAX {
-            return u64::MAX;
-        }
-        let (intervals, _) = self.rate.whole_units(self.rate.grains(nanos));
-        u64::try_from(intervals).unwrap_or(u64::MAX)
     }
 
     fn micro_rate(&self) -> MicroRate {
@@ -384,12 +366,12 @@ impl Algorithm for LeakyBucket {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::refilled(self.capacity, self.rate)
+        QuotaPolicy::refilled(self.quota.limit(), self.rate)
     }
 
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
-        Some(self.queue_config.counted())
+        Some(self.queue_config)
     }
 
     fn ready_at(&self, state: &mut LeakyBucketState, now: Nanos, _cost: u64) -> Option<Nanos> {
@@ -422,22 +404,6 @@ impl Algorithm for LeakyBucket {
         self.take_slot(state, arrived, cost);
         // A slot that is saturated cannot be moved back.
         if state.next.is_saturated() { Nanos::MAX } else { now }
-    }
-
-    fn queue_capacity(&self, state: &mut LeakyBucketState, now: Nanos, max_wait: u64) -> u64 {
-        if max_wait == u64::MAX {
-            return u64::MAX;
-        }
-        self.observe(state, now);
-        if state.next.is_saturated() {
-            return 0;
-        }
-        let first = state.next.until();
-        let behind = self.rate.grains(state.last.saturating_since(now));
-        let latest = self.rate.grains(max_wait).checked_sub(behind);
-        let Some(spare) = latest.and_then(|latest| latest.checked_sub(first)) else { return 0 };
-        let (intervals, _) = self.rate.whole_units(spare);
-        u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
     }
 }
 
@@ -500,31 +466,22 @@ impl StoredAlgorithm for LeakyBucket {
         let max_wait = max_wait.min(self.queue_config.max_wait());
         let longest = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
         let in_time = longest.saturating_sub(lag);
-        let max = places.min(in_time);
-        let room = |until: u128| match max.checked_sub(until) {
-            Some(spare) => {
-                let (intervals, _) = self.rate.whole_units(spare);
-                u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(1)
-            }
-            None => 0,
-        };
         let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
-        // The clock must catch up with the key's time before the queue gets shorter.
-        let retry = |until: u128| {
+        let decision = if until > places.min(in_time) {
+            // The clock must catch up with the key's time before the queue gets shorter.
             let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
-            free.max(until.saturating_add(lag).saturating_sub(longest))
-        };
-        let decision = if until > max {
-            let denial = self.rate.deny(self.capacity, 0, Some(retry(until)), until.saturating_add(lag));
+            let retry = free.max(wait.saturating_sub(longest));
+            let denial = self.rate.deny(1, 0, Some(retry), wait);
             let is_full = until <= in_time && self.queue_config.places() > 0;
             if is_full { denial.with_queue_full() } else { denial }
         } else {
-            state.next = state.next.later(self.rate.units(cost));
-            let after = state.next.until();
-            let remaining = room(after);
-            let next = if remaining == 0 { retry(after) } else { 0 };
-            let decision = self.rate.allow(self.capacity, remaining, after.saturating_add(lag), next);
-            decision.with_delay(self.rate.nanos_of(wait))
+            let charged = self.rate.units(cost);
+            state.next = state.next.later(charged);
+            match wait {
+                0 => self.allow_free(state, now),
+                // The times count from the release.
+                _ => self.rate.allow(1, 0, charged, charged).with_delay(self.rate.nanos_of(wait)),
+            }
         };
         Some(ReservedTime { decision, mark: self.mark(state) })
     }
@@ -614,8 +571,9 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| reserve()).collect();
         let delays: Vec<_> = all.iter().map(|call| call.decision.delay().as_millis()).collect();
         assert_eq!(delays, [0, 100, 200, 300]);
-        let remaining: Vec<_> = all.iter().map(|call| call.decision.remaining()).collect();
-        assert_eq!(remaining, [3, 2, 1, 0]);
+        // When a call is released, the next slot is an interval away.
+        let left = all.iter().map(|call| (call.decision.remaining(), call.decision.next()));
+        assert!(left.into_iter().all(|left| left == (0, Some(100 * MS))));
         let denied = reserve().decision;
         assert_eq!((denied.is_allowed(), denied.retry_after()), (false, Some(Duration::from_millis(100))));
         assert!(!bucket.give_back(&mut state, Nanos(2 * MS), 1, all[2].mark));

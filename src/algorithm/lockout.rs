@@ -390,10 +390,6 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         self.algorithm.project(&mut state.state, now, arrived, cost)
     }
 
-    fn queue_capacity(&self, state: &mut Self::State, now: Nanos, max_wait: u64) -> u64 {
-        self.algorithm.queue_capacity(&mut state.state, now, max_wait)
-    }
-
     fn report(
         &self,
         state: &mut Self::State,

@@ -30,8 +30,6 @@ pub struct QueueConfig {
     explicit: bool,
     /// True if only calls with priority wait. In this case, `places` is the maximum total cost of these calls.
     priority_only: bool,
-    /// True if the `limit` and `remaining` of decisions include the places of the queue.
-    counted: bool,
     /// True if it is unknown when a queued call will be admitted.
     untimed: bool,
     /// True if the queue cannot be combined with that of another member of a tuple.
@@ -67,7 +65,6 @@ impl QueueConfig {
             enabled: false,
             explicit: false,
             priority_only: false,
-            counted: false,
             untimed: false,
             exclusive: false,
         }
@@ -114,16 +111,6 @@ impl QueueConfig {
         Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
     }
 
-    /// Makes the `limit` and `remaining` of a decision include the places of the queue, if the call may be queued. The
-    /// quota of the algorithm's first [policy](crate::algorithm::Algorithm::policy) must then include these
-    /// places as well: this quota must be the number of calls of cost 1 that an idle key admits or queues at one
-    /// instant. The decision reports that quota as its `limit`, unless
-    /// [`max_queued`](crate::limiter::Builder::max_queued) allows fewer waiters.
-    #[must_use]
-    pub const fn counted(self) -> Self {
-        Self { counted: true, ..self }
-    }
-
     /// Declares that it is unknown when a queued call will be admitted, because queued calls are admitted when other
     /// calls end. A queued call that has waited for the maximum time is denied.
     #[must_use]
@@ -152,7 +139,6 @@ impl QueueConfig {
             enabled: self.enabled && other.enabled,
             explicit: self.explicit || other.explicit,
             priority_only: false,
-            counted: false,
             untimed: self.untimed || other.untimed,
             exclusive: false,
         }
@@ -172,10 +158,6 @@ impl QueueConfig {
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn priority_units(&self) -> Option<u64> {
         if self.priority_only { Some(self.places) } else { None }
-    }
-
-    pub(crate) const fn is_counted(&self) -> bool {
-        self.counted
     }
 
     pub(crate) const fn is_timed(&self) -> bool {

@@ -12,8 +12,8 @@ use crate::quota::Quota;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaPolicy {
     /// The maximum number of units that an idle key can admit at one instant. For a
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), this number includes the
-    /// places of the queue.
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket) or [`Smooth`](crate::algorithm::Smooth), which exist to delay
+    /// calls, this is the limit of the quota.
     pub quota: u64,
     /// The time in which `quota` units become available again. It has no meaning if the quota
     /// [is concurrent](Self::is_concurrent).
@@ -162,7 +162,7 @@ mod tests {
         }
         let quota = Quota::per_minute(600).burst(20);
         assert_eq!(of(&|| FixedWindow::new(quota).policy()), "600/min");
-        assert_eq!(of(&|| LeakyBucket::new(Quota::per_second(9)).queue(4).policy()), "9/s burst 5");
+        assert_eq!(of(&|| LeakyBucket::new(Quota::per_second(9)).queue(4).policy()), "9/s");
         assert_eq!(of(&|| Concurrency::per_key(5).policy()), "5 at a time");
         assert_eq!(QuotaPolicy::new(0, Duration::ZERO).to_string(), "0 per 0ns");
     }

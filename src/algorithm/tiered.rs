@@ -435,10 +435,6 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
         at
     }
 
-    fn queue_capacity(&self, state: &mut TieredState<A>, now: Nanos, max_wait: u64) -> u64 {
-        self.look(state, now, |own| self.algorithm.queue_capacity(own, now, max_wait))
-    }
-
     fn report(
         &self,
         state: &mut TieredState<A>,

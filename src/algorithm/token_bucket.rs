@@ -572,8 +572,9 @@ impl StoredAlgorithm for TokenBucket {
             }
             (_, 0) => {
                 state.used += cost;
-                let owed = self.missing(state).saturating_add(lag);
-                let next = self.until(state, 1).saturating_add(lag);
+                // The times count from the release.
+                let after_release = |grains: u128| grains.saturating_add(lag).saturating_sub(wait);
+                let (owed, next) = (after_release(self.missing(state)), after_release(self.until(state, 1)));
                 let decision = self.rate.allow(self.capacity(), 0, owed, next);
                 decision.with_delay(self.rate.nanos_of(wait))
             }

@@ -238,9 +238,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// A call that would have to wait longer is denied at once. The `retry_after` of the denial is the time until the
     /// same call would be admitted or queued. With [`Concurrency`](crate::algorithm::Concurrency), the wait is not
     /// known beforehand, so the call is denied after it has waited for `max_wait`. If the algorithm has a shorter
-    /// `max_wait`, that time applies. With some algorithms, such as [`LeakyBucket`](crate::algorithm::LeakyBucket),
-    /// `remaining` includes the places of the queue. If the call is decided at once, `remaining` then includes only
-    /// places with a wait of at most `max_wait`.
+    /// `max_wait`, that time applies.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]

@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::fingerprint::{Fingerprint, IdentityBuildHasher};
 use super::options::{OnClose, StoreConfig};
 use super::queue::{Arrival, Enqueued, Fate, Judged, KeyQueue, PollTurn, Preview, Queue};
-use crate::algorithm::{Algorithm, Lockout, charge_available, holds_requests};
+use crate::algorithm::{Algorithm, Lockout, charge_available, holds_requests, limit_of_new_key};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -143,7 +143,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     fn closed_decision(&mut self, now: Nanos, cost: u64) -> Option<Decision> {
         match self.config.on_close() {
             _ if !self.closed || cost == 0 => None,
-            OnClose::Reject => Some(Decision::closed(self.algorithm().policy().quota)),
+            OnClose::Reject => Some(Decision::closed(limit_of_new_key(self.algorithm()))),
             OnClose::Allow => Some(self.algorithm().peek(self.state, now, 0)),
         }
     }
@@ -251,7 +251,7 @@ impl<'a, A: Algorithm> KeyEntry<'a, A> {
     /// Releases due waiters, and denies all other waiters.
     pub(super) fn close(mut self, now: Nanos) {
         self.release(now);
-        let denial = Decision::closed(self.algorithm().policy().quota);
+        let denial = Decision::closed(limit_of_new_key(self.algorithm()));
         self.change_queue(|queue| queue.close(now, denial));
     }
 

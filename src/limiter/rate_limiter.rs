@@ -17,7 +17,7 @@ use super::reservation::{Permit, Reservation};
 use super::shard::Shard;
 use super::table::{ChargeTime, Table};
 use super::wait::QueuedAcquire;
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, limit_of_new_key};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::{Decision, Denied};
 use crate::observe::burst_ignored;
@@ -808,7 +808,7 @@ impl<A: Algorithm> RateLimiter<A> {
     #[cold]
     fn deny_without_room(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
         let shard = self.table.of(key).lock();
-        let denial = Decision::table_full(shard.algorithm(call.algorithm()).policy().quota);
+        let denial = Decision::table_full(limit_of_new_key(shard.algorithm(call.algorithm())));
         self.table.calls().add_decision(&denial, call.is_in_shadow());
         denial
     }

@@ -14,8 +14,9 @@ use super::options::StoreConfig;
 use super::queue::{Arrival, PollTurn, Preview};
 use super::shard::{LockedShard, Room, Shard, Shards};
 use crate::algorithm::info::knows_priority;
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, limit_of_new_key};
 use crate::clock::{AnyClock, Nanos};
+use crate::decision::Decision;
 use crate::observe::Recurrence;
 use crate::stats::{CallCounts, CallOutcome, LimiterStats, StoreStats, UnitCounts};
 use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -500,7 +501,7 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Returns the preview of a call of `cost` for whose key the locked shard has no room. If the call has a cost and
-    /// the limiter is open, the call needs room. The result is then an error with the algorithm's quota.
+    /// the limiter is open, the call needs room, and is denied.
     pub(super) fn preview_without_room(
         &self,
         shard: &mut Shard<A>,
@@ -508,12 +509,12 @@ impl<A: Algorithm> Table<A> {
         algorithm: Option<&A>,
         arrival: Arrival,
         wake: &mut Vec<Waker>,
-    ) -> Result<Preview, u64> {
+    ) -> Preview {
         if arrival.cost() > 0 && !shard.is_closed() {
-            return Err(shard.algorithm(algorithm).policy().quota);
+            return Preview::Deny(Decision::table_full(limit_of_new_key(shard.algorithm(algorithm))));
         }
         let mut state = shard.new_state(algorithm, &self.room, arrival.now());
-        Ok(shard.new_entry(key, algorithm, &mut state, &self.config, wake).preview(arrival))
+        shard.new_entry(key, algorithm, &mut state, &self.config, wake).preview(arrival)
     }
 
     /// Removes a new key from its locked shard, because an algorithm has panicked.

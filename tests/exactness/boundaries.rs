@@ -144,9 +144,9 @@ fn the_rest_of_an_endless_debt_is_not_dropped() {
     }
 }
 
-/// An admission reports how many more calls can be queued. Exactly this number of calls is then queued.
+/// An admission reports how many more calls pass at once. Exactly this number of calls then passes.
 #[test]
-fn the_remaining_units_of_a_queue_are_true() {
+fn the_remaining_units_of_a_limit_with_a_queue_are_true() {
     fn holds<A: Algorithm>(algorithm: A, start: u64, cost: u64, behind: u64) {
         let clock = ManualClock::new();
         clock.set(Duration::from_nanos(start));
@@ -162,8 +162,8 @@ fn the_remaining_units_of_a_queue_are_true() {
         assert!(first.is_allowed(), "{what}");
         for n in 0..=first.remaining() {
             let mut call: Call = Box::pin(limiter.acquire("key"));
-            let refused = poll(&mut call) == Some(false);
-            assert_eq!(refused, n == first.remaining(), "{what}, {n} of {}", first.remaining());
+            let passes = poll(&mut call) == Some(true);
+            assert_eq!(passes, n < first.remaining(), "{what}, {n} of {}", first.remaining());
             calls.push(call);
         }
     }

@@ -1,5 +1,5 @@
-//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that can
-//! be queued.
+//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that pass
+//! at once.
 //!
 //! These tests also run without overflow checks, because the exact model detects a wrap.
 
@@ -38,13 +38,12 @@ impl Exact {
         Self { limit, period, last: start, now, next, most, stored }
     }
 
-    /// Advances the key's time to `now`. Returns by how much the clock is behind.
-    fn observe(&mut self, now: u64) -> u64 {
+    /// Advances the key's time to `now`.
+    fn observe(&mut self, now: u64) {
         self.now += BigInt::from(now.saturating_sub(self.last)) * self.limit;
         if now > self.last || self.last - now > self.period {
             self.last = now;
         }
-        self.last - now
     }
 
     /// Returns the time at which the next call can be released, after `ahead` units have been released.
@@ -86,34 +85,19 @@ impl Exact {
         let stored = (&self.stored + &self.now - &self.next).min(self.most.clone());
         u64::try_from(stored / self.period + 1).unwrap_or(u64::MAX)
     }
-
-    /// Returns how many calls that arrive now, one after another, wait at most `max_wait`.
-    fn room(&self, ahead: u128, max_wait: BigInt) -> u64 {
-        let latest = &self.now + max_wait * self.limit;
-        let (mut fit, mut beyond) = (0, u64::MAX);
-        while fit < beyond {
-            let middle = fit + (beyond - fit) / 2;
-            match self.after(ahead + u128::from(middle)).max(self.now.clone()) <= latest {
-                true => fit = middle + 1,
-                false => beyond = middle,
-            }
-        }
-        fit
-    }
 }
 
 /// Tests random schedules, some of them extreme. A release may be late by `late` nanoseconds, which is 0 if the
 /// algorithm is exact and otherwise 1.
-fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64) {
+fn runs<A: Algorithm>(build: impl Fn(Quota) -> A, most: u64, late: u64) {
     const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];
     const PERIODS: [u64; 6] = [1, 10, SECOND, 60 * SECOND, MONTH, i64::MAX as u64];
     for seed in 0..scaled(SEQUENCES) {
         let mut random = Random::new(seed);
         let (limit, period) = (random.one_of(&LIMITS), random.one_of(&PERIODS));
-        let max_wait = random.one_of(&[0, 1, period, MONTH, u64::MAX - 1, u64::MAX]);
         let start = random.one_of(&[0, 1, u64::MAX >> 1, u64::MAX - period, u64::MAX - 1, u64::MAX]);
         let quota = Quota::per(limit, Duration::from_nanos(period)).unwrap();
-        let algorithm = build(quota, Duration::from_nanos(max_wait));
+        let algorithm = build(quota);
         let mut state = algorithm.new_state(Nanos(start), Nanos(start));
         let mut exact = Exact::new(limit, period, start, most);
         let (mut now, mut since) = (start, start);
@@ -128,7 +112,7 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
                 8 => random.one_of(&[0, u64::MAX >> 1, u64::MAX - 1, u64::MAX]),
                 _ => now.saturating_add(1),
             };
-            let behind = exact.observe(now);
+            exact.observe(now);
             // After the clock was set back, the call cannot have waited since a reading that is still to come.
             since = since.min(exact.last);
             let what = format!("sequence {seed}, step {step}, at {now}: {algorithm:?} {state:?} {exact:?}");
@@ -153,18 +137,9 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
             assert!(!is_due || exact.next <= exact.now, "due too early: {what}");
             let overdue = &exact.now - &exact.next >= BigInt::from(late) * limit;
             assert!(is_due || !overdue, "not due in time: {what}");
-            let room = algorithm.queue_capacity(&mut tail, Nanos(now), max_wait);
-            let patience = BigInt::from(max_wait) - behind;
-            let (least, most) = (exact.room(ahead, &patience - late), exact.room(ahead, patience));
-            // Calls that are admitted at once wait for nothing, even if the clock is behind.
             let passing = alone.remaining();
             let at_once = exact.passing();
             assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
-            let most = most.max(passing);
-            // Slots after the end of the clock need not count.
-            let ends = u64::MAX - exact.last <= max_wait;
-            let fits = max_wait == u64::MAX || (least..=most).contains(&room) || room < most && ends;
-            assert!(fits, "room {room} for {least} to {most}, {ahead} ahead: {what}");
             if is_due {
                 // A call that has waited may be charged at an earlier slot.
                 let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
@@ -179,10 +154,10 @@ fn runs<A: Algorithm>(build: impl Fn(Quota, Duration) -> A, most: u64, late: u64
 
 #[test]
 fn a_leaky_buckets_slots_are_exact_at_all_ends() {
-    runs(|quota, max_wait| LeakyBucket::new(quota).max_wait(max_wait), 0, 0);
+    runs(LeakyBucket::new, 0, 0);
 }
 
 #[test]
 fn a_bursty_limiters_slots_are_hardly_late_at_all_ends() {
-    runs(|quota, max_wait| Smooth::bursty(quota).max_wait(max_wait), SECOND, 1);
+    runs(Smooth::bursty, SECOND, 1);
 }

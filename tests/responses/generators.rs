@@ -233,16 +233,9 @@ impl Rule {
         u64::try_from(nanos.div_ceil(u128::from(self.quota.limit()))).unwrap_or(u64::MAX)
     }
 
-    /// Returns the item of `RateLimit-Policy` that the standards and the docs require. `limit` is the limit of the
-    /// decisions.
-    pub(crate) fn policy(self, name: &str, limit: u64) -> Policy {
-        let q = match self.kind {
-            Kind::TokenBucket => self.quota.capacity(),
-            Kind::LeakyBucket => self.places.saturating_add(1),
-            // There is no simple formula for the number of units that one second, or the warm-up, stores.
-            Kind::Bursty | Kind::WarmingUp => limit,
-            _ => self.quota.limit(),
-        };
+    /// Returns the item of `RateLimit-Policy` that the standards and the docs require.
+    pub(crate) fn policy(self, name: &str) -> Policy {
+        let q = if self.kind == Kind::TokenBucket { self.quota.capacity() } else { self.quota.limit() };
         let w = match self.kind {
             Kind::Concurrency => None,
             _ if self.flows() => Some(seconds(self.time_of(q)).min(MOST)),

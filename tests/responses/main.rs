@@ -11,6 +11,7 @@ mod header_parser;
 mod headers_property;
 mod honours_retry_after;
 mod options;
+mod paced;
 mod reference_limits;
 mod reference_service;
 mod settle;

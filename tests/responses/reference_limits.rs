@@ -88,9 +88,8 @@ impl Member {
         waits.reduce(|a, b| a.zip(b).map(|(a, b)| a.max(b)))
     }
 
-    pub(crate) fn policies(&self, decisions: &[Decision]) -> Vec<Policy> {
-        let limits = self.limits.iter().zip(decisions);
-        limits.map(|(limit, decision)| limit.rule.policy(&limit.name, decision.limit())).collect()
+    pub(crate) fn policies(&self) -> Vec<Policy> {
+        self.limits.iter().map(|limit| limit.rule.policy(&limit.name)).collect()
     }
 
     /// Returns the items with which the policy may be reported. The layer reports one of them.

@@ -107,10 +107,6 @@ impl<A: Algorithm> Algorithm for OwnAlgorithm<A> {
         self.ask("project").project(state, now, arrived, cost)
     }
 
-    fn queue_capacity(&self, state: &mut A::State, now: Nanos, max_wait: u64) -> u64 {
-        self.ask("queue_capacity").queue_capacity(state, now, max_wait)
-    }
-
     fn restore(&self, state: &mut A::State, before: A::State) {
         self.ask("restore").restore(state, before);
     }

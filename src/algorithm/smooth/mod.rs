@@ -128,10 +128,8 @@ pub struct Smooth {
     queue_config: QueueConfig,
     /// The maximum time that is stored, in fine units.
     max_stored: u128,
-    /// The maximum number of calls of cost 1 that `check` admits at one instant.
+    /// The maximum number of calls of cost 1 that can pass at one instant.
     at_once: u64,
-    /// The maximum number of calls of cost 1 that `acquire` admits or queues at one instant.
-    capacity: u64,
 }
 
 /// The state of a key for [`Smooth`].
@@ -183,15 +181,12 @@ impl Smooth {
 
     fn with(quota: Quota, stored_permits: StoredPermits) -> Self {
         let (rate, queue_config) = (Rate::of(quota), QueueConfig::enabled(quota.capacity()));
-        Self { quota, rate, stored_permits, queue_config, max_stored: 0, at_once: 0, capacity: 0 }.measured()
+        Self { quota, rate, stored_permits, queue_config, max_stored: 0, at_once: 0 }.measured()
     }
 
     fn measured(mut self) -> Self {
         self.max_stored = self.stored_permits.max_stored();
         self.at_once = self.burst_of(self.max_stored);
-        let mut full = SmoothState { last: Nanos::ZERO, next: 0, stored: self.max_stored };
-        let in_time = self.queue_capacity(&mut full, Nanos::ZERO, self.queue_config.max_wait());
-        self.capacity = self.at_once.saturating_add(self.queue_config.places()).min(in_time);
         self
     }
 
@@ -218,9 +213,9 @@ impl Smooth {
 
     /// Sets how many calls may wait, per key. The default is the quota's burst. With 0, no call waits.
     #[must_use]
-    pub fn queue(mut self, places: u64) -> Self {
+    pub const fn queue(mut self, places: u64) -> Self {
         self.queue_config = self.queue_config.queue(places);
-        self.measured()
+        self
     }
 
     /// Sets how long a call may wait. A call that would wait longer is denied at once, as in Guava's `tryAcquire`
@@ -228,7 +223,7 @@ impl Smooth {
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.queue_config = self.queue_config.within(max_wait);
-        self.measured()
+        self
     }
 
     /// Sets which call is denied when the queue is full, by default the call that arrives.
@@ -331,19 +326,19 @@ impl Smooth {
         self.burst_of(state.stored)
     }
 
-    fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
-        self.turn(state).saturating_since(now)
+    /// Returns an admission. `observed` is the key's time.
+    fn allow(&self, state: &SmoothState, now: Nanos, observed: Nanos) -> Decision {
+        let remaining = self.passing(state, observed);
+        let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
+        if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
     }
 
-    /// Returns the scheduled time of a call if other calls, which cost `units` in total, are admitted before it.
-    fn ready_after(&self, state: &SmoothState, units: u64) -> Nanos {
-        if units == 0 {
-            return self.turn(state);
-        }
-        let (mut state, last) = (state.clone(), state.last);
-        self.catch_up(&mut state, last);
-        let next = state.next.saturating_add(self.withdraw(&mut state.stored, u128::from(units)));
-        ceil(self.exact(next))
+    fn deny(&self, state: &SmoothState, now: Nanos) -> Decision {
+        Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
+    }
+
+    fn until(&self, state: &SmoothState, now: Nanos) -> u64 {
+        self.turn(state).saturating_since(now)
     }
 
     /// Returns the time until the key is fresh.
@@ -397,23 +392,19 @@ impl Algorithm for Smooth {
         let observed = self.observe(state, now);
         let passes = self.is_due(state);
         if cost > 0 && !passes {
-            return Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now));
+            return self.deny(state, now);
         }
         if cost > 0 {
             self.take(state, observed, cost);
         }
-        let remaining = self.passing(state, observed);
-        let decision = Decision::allow(self.at_once, remaining, self.reset(state, now));
-        if remaining == 0 { decision.with_next(self.until(state, now)) } else { decision }
+        self.allow(state, now, observed)
     }
 
     fn peek(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let observed = self.observe(state, now);
-        match self.passing(state, observed) {
-            0 if cost > 0 => {
-                Decision::deny(self.at_once, 0, Some(self.until(state, now)), self.reset(state, now))
-            }
-            passing => Decision::allow(self.at_once, passing, self.reset(state, now)),
+        match cost > 0 && !self.is_due(state) {
+            true => self.deny(state, now),
+            false => self.allow(state, now, observed),
         }
     }
 
@@ -505,12 +496,12 @@ impl Algorithm for Smooth {
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::refilled(self.capacity, self.rate)
+        QuotaPolicy::refilled(self.quota.limit(), self.rate)
     }
 
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
-        Some(self.queue_config.counted())
+        Some(self.queue_config)
     }
 
     fn ready_at(&self, state: &mut SmoothState, now: Nanos, _cost: u64) -> Option<Nanos> {
@@ -537,25 +528,6 @@ impl Algorithm for Smooth {
     fn project(&self, state: &mut SmoothState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
         self.take(state, arrived, cost);
         now
-    }
-
-    /// Finds the number of calls by binary search, which is possible because no call is ready before the calls ahead of
-    /// it.
-    fn queue_capacity(&self, state: &mut SmoothState, now: Nanos, max_wait: u64) -> u64 {
-        if max_wait == u64::MAX {
-            return u64::MAX;
-        }
-        self.observe(state, now);
-        let latest = now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
-        let (mut fit, mut beyond) = (0, u64::MAX);
-        while fit < beyond {
-            let middle = fit + (beyond - fit) / 2;
-            match self.ready_after(state, middle) <= latest {
-                true => fit = middle + 1,
-                false => beyond = middle,
-            }
-        }
-        fit
     }
 }
 
@@ -588,7 +560,7 @@ impl StoredAlgorithm for Smooth {
         };
         let quota = Quota::per(limit, Duration::from_nanos(period)).ok()?;
         let smooth = Self::with(quota, stored_permits);
-        Some(Self { queue_config: self.queue_config, ..smooth }.measured())
+        Some(Self { queue_config: self.queue_config, ..smooth })
     }
 
     fn write_state(&self, state: &SmoothState, numbers: &mut StateWriter) {

@@ -498,14 +498,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             return self.with(index, cost, all, |mut entry, arrival| entry.preview(arrival));
         }
         let arrival = Arrival::new(self.now, cost);
-        let preview = self.table.preview_without_room(
-            &mut self.shard,
-            request.key,
-            request.tier(),
-            arrival,
-            &mut all.wake,
-        );
-        preview.unwrap_or_else(|quota| Preview::Deny(Decision::table_full(quota)))
+        self.table.preview_without_room(&mut self.shard, request.key, request.tier(), arrival, &mut all.wake)
     }
 
     /// Charges the call of the turn at `index`, queues it, or lets the algorithm deny it. If `undoes`, the charge may

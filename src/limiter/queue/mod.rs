@@ -43,7 +43,6 @@
 //! | a release | `admit_queued`. Before, `UNDO_BY_COPY` says whether to copy the state |
 //! | a released call that is cancelled | `restore` of that copy, or `refund` with the time of the charge. Then `release` |
 //! | the projection | `project`. If `ADDS_UP`, `refund` without the time of the charge removes a waiter from it |
-//! | what is reported if places of the queue are counted | `queue_capacity` and `policy` |
 //! | a waiter's units in the total of all keys | `for_each_total` |
 //! | the key's time | `last_update` |
 //!
@@ -238,9 +237,6 @@ struct QueueRef<'a, A: Algorithm> {
     queue: &'a mut Queue<A>,
     /// The algorithm that the call chose for itself: its tier.
     tier: Option<&'a A>,
-    /// The number and the total cost of the calls that were released later than at the time that a decision describes.
-    /// They count as waiters ahead.
-    later: (usize, u128),
     /// The wakers to wake once no lock is held, because a waker may run any code.
     wake: &'a mut Vec<Waker>,
 }
@@ -365,9 +361,6 @@ impl Arrival {
         let max_wait = self.max_wait(config);
         if max_wait == u64::MAX || !config.is_timed() {
             return true;
-        }
-        if config.is_counted() {
-            return capacity(algorithm, state, at, self.now, max_wait) > 0;
         }
         let latest = self.now.saturating_add(max_wait).min(Nanos(u64::MAX - 1));
         algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
@@ -514,13 +507,13 @@ impl<A: Algorithm> Queue<A> {
     /// Records that the first waiter was released at `at`, by an access at `now`. If `at` is later than the computed
     /// time, the waiters behind the released waiter are delayed, and the projection is only approximate. If no time was
     /// computed, the projection also counts as approximate.
-    fn record_departure(&mut self, base: &A, now: Nanos, at: Nanos) {
+    fn record_departure(&mut self, now: Nanos, at: Nanos) {
         self.is_overdue |= self.ready_at.is_some_and(|ready_at| now >= ready_at.saturating_add(GRACE));
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.is_stale = true;
-            // The schedule of a bucket has moved, which is rare. The decisions of the released calls must be computed
-            // from the new schedule.
-            if A::ADDS_UP || self.config(base).is_counted() {
+            // The schedule of a bucket or a `Smooth` has moved, which is rare. The decisions of the released calls must
+            // be computed from the new schedule. A window charges each late call at `now`.
+            if A::ADDS_UP || at != now {
                 self.projection = None;
             }
         }
@@ -594,7 +587,7 @@ impl<'a, A: Algorithm> KeyQueue<'a, A> {
     ) -> Self {
         let algorithm = tier.unwrap_or(base);
         let config = queue.config(algorithm);
-        let queue = Some(QueueRef { queue, tier, later: (0, 0), wake });
+        let queue = Some(QueueRef { queue, tier, wake });
         Self { base, algorithm, config, state, queue, total }
     }
 
@@ -933,7 +926,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             let Some(at) = admitted else { break };
             // If the first of the released waiters was released on time, the other waiters were as well.
             if queue.released.len() == known {
-                queue.record_departure(base, now, at);
+                queue.record_departure(now, at);
             }
             let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = queue.waiting.pop_front() else {
                 break;
@@ -1012,23 +1005,16 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     }
 
     /// Computes the decisions of the calls that were just released, which are those behind the first `known` ones. Each
-    /// decision describes the queue as it was right after the release. The `reset_after` of a decision may come from an
+    /// decision describes the key after all of these releases. The `reset_after` of a decision may come from an
     /// approximate projection, because the exact projection is not recomputed for each released call.
     fn decide_released(&mut self, now: Nanos, known: usize) {
         self.ensure_approximate_projection(now, 0);
         let Some(QueueRef { queue, .. }) = &self.queue else { return };
-        let (count, has_waiters) = (queue.released.len(), !queue.waiting.is_empty());
-        let mut later = queue.released.range(known..).map(|released| u128::from(released.cost)).sum::<u128>();
-        for at in known..count {
+        for at in known..queue.released.len() {
             let Some(QueueRef { queue, .. }) = &mut self.queue else { return };
-            let released = &mut queue.released[at];
-            later -= u128::from(released.cost);
-            let tier = released.tier.take();
+            let tier = queue.released[at].tier.take();
             let mut after = self.decided_by(tier.as_deref());
-            if let Some(own) = after.queue.as_mut().filter(|_| has_waiters) {
-                own.later = (count - at - 1, later);
-            }
-            let decision = after.admission(now, false);
+            let decision = after.admission(now);
             // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
             let decision = after.algorithm.report(after.state, now, 0, false, decision);
             let Some(QueueRef { queue, .. }) = &mut self.queue else { return };
@@ -1157,12 +1143,12 @@ impl<A: Algorithm> KeyQueue<'_, A> {
 
     /// Returns the number of the waiters ahead.
     fn waiting(&self) -> u64 {
-        self.queue.as_ref().map_or(0, |own| (own.queue.waiting.len() + own.later.0) as u64)
+        self.queue.as_ref().map_or(0, |own| own.queue.waiting.len() as u64)
     }
 
     /// Returns the total cost of the waiters ahead.
     fn ahead(&self) -> u128 {
-        self.queue.as_ref().map_or(0, |own| own.queue.ahead + own.later.1)
+        self.queue.as_ref().map_or(0, |own| own.queue.ahead)
     }
 
     /// Admits a call and charges its units, if the call may pass now. Otherwise returns what happens to the call.
@@ -1181,7 +1167,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             },
         };
         if may_pass && decision.is_allowed() {
-            return Fate::Decided(self.admitted(decision, arrival));
+            return Fate::Decided(self.admitted(decision, now));
         }
         self.fate(decision, arrival, true)
     }
@@ -1189,7 +1175,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     /// Returns the outcome that a call would have, without charging anything. Due waiters must have been
     /// [released](KeyQueue::release) before.
     pub(crate) fn preview(&mut self, arrival: Arrival) -> Preview {
-        let Arrival { now, priority, .. } = arrival;
+        let now = arrival.now;
         self.ensure_exact_projection(now, 0);
         match self.preview_fate(arrival) {
             Fate::Decided(decision) => Preview::of(decision),
@@ -1197,7 +1183,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
                 Preview::of(self.reported_rejection(judged.decision, arrival, false).with_queue_full())
             }
             // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
-            Fate::Waits(_) => Preview::Queue(self.admission(now, priority)),
+            Fate::Waits(_) => Preview::Queue(self.admission(now)),
         }
     }
 
@@ -1205,7 +1191,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         let Arrival { now, cost, .. } = arrival;
         let decision = self.algorithm.peek(self.state, now, cost);
         if decision.is_allowed() && (cost == 0 || self.is_empty()) {
-            return Fate::Decided(self.admitted(decision, arrival));
+            return Fate::Decided(self.admitted(decision, now));
         }
         self.fate(decision, arrival, false)
     }
@@ -1309,24 +1295,17 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     }
 
     /// Returns the decision on a call of cost 1 that has just been admitted, at `now`.
-    fn admission(&mut self, now: Nanos, priority: bool) -> Decision {
-        let arrival = Arrival { priority, ..Arrival::new(now, 1) };
+    fn admission(&mut self, now: Nanos) -> Decision {
         let decision = self.algorithm.peek(self.state, now, 0);
-        self.admitted(decision, arrival)
+        self.admitted(decision, now)
     }
 
     /// Returns the decision on an admitted call, adapted to the queue. `decision` is what the algorithm decided without
-    /// regard to the queue. If `remaining` includes the places of the queue, it counts calls with the same priority and
-    /// maximum wait.
+    /// regard to the queue.
     #[inline]
-    fn admitted(&mut self, decision: Decision, arrival: Arrival) -> Decision {
-        let Arrival { now, cost, .. } = arrival;
-        match self.counts_places(arrival) {
-            true => {
-                let counted = self.counted_admission(decision, arrival);
-                self.algorithm.report(self.state, now, cost, false, counted)
-            }
-            false if self.is_empty() => decision,
+    fn admitted(&mut self, decision: Decision, now: Nanos) -> Decision {
+        match self.is_empty() {
+            true => decision,
             false => decision.with_remaining_zero().with_min_reset(self.reset(now)),
         }
     }
@@ -1336,9 +1315,6 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     fn rejection(&mut self, decision: Decision, arrival: Arrival) -> Decision {
         let (fits, is_timed) = (!decision.never_fits(), self.config.is_timed());
         let retry = (fits && is_timed).then(|| self.retry(arrival));
-        if self.counts_places(arrival) {
-            return self.counted_denial(decision, arrival, retry).with_unknown_wait(fits);
-        }
         match (self.is_empty(), is_timed) {
             (false, _) => self.deny_behind_others(arrival, fits, retry),
             (true, true) => decision.with_retry_after(retry),
@@ -1346,77 +1322,6 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             // that the decision reports the wait of another limit.
             (true, false) => decision,
         }
-    }
-}
-
-/// Decisions whose `limit` and `remaining` include the places of the queue.
-impl<A: Algorithm> KeyQueue<'_, A> {
-    /// Returns whether `limit` and `remaining` of calls like `arrival` include the places of the queue. They do if the
-    /// queue is [counted](crate::algorithm::QueueConfig::counted), or if only calls with priority wait and `arrival`
-    /// has priority.
-    #[inline]
-    fn counts_places(&self, arrival: Arrival) -> bool {
-        self.config.is_counted() || self.borrowable_units(arrival).is_some()
-    }
-
-    /// Returns the decision on an admitted call. `decision` is what the algorithm decided without regard to the queue.
-    fn counted_admission(&mut self, decision: Decision, arrival: Arrival) -> Decision {
-        let Arrival { now, cost, priority, max_wait, .. } = arrival;
-        let arrival = Arrival { priority, max_wait, ..Arrival::new(now, 1) };
-        let reset = self.reset(now);
-        let remaining = self.remaining(decision, arrival);
-        let decision = Decision::allow(self.limit(decision, arrival), remaining, reset);
-        match remaining {
-            // A call of cost 0 must not give the key a new tier, as the search for the next call would.
-            0 if cost == 0 && self.is_empty() => {
-                let mut copy = self.state.clone();
-                let mut after = KeyQueue::without_queue(self.algorithm, self.config, &mut copy, self.total);
-                decision.with_next(after.retry(arrival))
-            }
-            0 => decision.with_next(self.retry(arrival)),
-            _ => decision,
-        }
-    }
-
-    /// Returns the decision on a denied call. `decision` is what the algorithm decided without regard to the queue.
-    fn counted_denial(&mut self, decision: Decision, arrival: Arrival, retry: Option<u64>) -> Decision {
-        let reset = self.reset(arrival.now);
-        let remaining = self.remaining(decision, arrival);
-        Decision::deny(self.limit(decision, arrival), remaining, retry, reset)
-    }
-
-    /// Returns the limit to report. For a call with priority, this is the algorithm's limit plus the units that may be
-    /// borrowed. For any other call, this is the quota of the algorithm's policy, which includes the places of the
-    /// queue. The result is at most the algorithm's limit plus the maximum number of waiters of all keys.
-    fn limit(&self, decision: Decision, arrival: Arrival) -> u64 {
-        let max = decision.limit().saturating_add(self.total.limit());
-        let limit = match self.borrowable_units(arrival) {
-            Some(units) => decision.limit().saturating_add(units),
-            None => self.algorithm.policy().quota,
-        };
-        limit.min(max)
-    }
-
-    /// Returns the number of calls of cost 1 that would pass or wait now, one after another. The calls have the
-    /// priority and the maximum wait of `arrival`.
-    fn remaining(&mut self, decision: Decision, arrival: Arrival) -> u64 {
-        let (algorithm, config) = (self.algorithm, self.config);
-        let at_once = if self.is_empty() { decision.remaining() } else { 0 };
-        let places = match self.borrowable_units(arrival) {
-            Some(units) => units.saturating_sub(u64::try_from(self.ahead()).unwrap_or(u64::MAX)),
-            None => config.places().saturating_sub(self.waiting()),
-        };
-        let places = places.min(self.total.available()).saturating_add(at_once);
-        let (tail, at) = self.tail(arrival.now);
-        let in_time = capacity(algorithm, tail, at, arrival.now, arrival.max_wait(config));
-        // A call that is admitted immediately does not wait, however far the clock is behind.
-        places.min(in_time.max(at_once))
-    }
-
-    /// Returns the maximum total cost of waiters, if only calls with priority wait and the call has priority.
-    #[inline]
-    fn borrowable_units(&self, arrival: Arrival) -> Option<u64> {
-        self.config.priority_units().filter(|_| arrival.priority)
     }
 }
 
@@ -1559,20 +1464,6 @@ impl<S> Projection<S> {
             algorithm.refund(&mut self.state, self.at, cost, None);
         }
         is_possible
-    }
-}
-
-/// Returns how many calls of cost 1 that arrive at `now` would wait at most `max_wait` nanoseconds. All calls ahead
-/// have been charged to `state`. `at` is the clock reading that the algorithm must receive together with `state`. It
-/// may be later than the arrival of the calls.
-fn capacity<A: Algorithm>(algorithm: &A, state: &mut A::State, at: Nanos, now: Nanos, max_wait: u64) -> u64 {
-    if max_wait == u64::MAX {
-        return algorithm.queue_capacity(state, at, max_wait);
-    }
-    let latest = now.saturating_add(max_wait);
-    match latest < at {
-        true => 0,
-        false => algorithm.queue_capacity(state, at, latest.saturating_since(at)),
     }
 }
 

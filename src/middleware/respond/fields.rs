@@ -21,6 +21,9 @@ use crate::middleware::reported::Reported;
 pub enum HeaderFormat {
     /// `RateLimit` and `RateLimit-Policy`, as in draft-ietf-httpapi-ratelimit-headers-11. Each policy is reported with
     /// its name.
+    ///
+    /// A policy that queues requests, has nothing left, and has a unit again in less than a second is only in
+    /// `RateLimit-Policy` of a response to an admitted request. The other formats do not report it on such a response.
     Draft11,
     /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` of the policy that matters most. If
     /// policies denied the request, this is the one with the longest wait. Otherwise, it is the policy with the fewest
@@ -192,6 +195,7 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Op
     // Most layers have one policy with one limit, and most responses have neither of the two fields.
     if let [report] = reports
         && let Some(label) = report.sole_label()
+        && has_item_of(report, rejected)
         && add_new_fields(headers, label, || item(report, rejected))
     {
         return;
@@ -206,7 +210,9 @@ fn add_draft(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], rejected: Op
         for (label, quota) in report.limits() {
             headers.append(RATELIMIT_POLICY, label.policy_item(quota));
         }
-        headers.append(RATELIMIT, item(report, rejected));
+        if has_item_of(report, rejected) {
+            headers.append(RATELIMIT, item(report, rejected));
+        }
     }
 }
 
@@ -231,7 +237,7 @@ fn add_beside(
             let mut names = iter::once(label.name_item().to_owned()).chain(numbered);
             let Some(name) = names.find(|name| !taken.contains(name) && !is_present(name)) else { continue };
             headers.append(RATELIMIT_POLICY, renamed(label.policy_item(quota), label, &name));
-            if ptr::eq(label, report.label()) {
+            if ptr::eq(label, report.label()) && has_item_of(report, rejected) {
                 headers.append(RATELIMIT, renamed(item(report, rejected), label, &name));
             }
             taken.push(name);
@@ -262,6 +268,12 @@ fn add_new_fields(headers: &mut HeaderMap, label: &PolicyName, item: impl FnOnce
     }
     headers.remove(RATELIMIT_POLICY);
     false
+}
+
+/// Returns whether `RateLimit` has an item of a policy.
+#[inline]
+fn has_item_of(report: &PolicyReport<'_>, rejected: Option<Reported>) -> bool {
+    rejected.is_some() || !report.is_paced()
 }
 
 /// Returns the item of `RateLimit` for the reported limit of a policy.
@@ -323,11 +335,13 @@ struct Summary {
 }
 
 impl Summary {
-    /// Selects the policy that matters most. Returns `None` if no policy is visible to callers. On a rejection, `wait`
-    /// is `Some(Some(time))`, or `Some(None)` if the time to wait is unknown or waiting does not help. On an admission,
-    /// `wait` is `None`.
+    /// Selects the policy that matters most. Returns `None` if no policy is visible to callers or, on an admission, if
+    /// only their quotas are reported. On a rejection, `wait` is `Some(Some(time))`, or `Some(None)` if the time to wait
+    /// is unknown or waiting does not help. On an admission, `wait` is `None`.
     fn new(reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) -> Option<Self> {
-        let visible = || reports.iter().filter(|report| !report.is_hidden());
+        let is_part =
+            |report: &&PolicyReport<'_>| !report.is_hidden() && (wait.is_some() || !report.is_paced());
+        let visible = || reports.iter().filter(is_part);
         let denial = visible()
             .filter(|report| !report.decision().is_allowed())
             .max_by_key(|report| report.decision().retry_after().unwrap_or(Duration::MAX));
@@ -379,16 +393,20 @@ fn add_draft_06(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], wait: Opt
 
 /// Adds the two fields of draft 7, unless one of them is already present.
 fn add_draft_07(headers: &mut HeaderMap, reports: &[PolicyReport<'_>], wait: Option<Option<Duration>>) {
-    let Some(summary) = Summary::new(reports, wait) else { return };
     if headers.contains_key(RATELIMIT) || headers.contains_key(RATELIMIT_POLICY) {
         return;
     }
-    let [limit, remaining] = [summary.limit, summary.remaining].map(field_values::clamp_integer);
-    let mut text = format!("limit={limit}, remaining={remaining}");
-    if let Some(span) = summary.time {
-        text.push_str(&format!(", reset={}", field_values::clamp_integer(field_values::whole_seconds(span))));
+    if let Some(Summary { limit, remaining, time }) = Summary::new(reports, wait) {
+        let [limit, remaining] = [limit, remaining].map(field_values::clamp_integer);
+        let mut text = format!("limit={limit}, remaining={remaining}");
+        if let Some(span) = time {
+            text.push_str(&format!(
+                ", reset={}",
+                field_values::clamp_integer(field_values::whole_seconds(span))
+            ));
+        }
+        headers.insert(RATELIMIT, field_values::value(text.as_bytes()));
     }
-    headers.insert(RATELIMIT, field_values::value(text.as_bytes()));
     add_nameless_policies(headers, reports);
 }
 

@@ -51,7 +51,8 @@ use crate::sys::random::random_u64;
 /// fewest remaining units.
 ///
 /// Responses to admitted and to denied calls have the fields `RateLimit` and `RateLimit-Policy`, in the form of
-/// draft-ietf-httpapi-ratelimit-headers-11. Redirects (3xx except 304) do not have these fields. Fields that the
+/// draft-ietf-httpapi-ratelimit-headers-11. On an admitted request, a policy that queues requests may be [in
+/// `RateLimit-Policy` only](HeaderFormat::Draft11). Redirects (3xx except 304) do not have these fields. Fields that the
 /// response already has are kept. If the response already reports a policy of the same name, as with two layers of one
 /// name, a number is appended to the name that this layer reports: `default-2`. A rejection of a `HEAD` request has no
 /// body.

@@ -391,6 +391,18 @@ impl<'a> PolicyReport<'a> {
         // If no unit remains, a window of zero means that it is not known when the next unit is available.
         policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
+
+    /// Returns whether a response to an admitted request reports only the quota of the policy: if the policy queues
+    /// requests, has nothing left, and has a unit again in less than a second. A client that obeys `r=0;t=1` would make
+    /// one request a second, although the queue takes the request of a client that comes earlier.
+    #[inline]
+    fn is_paced(&self) -> bool {
+        let decision = self.decision();
+        decision.remaining() == 0
+            && decision.is_allowed()
+            && self.outcome.names(self.info).algorithm().queues_requests()
+            && self.exact_window().is_some_and(|window| window < Duration::from_secs(1))
+    }
 }
 
 /// The reports of the policies that decided a request.

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::limiter::Acquire;
+use tower_throttle::limiter::{Acquire, OnFull};
+use tower_throttle::{Decision, Quota, RateLimiter};
 
 use super::{MS, NS, now, ten_a_second};
 use crate::support::PolledByHand;
@@ -19,7 +19,7 @@ fn a_call_that_would_wait_too_long_is_rejected_immediately() {
     let mut first = PolledByHand::new(limiter.acquire("key"));
     assert!(first.poll());
     let first = first.output.unwrap();
-    assert_eq!((first.limit(), first.remaining()), (3, 2));
+    assert_eq!((first.limit(), first.remaining()), (1, 0));
     let mut waiting = [PolledByHand::new(limiter.acquire("key")), PolledByHand::new(limiter.acquire("key"))];
     assert!(waiting.iter_mut().all(|call| !call.poll()));
     let refused = now(&limiter, 1).unwrap();
@@ -39,6 +39,25 @@ fn a_call_that_would_wait_too_long_is_rejected_immediately() {
     clock.advance(NS);
     assert!(waits.run());
     assert_eq!(waits.output.unwrap().delay(), MS * 250);
+}
+
+/// A closed limiter and a full table report the limit that an open limiter with room would.
+#[test]
+fn a_denial_for_another_reason_reports_the_same_limit() {
+    fn same<A: Algorithm>(algorithm: A) {
+        let builder = RateLimiter::builder(algorithm).clock(ManualClock::new());
+        let limiter = builder.max_keys(1).on_full(OnFull::Reject).build();
+        let limit = limiter.peek("key").limit();
+        let denied = (0..10_000_u64).map(|key| limiter.check(&key)).find(Decision::is_table_full).unwrap();
+        assert_eq!(denied.limit(), limit, "{limiter:?}");
+        limiter.close();
+        let denied = limiter.check("key");
+        assert_eq!((denied.is_closed(), denied.limit()), (true, limit), "{limiter:?}");
+    }
+    same(ten_a_second());
+    same(Smooth::bursty(Quota::per_second(10)));
+    same(TokenBucket::new(Quota::per_second(10).burst(3)).queue(5));
+    same(FixedWindow::new(Quota::per_second(10)).priority(50));
 }
 
 #[test]
@@ -101,7 +120,7 @@ fn remaining_and_reset_are_true_for_an_admitted_call() {
     let limiter = RateLimiter::builder(ten_a_second().queue(3)).clock(clock.clone()).build();
     let mut waiting: Vec<PolledByHand<Acquire<LeakyBucket>>> = Vec::new();
     let first = now(&limiter, 1).unwrap();
-    assert_eq!((first.remaining(), first.reset_after()), (3, MS * 100));
+    assert_eq!((first.remaining(), first.reset_after()), (0, MS * 100));
     for _ in 0..3 {
         let mut call = PolledByHand::new(limiter.acquire("key"));
         assert!(!call.poll());
@@ -110,13 +129,13 @@ fn remaining_and_reset_are_true_for_an_admitted_call() {
     clock.advance(MS * 100);
     assert!(waiting[0].run());
     let second = waiting[0].output.unwrap();
-    // Two calls are queued, and one place is free. After 300 ms, the queue is empty.
-    assert_eq!((second.remaining(), second.reset_after()), (1, MS * 300));
+    // Two calls are queued. After 300 ms, the queue is empty.
+    assert_eq!((second.remaining(), second.reset_after()), (0, MS * 300));
     for call in &mut waiting[1..] {
         clock.advance(MS * 100);
         assert!(call.run());
     }
     clock.advance(MS * 100);
-    assert_eq!(now(&limiter, 0).unwrap().remaining(), 4);
+    assert_eq!(now(&limiter, 0).unwrap().remaining(), 1);
     assert_eq!(limiter.peek("key").reset_after(), Duration::ZERO);
 }

@@ -33,13 +33,13 @@ async fn of_five_at_one_instant_four_are_released_one_by_one_and_the_fifth_is_re
     for (n, (decision, at)) in (0..4).zip(&seen) {
         assert!(decision.is_allowed());
         assert_eq!((*at, decision.delay()), (MS * 100 * n, MS * 100 * n));
-        assert_eq!((decision.limit(), decision.retry_after()), (4, None));
+        assert_eq!((decision.limit(), decision.remaining(), decision.retry_after()), (1, 0, None));
     }
     let (fifth, at) = &seen[4];
     assert!(!fifth.is_allowed());
     assert_eq!((*at, fifth.delay()), (Duration::ZERO, Duration::ZERO));
     assert_eq!(fifth.retry_after(), Some(MS * 100));
-    assert_eq!((fifth.limit(), fifth.remaining()), (4, 0));
+    assert_eq!((fifth.limit(), fifth.remaining()), (1, 0));
 }
 
 /// The timer has ticks of a millisecond. No call is released before its slot, or later than the tick after its slot.

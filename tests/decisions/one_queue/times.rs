@@ -1,8 +1,5 @@
-//! Waits are exact with several clocks, with late waiters, and at the end of the clock.
+//! Waits are exact with several clocks and with late waiters.
 
-use std::time::Duration;
-
-use tower_throttle::Quota;
 use tower_throttle::algorithm::*;
 
 use super::{MS, NANOSECOND, on, per, poll, waits};
@@ -58,30 +55,4 @@ fn a_waiter_that_leaves_late_delays_those_behind_it() {
     assert!(poll(&mut calls[1]).is_none());
     clock.advance(NANOSECOND);
     assert!(poll(&mut calls[1]).is_some());
-}
-
-/// Some slots are after the end of the clock. As many calls are queued as the decision reports.
-#[test]
-fn at_the_end_of_the_clock_as_many_calls_wait_as_was_reported() {
-    let hour = Duration::from_secs(3_600);
-    for before in [0, 1, 30 * 60, 3_600, 90 * 60, 7_200, 4 * 3_600].map(Duration::from_secs) {
-        let (clock, limiter) = on(LeakyBucket::new(Quota::per_hour(1)).queue(5).max_wait(2 * hour));
-        clock.set(Duration::from_nanos(u64::MAX) - before);
-        let first = limiter.acquire("key");
-        let mut first = Box::pin(first);
-        let mut reported = poll(&mut first).unwrap().remaining();
-        let mut calls = Vec::new();
-        loop {
-            let mut call = Box::pin(limiter.acquire("key"));
-            match poll(&mut call) {
-                None => calls.push(call),
-                Some(refused) => {
-                    assert!(!refused.is_allowed());
-                    assert_eq!(reported, 0, "{before:?} before the end");
-                    break;
-                }
-            }
-            reported = reported.checked_sub(1).unwrap_or_else(|| panic!("{before:?} before the end"));
-        }
-    }
 }

@@ -34,11 +34,12 @@ async fn calls_of_two_tiers_wait_in_one_queue_in_order() {
 /// A queued call and a call that is admitted at once both report the limit of their own tier.
 #[tokio::test(start_paused = true)]
 async fn a_queued_call_reports_the_limit_of_its_tier() {
-    let limiter = RateLimiter::new(Tiered::new(slow()));
-    let first = limiter.call("key").tier(&fast()).acquire().await;
-    let second = limiter.call("key").tier(&fast()).acquire().await;
-    assert_eq!((first.limit(), first.remaining(), first.delay()), (51, 50, Duration::ZERO));
-    assert_eq!((second.limit(), second.remaining(), second.delay()), (51, 50, MS * 50));
+    let of_burst = |burst| TokenBucket::new(Quota::per_second(20).burst(burst)).queue(9);
+    let (limiter, tier) = (RateLimiter::new(Tiered::new(of_burst(2))), of_burst(5));
+    let first = limiter.call("key").tier(&tier).cost(5).acquire().await;
+    let second = limiter.call("key").tier(&tier).acquire().await;
+    assert_eq!((first.limit(), first.remaining(), first.delay()), (5, 0, Duration::ZERO));
+    assert_eq!((second.limit(), second.remaining(), second.delay()), (5, 0, MS * 50));
 }
 
 #[test]

@@ -476,10 +476,6 @@ impl<A: Kind> Single<A> {
             assert!(algorithm.admit_queued(&mut state, now, arrived, waiter.cost).is_some(), "it is ready");
         }
         let (algorithm, latest) = (self.algorithm(question.tier), at.saturating_add(max_wait));
-        if self.settings.is_counted {
-            // The wait is rounded as in the number of calls that can wait, which such a limit reports.
-            return now.0 <= latest && algorithm.queue_capacity(&mut state, now, latest - now.0) > 0;
-        }
         let ready_at = algorithm.ready_at(&mut state, now, question.cost);
         ready_at.is_some_and(|ready_at| ready_at.0 <= latest.min(u64::MAX - 1))
     }
@@ -819,20 +815,14 @@ impl<A: Kind> Limit for Single<A> {
 
     fn remaining(&self, at: u64, question: &Question) -> u64 {
         let mut copy = self.clone();
-        let Settings { is_counted, priority_units, .. } = self.settings;
-        let counts_waiters = is_counted || priority_units.is_some() && question.priority;
         let one = Question { cost: 1, ..*question };
         (0..1_000)
-            .take_while(|nth| match copy.verdict(at, &one) {
-                Verdict::Pass => {
+            .take_while(|_| {
+                let passes = matches!(copy.verdict(at, &one), Verdict::Pass);
+                if passes {
                     copy.charge(at, &one);
-                    true
                 }
-                Verdict::Wait if counts_waiters && one.max_wait.is_some() => {
-                    copy.enqueue(at, Id::MAX - nth, &one);
-                    true
-                }
-                _ => false,
+                passes
             })
             .count() as u64
     }

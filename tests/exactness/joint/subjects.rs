@@ -61,8 +61,6 @@ pub(crate) struct Settings {
     pub(crate) priority_units: Option<u64>,
     /// `true` if it is known when a waiter will be released.
     pub(crate) is_timed: bool,
-    /// `true` if `remaining` includes the calls that would wait.
-    pub(crate) is_counted: bool,
     pub(crate) total: Option<u64>,
 }
 
@@ -137,7 +135,6 @@ impl Params {
             drops_oldest: queue.is_some_and(|queue| queue.drops_oldest),
             priority_units: None,
             is_timed: true,
-            is_counted: default_places.is_some(),
             total: None,
         }
     }

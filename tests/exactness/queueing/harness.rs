@@ -143,24 +143,18 @@ impl<A: Algorithm> World<A> {
             reported.push(decision.remaining());
             self.seen.waited += 1;
         }
-        // If several calls are released at one instant, each reports the state after all of them. If the reported
-        // number includes calls that would be queued, only the last call is checked.
-        let checked = if self.line.rule.has_units() { reported.len() } else { reported.len().min(1) };
-        for remaining in reported.into_iter().rev().take(checked) {
+        // If several calls are released at one instant, each reports the state after all of them.
+        for remaining in reported {
             assert_eq!(remaining, self.remaining(), "after having waited");
         }
         assert!(self.calls.iter().all(PolledByHand::is_pending), "a call is early at {}", self.now);
     }
 
-    /// Calls `acquire`.
     fn remaining(&self) -> u64 {
-        match self.line.rule.has_units() {
-            true if self.line.waiting.is_empty() => self.line.rule.units(self.now),
-            true => 0,
-            false => self.line.remaining(self.now),
-        }
+        if self.line.waiting.is_empty() { self.line.rule.units(self.now) } else { 0 }
     }
 
+    /// Calls `acquire`.
     fn acquire(&mut self, cost: u64, random: &mut Random) {
         let mut call = PolledByHand::new(self.limiter.acquire_n("key", cost));
         call.poll();
@@ -219,8 +213,7 @@ impl<A: Algorithm> World<A> {
             true => {}
             false => self.is_true(decision, cost, Method::Check, random),
         }
-        let units = if self.line.waiting.is_empty() { self.line.rule.units(self.now) } else { 0 };
-        assert_eq!(decision.remaining(), units, "by check");
+        assert_eq!(decision.remaining(), self.remaining(), "by check");
     }
 
     fn look(&mut self) {
@@ -228,7 +221,7 @@ impl<A: Algorithm> World<A> {
         self.log.push(format!("at {}: peek: {peek:?}", self.now));
         let nobody = self.line.waiting.is_empty();
         assert_eq!(peek.is_allowed(), nobody && self.line.rule.fits(1));
-        assert_eq!(peek.remaining(), if nobody { self.line.rule.units(self.now) } else { 0 });
+        assert_eq!(peek.remaining(), self.remaining());
     }
 
     /// Asserts that the call is denied at every instant before its `retry_after`, and not at this instant, if no other

@@ -122,24 +122,4 @@ impl Line {
     pub(crate) fn next(&self, now: u64) -> Option<u64> {
         self.waiting.front().map(|(cost, _)| self.rule.turn(*cost, now))
     }
-
-    /// Returns how many calls of cost 1 would be admitted, one after another.
-    pub(crate) fn remaining(&self, now: u64) -> u64 {
-        let mut line = self.clone();
-        // A call that would evict a waiter does not count.
-        line.patience.drops_oldest = false;
-        (0..100)
-            .take_while(|_| match line.fate(1, now) {
-                Fate::Passes => {
-                    line.rule.take(1, now);
-                    true
-                }
-                Fate::Waits => {
-                    line.waiting.push_back((1, now));
-                    true
-                }
-                Fate::Drops | Fate::Refused => false,
-            })
-            .count() as u64
-    }
 }

@@ -108,11 +108,6 @@ impl Naive {
         }
     }
 
-    /// Returns whether decisions report remaining units, and not the number of calls that can be queued.
-    pub(crate) fn has_units(&self) -> bool {
-        !matches!(self, Self::Leaky(_) | Self::Bursty(_))
-    }
-
     pub(crate) fn starts_full(&self) -> bool {
         match self {
             Self::Bucket(bucket) => bucket.missing == 0,

@@ -84,7 +84,7 @@ impl World {
                 }
                 // If a limit of the same name has been reported already, this one gets a number.
                 let known = policies.len();
-                for (limit, mut policy) in member.limits.iter().zip(member.policies(decisions)) {
+                for (limit, mut policy) in member.limits.iter().zip(member.policies()) {
                     let of_own = own.iter().cloned();
                     let taken: Vec<_> =
                         policies.iter().map(|policy: &Policy| policy.name.clone()).chain(of_own).collect();
@@ -133,7 +133,7 @@ impl World {
         let visible = |level: &Level, verdict: &Verdict| {
             let members = level.members.iter().zip(verdict.members.clone());
             let visible = members.filter(|(member, _)| !member.hidden);
-            visible.map(|(member, decisions)| (member.policies(&decisions), decisions)).collect::<Vec<_>>()
+            visible.map(|(member, decisions)| (member.policies(), decisions)).collect::<Vec<_>>()
         };
         let levels = self.levels.iter().zip(verdicts).rev();
         let speaks = levels

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::LeakyBucket;
+use tower_throttle::algorithm::{Algorithm, LeakyBucket};
 
 type Limiter = RateLimiter<LeakyBucket>;
 
@@ -21,11 +21,11 @@ async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
-/// Waits until `count` places in the queue are free. This function makes calls of cost 0, which release waiters whose
-/// time has come, so use it before that time.
+/// Waits until `count` places in the queue are free.
 async fn free_slots(limiter: &Limiter, count: u64) {
+    let places = limiter.algorithm().queue_config().expect("it has a queue").places();
     at_last(&format!("{count} free slots"), async {
-        while limiter.acquire_n(&(), 0).await.remaining() != count {
+        while places - limiter.queued() as u64 != count {
             sleep(Duration::from_millis(1)).await;
         }
     })
