@@ -110,7 +110,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///   [`Concurrency`](crate::algorithm::Concurrency), whose waits are not known, a call is denied after it has
     ///   waited for `d`. With [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest), a call that finds the queue
     ///   full is queued, and the call that has waited longest is denied. The new call is denied instead if it would
-    ///   still have to wait longer than its maximum wait. With `queue(0)`, no call waits. If `max_wait(d)` or
+    ///   still have to wait longer than its maximum wait, or if its units would still not fit into a
+    ///   [total](crate::algorithm::Concurrency::total). With `queue(0)`, no call waits. If `max_wait(d)` or
     ///   `overflow(..)` was called without `queue(n)`, the number of queued calls is at most the limit or, with a
     ///   bucket or `Smooth`, the burst.
     /// - by the burst, for [`LeakyBucket`](crate::algorithm::LeakyBucket) and [`Smooth`](crate::algorithm::Smooth)

@@ -12,17 +12,28 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The oldest waiter is evicted for a new call, unless the total has no room for the new call.
+/// The oldest waiter is evicted for a new call, unless the total has no room for the new call. However often such a call
+/// is tried, the waiters keep their slots and their order.
 #[test]
-fn the_oldest_keeps_its_slot_if_the_total_has_no_room_for_the_new_call() {
-    let rule = Concurrency::per_key(10).total(12).queue(1).overflow(QueueOverflow::DropOldest);
+fn the_waiters_keep_their_slots_if_the_total_has_no_room_for_the_new_call() {
+    let rule = Concurrency::per_key(10).total(13).queue(2).overflow(QueueOverflow::DropOldest);
     let limiter = RateLimiter::builder(rule).clock(ManualClock::new()).build();
-    let _ten = limiter.call("a").cost(10).permit().unwrap();
-    let mut oldest = Box::pin(limiter.acquire_permit("a"));
-    assert!(poll(&mut oldest).is_pending());
-    let mut newcomer = Box::pin(limiter.call("a").cost(3).acquire_permit());
-    assert!(matches!(poll(&mut newcomer), Poll::Ready(Err(_))), "10 + 3 > 12");
-    assert!(poll(&mut oldest).is_pending(), "no call has taken its slot");
+    let ten = limiter.call("a").cost(10).permit().unwrap();
+    let mut line = [(); 2].map(|()| Box::pin(limiter.acquire_permit("a")));
+    assert!(line.iter_mut().all(|call| poll(call).is_pending()));
+    for cost in [3, 4, 10, 3] {
+        let mut newcomer = Box::pin(limiter.call("a").cost(cost).acquire_permit());
+        let Poll::Ready(Err(denied)) = poll(&mut newcomer) else { panic!("10 + 1 + {cost} > 13") };
+        assert!(denied.decision().is_queue_full());
+        assert!(line.iter_mut().all(|call| poll(call).is_pending()), "a call of {cost} has taken a slot");
+    }
+    let mut fits = Box::pin(limiter.call("a").cost(2).acquire_permit());
+    assert!(poll(&mut fits).is_pending(), "10 + 1 + 2");
+    assert!(matches!(poll(&mut line[0]), Poll::Ready(Err(_))) && poll(&mut line[1]).is_pending());
+    drop(ten);
+    assert!(
+        matches!(poll(&mut line[1]), Poll::Ready(Ok(_))) && matches!(poll(&mut fits), Poll::Ready(Ok(_)))
+    );
 }
 
 #[test]

@@ -53,8 +53,8 @@
 //!
 //! A call is judged once, by [`KeyQueue::try_admit`], on the state and the waiters that it finds. If the call may
 //! wait, the result is a [`Judged`]. It is consumed while the key is still locked, when the call is queued or denied.
-//! Only one call is judged again: a call that has displaced the oldest waiter, and then finds that there are too few
-//! units in a total. The totals have changed since the call was judged, because the oldest waiter has left the queue.
+//! Only one call is judged again: a call that has displaced the oldest waiter, and then finds that calls of other keys
+//! have taken what the oldest waiter has left.
 //!
 //! # What is remembered
 //!
@@ -85,9 +85,6 @@ use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, QueueSlot, Semapho
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The maximum number of iterations of the fixed-point search in `retry_by_displacement`.
-const MAX_ITERATIONS: usize = 8;
-
 /// The time after which other waiters release the first one, because its future was not polled: three milliseconds. With
 /// the tick of tokio's timer, it is less than the time by which a release may be late without moving the schedule.
 const GRACE: u64 = 3_000_000;
@@ -102,9 +99,6 @@ pub(crate) struct Arrival {
     may_wait: bool,
     /// The maximum wait that the call has set, in nanoseconds, or `u64::MAX`. The queue's own maximum applies as well.
     max_wait: u64,
-    /// `true` for a waiter that a newer call has displaced. The `retry_after` of the waiter's denial is the time until
-    /// a place is free, not the time until the call could displace another waiter.
-    dropped: bool,
 }
 
 /// The outcome of a call.
@@ -318,7 +312,7 @@ struct Projection<S> {
 impl Arrival {
     /// Creates a call without priority that waits as long as the queue allows.
     pub(crate) fn new(now: Nanos, cost: u64) -> Self {
-        Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX, dropped: false }
+        Self { now, cost, priority: false, may_wait: true, max_wait: u64::MAX }
     }
 
     /// Sets whether the call has priority, whether it may be queued, and its maximum wait in nanoseconds.
@@ -754,54 +748,30 @@ impl<A: Algorithm> KeyQueue<'_, A> {
     }
 
     /// Queues a call in a full queue, and denies the oldest waiter. If the new call could not be queued even without
-    /// that waiter, denies the new call instead. If calls of other keys use up the total of all keys while the oldest
-    /// waiter is out of the queue, both calls may be denied.
+    /// that waiter, denies the new call instead. If calls of other keys take what the oldest waiter has left, in the
+    /// total of all keys or in one of the algorithm, denies both calls.
     fn displace_and_enqueue(&mut self, judged: Judged) -> Enqueued {
         let arrival = judged.arrival;
         let Some(oldest) = self.pop_oldest_if(arrival) else {
             return Enqueued::Decided(self.deny_full(judged));
         };
-        let (deadline, ready_at) = (oldest.deadline, oldest.ready_at);
+        // The oldest waiter leaves the totals here.
         let oldest = Displaced::from(oldest);
-        let Some(ticket) = self.join(arrival) else {
-            // The totals have changed since the call was judged, because the oldest waiter is out of the queue.
-            let denial = self.reject(arrival.without_wait());
-            let enqueued = Enqueued::Decided(denial.with_queue_full());
-            // This queue has a free place, but the total of all keys is full. The oldest waiter gets its place back, if
-            // the total allows this.
-            let permit = SharedPermit::try_acquire(oldest.tier.as_deref().unwrap_or(self.base), oldest.cost);
-            if let Some((slot, permit)) = self.total.try_acquire_one().zip(permit)
-                && let Some(QueueRef { queue, .. }) = &mut self.queue
-            {
-                let Displaced { ticket, cost, tier, arrived, waker } = oldest;
-                let waiter = Waiter {
-                    ticket,
-                    cost,
-                    tier,
-                    arrived,
-                    deadline,
-                    ready_at,
-                    wake_at: ready_at,
-                    waker,
-                    _counted: slot,
-                    permit,
-                };
-                queue.ahead += u128::from(cost);
-                queue.waiting.push_front(waiter);
-                queue.projection = None;
-                return enqueued;
-            }
-            self.reject_displaced(oldest, arrival.now);
-            return enqueued;
+        let enqueued = match self.join(arrival) {
+            Some(ticket) => Enqueued::Queued(ticket),
+            None => self.try_enqueue(arrival.without_wait()),
         };
         self.reject_displaced(oldest, arrival.now);
         self.wake_head(arrival.now);
-        Enqueued::Queued(ticket)
+        match enqueued {
+            Enqueued::Decided(decision) => Enqueued::Decided(decision.with_queue_full()),
+            queued => queued,
+        }
     }
 
     /// Denies a displaced waiter. The `retry_after` of its decision is the time until a place is free.
     fn reject_displaced(&mut self, displaced: Displaced<A>, now: Nanos) {
-        let arrival = Arrival { dropped: true, ..Arrival::new(now, displaced.cost) };
+        let arrival = Arrival::new(now, displaced.cost);
         let denial = self.decided_by(displaced.tier.as_deref()).reject(arrival).with_queue_full();
         if let Some(QueueRef { queue, wake, .. }) = &mut self.queue {
             wake.extend(queue.reject(displaced, denial, now));
@@ -855,10 +825,11 @@ impl<A: Algorithm> KeyQueue<'_, A> {
         Some(ticket)
     }
 
-    /// Removes and returns the oldest waiter, if the new call would then be released within its maximum wait, or if it
-    /// is unknown when calls will be released. Does not check whether the total of all keys has a place for the new
-    /// call.
+    /// Removes and returns the oldest waiter, if the new call can then be queued in its place.
     fn pop_oldest_if(&mut self, arrival: Arrival) -> Option<Waiter<A>> {
+        if !self.fits_without_oldest(arrival) {
+            return None;
+        }
         let projection = match self.config.is_timed() {
             true => Some(self.without_oldest(arrival)?),
             false => None,
@@ -894,6 +865,12 @@ impl<A: Algorithm> KeyQueue<'_, A> {
 
     /// Returns whether a new call that finds the queue full can be queued in the place of the oldest waiter.
     fn may_displace(&self, arrival: Arrival) -> bool {
+        self.fits_without_oldest(arrival)
+            && (!self.config.is_timed() || self.without_oldest(arrival).is_some())
+    }
+
+    /// Returns whether the units of a new call fit into the totals of its algorithm without those of the oldest waiter.
+    fn fits_without_oldest(&self, arrival: Arrival) -> bool {
         let oldest = self.queue.as_ref().and_then(|own| own.queue.waiting.front());
         let mut fits = true;
         self.algorithm.for_each_total(&mut |total| {
@@ -901,7 +878,7 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             let freed = oldest.map_or(0, |oldest| oldest.permit.units_in(total));
             fits &= total.len().saturating_sub(freed).saturating_add(arrival.cost) <= total.limit();
         });
-        fits && (!self.config.is_timed() || self.without_oldest(arrival).is_some())
+        fits
     }
 }
 
@@ -1367,42 +1344,9 @@ impl<A: Algorithm> KeyQueue<'_, A> {
             None if config.places() == 0 => turn,
             None => {
                 let is_place = |waiting, _| waiting < config.places() && has_room(waiting);
-                let free = self.time_until_place(now, is_place);
-                self.retry_by_displacement(arrival, free).unwrap_or(early_enough.max(free))
+                self.time_until_place(now, is_place).max(early_enough)
             }
         }
-    }
-
-    /// Returns the time until the call could displace the oldest waiter and then wait no longer than the call's
-    /// maximum. `free` is the time until a place of the queue becomes free, in nanoseconds. Returns `None` if a place
-    /// becomes free before the call could displace the oldest waiter, if the call can displace no waiter, or if no time
-    /// was found.
-    ///
-    /// Waiters behind the oldest waiter may be released as soon as that waiter is displaced. So the wait depends on the
-    /// time of the displacement, which is found by iteration.
-    fn retry_by_displacement(&self, arrival: Arrival, free: u64) -> Option<u64> {
-        let Arrival { now, cost, .. } = arrival;
-        let is_full = self.waiting() >= self.config.places();
-        let drops = is_full && self.drops_oldest() && !arrival.dropped && free > 0;
-        let QueueRef { queue, .. } = self.queue.as_ref().filter(|_| drops)?;
-        let mut at = 0;
-        for _ in 0..MAX_ITERATIONS {
-            let mut tail = Projection { state: self.state.clone(), at: now.saturating_add(at) };
-            let _ = self.base.peek(&mut tail.state, tail.at, 0);
-            let seen = self.base.last_update(&tail.state);
-            for waiter in queue.waiting.range(1..) {
-                let arrived = waiter.eligible_since(queue.since, seen);
-                tail.add(waiter.algorithm(self.base), arrived, waiter.cost);
-            }
-            let turn = self.algorithm.ready_at(&mut tail.state, tail.at, cost).unwrap_or(Nanos::MAX);
-            let early_enough = turn.saturating_since(now).saturating_sub(arrival.max_wait(self.config));
-            match early_enough {
-                _ if early_enough <= at => return Some(at),
-                _ if early_enough >= free => return None,
-                _ => at = early_enough,
-            }
-        }
-        None
     }
 
     /// Returns the time until enough waiters have been released for `is_place` to return true, in nanoseconds. The

@@ -225,7 +225,7 @@ impl<A: Algorithm> World<A> {
     }
 
     /// Asserts that the call is denied at every instant before its `retry_after`, and not at this instant, if no other
-    /// calls arrive.
+    /// calls arrive. If the call could evict a waiter, `retry_after` is only an upper bound.
     fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
         if cost > self.line.rule.capacity() {
             assert_eq!(decision.retry_after(), None, "never fits");
@@ -246,6 +246,10 @@ impl<A: Algorithm> World<A> {
         };
         assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
         assert!(!refused(reported), "refused at {reported}, as reported, by {method:?} of {cost}");
+        self.seen.reported += 1;
+        if matches!(method, Method::Acquire) && self.line.patience.drops_oldest {
+            return;
+        }
         let all = random.one_in(40) && reported < 300;
         let mut tried =
             if all { (0..reported).collect() } else { vec![0, reported / 2, reported.saturating_sub(1)] };
@@ -263,6 +267,5 @@ impl<A: Algorithm> World<A> {
                 "let in after {early}, before {reported} as reported, by {method:?} of {cost}"
             );
         }
-        self.seen.reported += 1;
     }
 }
