@@ -118,7 +118,6 @@
 //!   a minute, as an error. The layer also logs an error while its store fails. Some probable mistakes are logged as
 //!   warnings, such as a window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
 //!   mode, or whose key is invalid, are logged at level `debug`.
-//! - `tsc`: `clock::TscClock`, a clock that reads the time stamp counter, for faster checks.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

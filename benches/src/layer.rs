@@ -18,13 +18,13 @@ use tower::{Layer, Service, service_fn};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
-use tower_throttle::clock::TscClock;
 use tower_throttle::key::{Global, PeerIp, from_fn};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use self::names::*;
 use crate::check::{FEW, PLENTY};
 use crate::interleave::{Contestant, Rounds};
+use crate::tsc::TscClock;
 use crate::{alloc, table};
 
 const BATCH: usize = 250;

@@ -22,6 +22,7 @@ mod router;
 mod server;
 mod store;
 mod table;
+mod tsc;
 
 use std::env;
 use std::process::exit;

@@ -31,7 +31,7 @@
 //! | clock | time | deviation |
 //! |---|---|---|
 //! | tokio's clock (the default) | 18 ns | none |
-//! | the time stamp counter (`TscClock`, with the feature `tsc`) | 9 ns | up to 0.1 % |
+//! | the time stamp counter ([a recipe](crate::guide::recipes#a-clock-that-reads-the-time-stamp-counter)) | 9 ns | up to 0.1 % |
 //! | the coarse clock of Linux, which this crate does not offer | 3 ns | up to 4 ms late |
 //!
 //! The default clock is exact, and needs no calibration, which would block a thread for milliseconds. It shows the same
@@ -41,8 +41,6 @@
 //! fits between two ticks only at the second tick.
 
 mod manual;
-#[cfg(feature = "tsc")]
-mod tsc;
 
 use std::fmt;
 use std::future::Future;
@@ -55,8 +53,6 @@ use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 pub use manual::ManualClock;
-#[cfg(feature = "tsc")]
-pub use tsc::TscClock;
 
 /// A reading of a [`Clock`]: the nanoseconds since that clock's own zero.
 ///
@@ -251,7 +247,7 @@ pub(crate) fn of_process() -> Nanos {
 }
 
 /// Returns the Unix time of this machine. This time is used in values that are reported to callers, and for the zero of
-/// the default clock and of a `TscClock`.
+/// the default clock.
 pub(crate) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

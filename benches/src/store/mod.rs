@@ -18,7 +18,6 @@ use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket,
 };
-use tower_throttle::clock::TscClock;
 
 use self::parts::parts;
 pub use self::parts::{cancellations, waits};
@@ -28,6 +27,7 @@ use self::tables::{bytes, first_seen, replace};
 use crate::check::{FEW, PLENTY, Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::random::Random;
+use crate::tsc::TscClock;
 
 const MILLION: usize = 1_000_000;
 const PEER: &str = "governor";

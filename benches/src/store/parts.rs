@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use tower_throttle::clock::{AnyClock, ManualClock, Nanos, TscClock};
+use tower_throttle::clock::{AnyClock, ManualClock, Nanos};
 use tower_throttle::limiter::Acquire;
 use tower_throttle::{Quota, RateLimiter};
 
@@ -20,6 +20,7 @@ use super::{PEER, ours};
 use crate::check::{Quotas, Subject, governor, keys};
 use crate::interleave::{Contestant, Rounds};
 use crate::table;
+use crate::tsc::TscClock;
 
 /// Prints the time in which a call in the middle of a long queue is cancelled and another call arrives, for each call
 /// that waits.

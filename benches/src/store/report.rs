@@ -95,7 +95,7 @@ impl Report {
         let slower = self.rows.iter().any(|(_, [.., ours, by_tsc])| slower(&[*ours, *by_tsc]));
         for (at, (color, name)) in [
             (default, "TokenBucket, default clock"),
-            (tsc, "TokenBucket, time stamp counter (feature tsc)"),
+            (tsc, "TokenBucket, time stamp counter"),
             (SLOWER, "more time than governor"),
         ]
         .into_iter()
