@@ -35,10 +35,6 @@ impl<Req, K: KeyExtractor<Req>, C: RequestPredicate<Req>> KeyExtractor<Req> for 
             key => key,
         }
     }
-
-    fn on_denied(&self, key: &K::Key) {
-        self.key.on_denied(key);
-    }
 }
 
 impl<K: fmt::Debug, C> fmt::Debug for Unless<K, C> {

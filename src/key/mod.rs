@@ -78,7 +78,6 @@ mod request;
 mod route;
 mod secret;
 mod tuple;
-mod watched;
 
 use std::hash::Hash;
 
@@ -95,13 +94,10 @@ pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
 pub use route::{Route, RouteKey};
 pub use secret::{Bearer, Cookie, SecretHash};
 // These items occur in the types of extractors and in the bounds of methods.
-pub use self::{exempt::RequestPredicate, secret::ProcessSeed, watched::KeyLabel};
-// The docs of these types are in `middleware::types`.
+pub use self::{exempt::RequestPredicate, secret::ProcessSeed};
+// The docs of this type are in `middleware::types`.
 #[doc(hidden)]
-pub use self::{
-    exempt::Unless,
-    watched::{HashLabel, LabelFn, Watched},
-};
+pub use self::exempt::Unless;
 
 /// Finds the key of a request.
 ///
@@ -144,8 +140,4 @@ pub trait KeyExtractor<Req> {
     /// Returns an error if the key cannot be extracted because of a mistake of the [configuration](KeyError::new) or of
     /// the [client](KeyError::invalid), or if the caller is [denied service](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
-
-    /// Counts a denial of the key. The default implementation does nothing.
-    #[doc(hidden)]
-    fn on_denied(&self, _key: &Self::Key) {}
 }

@@ -36,8 +36,6 @@ pub struct PolicyInfo {
     #[cfg(feature = "metrics")]
     passed: Arc<Passed>,
     timeline: Option<Timeline>,
-    /// `true` if the extractor counts the keys that are denied.
-    watches_keys: bool,
     observer: Observer,
 }
 
@@ -61,7 +59,6 @@ impl PolicyInfo {
             #[cfg(feature = "metrics")]
             passed: Arc::default(),
             timeline: None,
-            watches_keys: false,
             observer: Observer::default(),
         }
     }
@@ -171,17 +168,6 @@ impl PolicyInfo {
 
     pub(super) fn set_timeline(&mut self, timeline: &Timeline) {
         self.timeline = Some(timeline.clone());
-    }
-
-    /// Sets that the extractor counts the keys that are denied.
-    pub(super) fn watch_keys(&mut self) {
-        self.watches_keys = true;
-    }
-
-    /// Returns whether the extractor counts the keys that are denied.
-    #[inline]
-    pub(super) fn watches_keys(&self) -> bool {
-        self.watches_keys
     }
 
     /// Returns the counters of calls. All clones of the layer share them.
@@ -334,7 +320,6 @@ impl Clone for PolicyInfo {
             #[cfg(feature = "metrics")]
             passed: Arc::clone(&self.passed),
             timeline: self.timeline.clone(),
-            watches_keys: self.watches_keys,
             observer: Observer::default(),
         }
     }

@@ -76,9 +76,6 @@ pub trait JointPolicy<Req>: PolicyCount {
 
     /// Lets the meter of the request settle the call of each outcome whose policy is metered.
     fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
-
-    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
-    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
 /// The parts of policies in a joint decision.
@@ -182,13 +179,6 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
         self.0.meter_each(first, request, outcomes);
         self.1.meter_each(second, request, others);
-    }
-
-    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
-        let (first, second) = infos.split_at(P::COUNT);
-        let (outcomes, others) = outcomes.split_at(P::COUNT);
-        self.0.watch_each(first, request, outcomes);
-        self.1.watch_each(second, request, others);
     }
 }
 
@@ -300,10 +290,6 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
     #[inline(always)]
     fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
         self.meter_each(infos, request, outcomes);
-    }
-
-    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
-        self.watch_each(infos, request, outcomes);
     }
 }
 

@@ -22,10 +22,10 @@ use super::shadow::Shadow;
 use super::shutdown::Shutdown;
 use crate::algorithm::{Algorithm, Tiered, TokenBucket};
 use crate::error::ConfigError;
-use crate::key::{HashLabel, KeyExtractor, LabelFn, MissingKey, PeerIp, Unless, Watched};
+use crate::key::{KeyExtractor, MissingKey, PeerIp, Unless};
 use crate::limiter::{Denied, Limiter, RateLimiter, Reservation, Settles};
 use crate::quota::Quota;
-use crate::stats::{PolicyStats, Timeline, TopKeys};
+use crate::stats::{PolicyStats, Timeline};
 
 /// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
 ///
@@ -61,7 +61,7 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// | not to report the policy to callers | [`hidden`](RateLimitLayer::hidden) |
 /// | other responses or header fields, or a service that is not HTTP | [`responder`](RateLimitLayer::responder) |
 /// | the counts of each of the last 60 seconds | [`timeline`](RateLimitLayer::timeline) |
-/// | the keys that are denied most often | [`top_keys`](RateLimitLayer::top_keys), [`top_keys_by`](RateLimitLayer::top_keys_by) |
+/// | the keys that are denied most often | [`on_reject`](RateLimitLayer::on_reject), with [`TopKeys::watch`](crate::stats::TopKeys::watch) |
 /// | the layer's answer in a service that calls the limiter itself | [`reject`](RateLimitLayer::reject) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
 /// | a layer of an axum app that is optional, boxed, or kept in a list | `axum_body` (feature `axum`) |
@@ -76,8 +76,8 @@ use crate::stats::{PolicyStats, Timeline, TopKeys};
 /// be called: `and`, `enabled`, `responder`, `on_reject`, `axum_body`, `stats` and `record_metrics`. The methods not
 /// mentioned here can be called in any order before `and`.
 ///
-/// If a method is called twice, the last call counts, with these exceptions: conditions of `unless`, lists of
-/// `top_keys`, functions of `on_reject` and `shutdown`s add up.
+/// If a method is called twice, the last call counts, with these exceptions: conditions of `unless`,
+/// functions of `on_reject` and `shutdown`s add up.
 ///
 /// # Shared state
 ///
@@ -288,48 +288,6 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     #[must_use]
     pub fn unless<F>(self, condition: F) -> RateLimitLayer<Unless<K, F>, A, C, R, L> {
         self.map_policy(|policy| policy.map_key(|key| Unless::new(key, condition)))
-    }
-
-    /// Sets `top` as the list of the keys that this policy denies most often. The list shows a hash of each key, with a
-    /// random seed. See [`TopKeys`].
-    ///
-    /// Denials in shadow mode are counted, too.
-    #[must_use]
-    pub fn top_keys(self, top: &TopKeys) -> RateLimitLayer<Watched<K, HashLabel>, A, C, R, L> {
-        self.watched(top, HashLabel)
-    }
-
-    /// Sets `top` as the list of the keys that this policy denies most often. The list shows each key by the string
-    /// that the function `label` returns.
-    ///
-    /// The string is shown as it is. So it must not contain what readers of the list must not see, such as an API key.
-    /// Denials in shadow mode are counted, too.
-    ///
-    /// ```
-    /// use std::net::IpAddr;
-    /// use tower_throttle::stats::TopKeys;
-    /// use tower_throttle::{Quota, RateLimitLayer};
-    ///
-    /// let top = TopKeys::new();
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).top_keys_by(&top, |ip: &IpAddr| ip.to_string());
-    /// # let _: axum::Router = axum::Router::new().layer(layer);
-    /// ```
-    #[must_use]
-    pub fn top_keys_by<F, Key, T>(
-        self,
-        top: &TopKeys,
-        label: F,
-    ) -> RateLimitLayer<Watched<K, LabelFn<F>>, A, C, R, L>
-    where
-        F: Fn(&Key) -> T,
-        T: Into<String>,
-    {
-        self.watched(top, LabelFn::new(label))
-    }
-
-    fn watched<M>(self, top: &TopKeys, label: M) -> RateLimitLayer<Watched<K, M>, A, C, R, L> {
-        self.with_info(PolicyInfo::watch_keys)
-            .map_policy(|policy| policy.map_key(|key| Watched::new(key, top, label)))
     }
 
     /// Sets the function that returns whether a request has priority. Requests with priority can wait for the next

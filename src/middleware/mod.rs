@@ -98,21 +98,19 @@ pub use shutdown::Shutdown;
 /// let limits = Limits { uploads: RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).cost(by_length) };
 /// ```
 ///
-/// Joined layers have one [`Policy`](types::Policy) each. A layer that exempts requests, or lists the keys that it
-/// denies, has another key:
+/// Joined layers have one [`Policy`](types::Policy) each. A layer that exempts requests has another
+/// key:
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
 /// use tower_throttle::key::{Global, Paths, PeerIp};
 /// use tower_throttle::middleware::Layers;
-/// use tower_throttle::middleware::types::{And, HashLabel, Policy, Unless, Watched};
-/// use tower_throttle::stats::TopKeys;
+/// use tower_throttle::middleware::types::{And, Policy, Unless};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
-/// type ByAddress = Watched<Unless<PeerIp, Paths>, HashLabel>;
-/// type Limits = Layers<And<Policy<ByAddress, TokenBucket>, Policy<Global, TokenBucket>>>;
+/// type Limits = Layers<And<Policy<Unless<PeerIp, Paths>, TokenBucket>, Policy<Global, TokenBucket>>>;
 ///
-/// let each = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Paths::new(["/health"])).top_keys(&TopKeys::new());
+/// let each = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Paths::new(["/health"]));
 /// let all = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1_000))).name("all");
 /// let limits: Limits = each.and(all);
 /// ```
@@ -131,5 +129,5 @@ pub mod types {
     #[cfg(feature = "axum")]
     pub use super::{body::AxumBody, respond::IntoAxumBody};
     #[doc(inline)]
-    pub use crate::key::{HashLabel, LabelFn, Unless, Watched};
+    pub use crate::key::Unless;
 }

@@ -106,9 +106,6 @@ pub trait PolicySet<Req>: PolicyCount {
 
     /// Lets the meter of the request settle the call of each outcome whose policy is metered. The request is admitted.
     fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
-
-    /// For each policy that denied the request and counts denied keys, lets the extractor count the key.
-    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]);
 }
 
 /// Policies that can settle the cost of a request when its response, of type `Res`, is known. Only this crate

@@ -57,19 +57,6 @@ impl<K, A: Algorithm, C, L> Policy<K, A, C, L> {
         Policy { key: self.key, limiter: self.limiter, options: f(self.options), algorithm: PhantomData }
     }
 
-    /// Lets the extractor count the key of a request that this policy denied, if the extractor counts denied keys.
-    fn watch_key<Req>(&self, info: &PolicyInfo, request: &Req, outcome: Option<&Outcome>)
-    where
-        K: KeyExtractor<Req>,
-    {
-        if info.watches_keys()
-            && outcome.is_some_and(|outcome| !outcome.decision().is_allowed())
-            && let Some(StoreKey::Key(key)) = self.key_uncounted(info, request)
-        {
-            self.key.on_denied(&key);
-        }
-    }
-
     /// Returns the key of the request, as [`key`](Self::key) does, but neither counts nor logs an error, because `key`
     /// has already done so. If the key cannot be extracted, returns the shared key if the request is charged to this
     /// key, and otherwise `None`.
@@ -240,10 +227,6 @@ where
             outcome.settle_at_end(&infos[0], &meter, unmetered);
         }
     }
-
-    fn watch(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
-        self.watch_key(&infos[0], request, outcomes[0].as_ref());
-    }
 }
 
 impl<Res, K, A: Algorithm, C: SettleResponse<Res>, L: Limiter<Algorithm = A>> SettlePolicies<Res>
@@ -328,10 +311,6 @@ where
     #[inline(always)]
     fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
         self.meter(infos, request, outcomes);
-    }
-
-    fn watch_each(&self, infos: &[PolicyInfo], request: &Req, outcomes: &[Option<Outcome>]) {
-        self.watch_key(&infos[0], request, outcomes[0].as_ref());
     }
 }
 

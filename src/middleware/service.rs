@@ -12,7 +12,6 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::drain::Drain;
-use super::info::PolicyInfo;
 use super::outcome::{limited, record_decisions, record_end, shadow_denial, take_permit, word};
 use super::policies::{Policies, PolicySet, Progress, RejectReason, SettlePolicies};
 use super::respond::{Rejection, Responder, StoreError, reports};
@@ -293,15 +292,13 @@ struct SharedPart<P, R> {
     policies: Arc<Policies<P>>,
     responder: R,
     has_timeline: bool,
-    watches_keys: bool,
 }
 
 impl<P, R> SharedPart<P, R> {
     fn new(policies: Arc<Policies<P>>, responder: R) -> Self {
         let (_, infos) = policies.parts();
         let has_timeline = infos.iter().any(|info| info.timeline().is_some());
-        let watches_keys = infos.iter().any(PolicyInfo::watches_keys);
-        Self { policies, responder, has_timeline, watches_keys }
+        Self { policies, responder, has_timeline }
     }
 
     /// Prepares an admitted request for the inner service. Returns the clock reading from which the response time is
@@ -324,9 +321,6 @@ impl<P, R> SharedPart<P, R> {
             self.responder.on_admit(request, &reports(infos, outcomes));
         }
         if let Some(denial) = shadow_denial(outcomes) {
-            if self.watches_keys {
-                policies.watch(infos, request, outcomes);
-            }
             self.responder.on_shadow_deny(request, denial);
         }
         started
@@ -343,12 +337,9 @@ impl<P, R> SharedPart<P, R> {
         P: PolicySet<Req>,
         R: Responder<Req, Res, Err>,
     {
-        let ((policies, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
+        let ((_, infos), outcomes) = (self.policies.parts(), outcomes.as_ref());
         match rejected {
             RejectReason::Denied => {
-                if self.watches_keys {
-                    policies.watch(infos, request, outcomes);
-                }
                 observe::record_decision(|| word(outcomes));
                 if self.has_timeline {
                     record_decisions(infos, outcomes, false);

@@ -9,21 +9,28 @@ use crate::sys::random::RandomState;
 
 /// The keys that are denied most often.
 ///
-/// Pass a list to a layer with [`top_keys`](crate::middleware::RateLimitLayer::top_keys), keep a clone, and read the
-/// clone at any time. Clones share the counts. The list shows a label for each key, not the key itself. By default, the
-/// label is a hash of the key with a random seed, so a key has a different label in each list and after each restart.
-/// With [`top_keys_by`](crate::middleware::RateLimitLayer::top_keys_by), a function of yours returns the label.
+/// [`watch`](Self::watch) lists the keys that a layer denies, and [`record`](Self::record) counts a denial anywhere else.
+/// Read the list at any time. Clones share the counts.
+///
+/// The list shows a label for each key, not the key itself. The label is a hash of the key with a random seed, so a key has
+/// a different label in each list and after each restart. With [`record_as`](Self::record_as), the label is a string of
+/// yours.
 ///
 /// ```
+/// use tower_throttle::algorithm::TokenBucket;
 /// use tower_throttle::stats::TopKeys;
-/// use tower_throttle::{Quota, RateLimitLayer};
+/// use tower_throttle::{Quota, RateLimiter};
 ///
-/// let top = TopKeys::new();
-/// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).top_keys(&top);
+/// let (limiter, top) = (RateLimiter::new(TokenBucket::new(Quota::per_hour(1))), TopKeys::new());
+/// for user in ["alice", "bob", "alice", "alice"] {
+///     if !limiter.check(user).is_allowed() {
+///         top.record_as(user, || user.to_owned());
+///     }
+/// }
 /// for key in top.list() {
 ///     println!("{} was denied {} times, at most {} fewer", key.label, key.denied, key.error);
 /// }
-/// # let _: axum::Router = axum::Router::new().layer(layer);
+/// assert_eq!((top.list()[0].label.as_str(), top.total()), ("alice", 2));
 /// ```
 ///
 /// # Guarantees
@@ -36,7 +43,7 @@ use crate::sys::random::RandomState;
 /// # Memory
 ///
 /// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for
-/// a time that is at worst linear in `k`. A request does no work for the list if all policies allow it.
+/// a time that is at worst linear in `k`. A request that is admitted does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
     sketch: Arc<Mutex<Sketch>>,
@@ -100,12 +107,29 @@ impl TopKeys {
         sketch.keys.clear();
     }
 
-    /// Counts a denial of a key. If the key is not in the list yet, `label` is called with the hash of the key.
-    pub(crate) fn record(&self, key: &impl Hash, label: impl FnOnce(u64) -> String) {
-        let hash = self.seed.hash_one(key);
+    /// Counts a denial of a key. The label of the key is a hash of the key, with a random seed.
+    pub fn record<K: Hash + ?Sized>(&self, key: &K) {
+        let hash = self.hash(key);
+        self.count(hash, || format!("{hash:016x}"));
+    }
+
+    /// Counts a denial of a key. The label of the key is the string that `label` returns. `label` is called only when the
+    /// key enters the list.
+    ///
+    /// The list shows the label as it is. So the label must not contain what readers of the list must not see, such as an
+    /// API key.
+    pub fn record_as<K: Hash + ?Sized>(&self, key: &K, label: impl FnOnce() -> String) {
+        self.count(self.hash(key), label);
+    }
+
+    fn hash<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        self.seed.hash_one(key)
+    }
+
+    fn count(&self, hash: u64, label: impl FnOnce() -> String) {
         if !self.lock().count_known(hash) {
             // No lock is held here, because `label` may call a slow function that a user of the crate wrote.
-            let label = label(hash);
+            let label = label();
             self.lock().count(hash, label);
         }
     }
@@ -185,7 +209,7 @@ mod tests {
         for (capacity, keys) in [(100, 10_000), (10, 10_000), (100, 50)] {
             let (top, mut exact) = (TopKeys::with_capacity(capacity), HashMap::<String, u64>::new());
             for key in zipf(keys, 100_000) {
-                top.record(&key, |_| key.to_string());
+                top.record_as(&key, || key.to_string());
                 *exact.entry(key.to_string()).or_default() += 1;
             }
             assert_eq!(top.total(), 100_000);
@@ -207,7 +231,7 @@ mod tests {
         let top = TopKeys::with_capacity(2);
         let mut labels = 0;
         for key in ["a", "a", "b", "a", "c", "c"] {
-            top.record(&key, |_| {
+            top.record_as(key, || {
                 labels += 1;
                 key.to_owned()
             });

@@ -21,8 +21,8 @@ async fn a_limit_that_is_not_enabled_admits_everything_and_counts_nothing() {
     let layer = RateLimitLayer::new(Header::new("x-api-key").unwrap(), at_once(1))
         .cost(|_: &Http| -> u64 { panic!("the cost is not asked for") })
         .timeline(&timeline)
-        .top_keys(&top)
-        .enabled(false);
+        .enabled(false)
+        .on_reject(top.watch(&Header::new("x-api-key").unwrap()));
     let in_shadow = layer.clone().shadow(&shadow);
     for layer in [layer, in_shadow] {
         for _ in 0..3 {

@@ -24,5 +24,6 @@ mod shared_keys;
 mod shutdown;
 #[path = "../support/mod.rs"]
 mod support;
+mod top_keys;
 mod unread;
 mod with_tower_layers;

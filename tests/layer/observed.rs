@@ -1,7 +1,6 @@
 //! What others can observe of a layer's decisions: functions that are called with rejections, extensions, and counts.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,8 +12,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header, PeerIp, from_fn};
-use tower_throttle::middleware::{Decisions, Rejected, Rejection, Shadow};
-use tower_throttle::stats::{Slice, Timeline, TopKeys};
+use tower_throttle::middleware::{Decisions, Rejected, Rejection};
+use tower_throttle::stats::{Slice, Timeline};
 use tower_throttle::{Decision, ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::keys::{Http, at_once, from, get, with};
@@ -259,66 +258,4 @@ async fn a_request_with_ignored_priority_borrows_nothing_alone_and_joined() {
         let total = timeline.total();
         assert_eq!((total.admitted, total.queued, total.borrowed), (2, 1, 0), "{is_joined}");
     }
-}
-
-/// Returns the labels and the counts of a list.
-fn listed(top: &TopKeys) -> Vec<(String, u64)> {
-    top.list().into_iter().map(|key| (key.label, key.denied)).collect()
-}
-
-#[tokio::test]
-async fn the_keys_that_are_denied_most_often_are_listed() {
-    let (hashed, shown) = (TopKeys::new(), TopKeys::new());
-    let ip = || RateLimitLayer::new(PeerIp::new(), at_once(1));
-    let first = ip().top_keys(&hashed).unless(|request: &Http| request.uri().path() == "/free");
-    let second = ip()
-        .top_keys_by(&shown, |ip: &IpAddr| format!("net {}", ip.to_string().split('.').next().unwrap()))
-        .and(RateLimitLayer::new(Global, at_once(100)));
-    let (first, second) = (first.layer(service_fn(hello)), second.layer(service_fn(hello)));
-    for (peer, calls) in [("1.2.3.4", 2), ("5.6.7.8", 4), ("9.9.9.9", 1)] {
-        for _ in 0..calls {
-            let _ = first.clone().oneshot(from(peer)).await.unwrap();
-            let _ = second.clone().oneshot(from(peer)).await.unwrap();
-        }
-    }
-    assert_eq!(listed(&shown), [("net 5".to_owned(), 3), ("net 1".to_owned(), 1)]);
-    let hashed = listed(&hashed);
-    assert_eq!(hashed.iter().map(|(_, denied)| *denied).collect::<Vec<_>>(), [3, 1]);
-    assert!(hashed.iter().all(|(label, _)| label.len() == 16 && !label.contains('.')), "{hashed:?}");
-}
-
-/// The list also counts the denials of queued calls, of shadow mode and of a closed limiter.
-#[tokio::test]
-async fn denials_of_each_kind_are_listed() {
-    let (top, shadow) = (TopKeys::new(), Shadow::on());
-    let bucket = LeakyBucket::new(Quota::per_hour(1)).queue(1);
-    let layer = RateLimitLayer::new(from_fn(|job: &u32| Some(*job)), bucket)
-        .shadow(&shadow)
-        .responder(ErrorResponder)
-        .top_keys_by(&top, |job: &u32| job.to_string());
-    let service = layer.layer(service_fn(|_: u32| std::future::ready(Ok::<_, Infallible>(()))));
-    for _ in 0..3 {
-        assert!(service.clone().oneshot(7).await.is_ok());
-    }
-    assert_eq!(listed(&top), [("7".to_owned(), 2)]);
-    shadow.set(false);
-    let mut waiting = PolledByHand::new(service.clone().oneshot(7));
-    assert!(!waiting.poll());
-    layer.limiter().close();
-    assert!(waiting.poll() && waiting.output.unwrap().is_err());
-    assert_eq!(listed(&top), [("7".to_owned(), 3)]);
-}
-
-/// If a policy has two lists, both count its denials.
-#[tokio::test]
-async fn a_denied_key_is_counted_in_each_list_of_its_policy() {
-    let (first, second) = (TopKeys::new(), TopKeys::new());
-    let layer = RateLimitLayer::new(PeerIp::new(), at_once(1))
-        .top_keys(&first)
-        .top_keys_by(&second, |ip: &IpAddr| ip.to_string());
-    let service = layer.layer(service_fn(hello));
-    for _ in 0..3 {
-        let _ = service.clone().oneshot(from("1.2.3.4")).await.unwrap();
-    }
-    assert_eq!((first.total(), second.total()), (2, 2));
 }

@@ -35,7 +35,7 @@ async fn a_key_is_in_no_event_header_body_count_or_metric() {
     let bucket = || TokenBucket::new(Quota::per_hour(1));
     let details = || HttpResponder::new().insert_details(true);
     let by_token = RateLimitLayer::new(Bearer::new(), bucket()).name("token").responder(details());
-    let by_token = by_token.timeline(&timeline).top_keys(&top);
+    let by_token = by_token.timeline(&timeline).on_reject(top.watch(&Bearer::new()));
     let by_key = RateLimitLayer::new(Header::new("x-api-key").unwrap(), bucket()).name("key");
     let joined = by_key.and(RateLimitLayer::new(Cookie::new("session").unwrap(), bucket()).name("session"));
     let by_ip =

@@ -7,6 +7,7 @@ use support::requests::{assert_decided, bare, per_ip, send};
 use support::{Case, program};
 use tower::Layer;
 use tower_throttle_instructions::ErrorResponder;
+use tower_throttle_instructions::key::PeerIp;
 use tower_throttle_instructions::stats::TopKeys;
 
 fn main() {
@@ -18,7 +19,7 @@ fn main() {
 }
 
 fn count(limit: u64, calls: usize) {
-    let layer = per_ip(limit).top_keys(&TopKeys::new()).responder(ErrorResponder);
+    let layer = per_ip(limit).responder(ErrorResponder).on_reject(TopKeys::new().watch(&PeerIp::new()));
     send(layer.layer(bare()), calls);
     assert_decided(&layer.stats(), limit, calls);
 }

@@ -11,6 +11,7 @@ mod on_reject;
 #[cfg(feature = "axum")]
 mod rejecter;
 mod rejection_body;
+mod watch;
 
 use std::ops::Deref;
 use std::sync::Arc;

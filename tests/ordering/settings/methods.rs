@@ -8,7 +8,7 @@ use tower_throttle::algorithm::{Algorithm, FixedWindow, Tiered};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{KeyExtractor, PeerIp, from_fn};
 use tower_throttle::middleware::{Shadow, Shutdown};
-use tower_throttle::stats::{Timeline, TopKeys};
+use tower_throttle::stats::Timeline;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 // What the macro names, where it is used.
@@ -27,8 +27,6 @@ pub(crate) use tower_throttle::middleware::{OnStoreError, Rejection, Unmetered};
 pub(crate) struct Handles {
     pub(crate) shadow: Shadow,
     pub(crate) timeline: Timeline,
-    pub(crate) top: TopKeys,
-    pub(crate) top_by: TopKeys,
     pub(crate) shutdown: Shutdown,
     pub(crate) rejections: Arc<AtomicU64>,
 }
@@ -38,8 +36,6 @@ impl Handles {
         Self {
             shadow: Shadow::on(),
             timeline: Timeline::new().clock(ManualClock::new()),
-            top: TopKeys::new(),
-            top_by: TopKeys::new(),
             shutdown: Shutdown::new(),
             rejections: Arc::default(),
         }
@@ -98,8 +94,6 @@ macro_rules! set {
         $layer.tier(|request: &Request, _| window(number(request.headers(), "tier").unwrap_or(2)))
     };
     ($on:expr, $layer:expr, timeline) => { $layer.timeline(&$on.timeline) };
-    ($on:expr, $layer:expr, top_keys) => { $layer.top_keys(&$on.top) };
-    ($on:expr, $layer:expr, top_keys_by) => { $layer.top_keys_by(&$on.top_by, |ip: &IpAddr| ip.to_string()) };
     ($on:expr, $layer:expr, unless) => { $layer.unless(|request: &Request| request.uri().path() == "/free") };
     ($on:expr, $layer:expr, unmetered) => { $layer.unmetered(Unmetered::Refund) };
 }

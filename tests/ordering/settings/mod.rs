@@ -21,7 +21,7 @@ use crate::support::{OwnLimiter, PolledByHand};
 type HasEffect = fn(&Handles, &Limited, u8) -> bool;
 
 /// A method, and a function that returns whether its setting has its effect. The function gets the peer of its requests.
-const METHODS: [(&str, HasEffect); 22] = [
+const METHODS: [(&str, HasEffect); 20] = [
     ("and", denies_all),
     ("axum_body", |_, limited, peer| limited.ask(request(peer)).unwrap().body() == &type_name::<Body>()),
     ("cost", |_, limited, peer| limited.status(peer, "cost", "2") == 200 && is_denial(limited.plain(peer))),
@@ -56,8 +56,6 @@ const METHODS: [(&str, HasEffect); 22] = [
     }),
     ("tier", |_, limited, peer| limited.admits_more(|| limited.status(peer, "tier", "9"))),
     ("timeline", |on, limited, peer| limited.denies(peer) && on.timeline.total().denied > 0),
-    ("top_keys", |on, limited, peer| limited.denies(peer) && on.top.total() > 0),
-    ("top_keys_by", |on, limited, peer| limited.denies(peer) && on.top_by.total() > 0),
     ("unless", |_, limited, peer| {
         limited.admits_more(|| {
             let mut request = request(peer);
@@ -111,27 +109,27 @@ pub(crate) fn pairs() -> Vec<Pair> {
         (and joined) then (and axum_body enabled joined on_reject responder)
         (axum_body) then (
             and axum_body cost enabled hidden metered missing_key name on_reject on_store_error priority settle shadow
-            shutdown tier timeline top_keys top_keys_by unless
+            shutdown tier timeline unless
         )
         (cost priority settle tier) then (
             and axum_body enabled hidden joined metered missing_key name on_reject on_store_error priority responder
-            settle shadow shutdown tier timeline top_keys top_keys_by unless
+            settle shadow shutdown tier timeline unless
         )
-        (enabled hidden missing_key name on_store_error shadow shutdown timeline top_keys top_keys_by unless) then (
+        (enabled hidden missing_key name on_store_error shadow shutdown timeline unless) then (
             and axum_body cost enabled hidden joined metered missing_key name on_reject on_store_error priority
-            responder settle shadow shutdown tier timeline top_keys top_keys_by unless
+            responder settle shadow shutdown tier timeline unless
         )
         (metered) then (
             and axum_body enabled hidden joined metered missing_key name on_reject on_store_error priority responder
-            settle shadow shutdown tier timeline top_keys top_keys_by unless unmetered
+            settle shadow shutdown tier timeline unless unmetered
         )
         (on_reject) then (
             and axum_body cost enabled hidden metered missing_key name on_reject on_store_error priority responder
-            settle shadow shutdown tier timeline top_keys top_keys_by unless
+            settle shadow shutdown tier timeline unless
         )
         (responder) then (
             and axum_body cost enabled hidden metered missing_key name on_reject on_store_error priority settle shadow
-            shutdown tier timeline top_keys top_keys_by unless
+            shutdown tier timeline unless
         )
     }
 }
@@ -199,8 +197,6 @@ fn of_a_method_that_is_called_twice_the_last_call_counts_or_both_do() {
             .shadow(&last.shadow)
             .timeline(&first.timeline)
             .timeline(&last.timeline)
-            .top_keys(&first.top)
-            .top_keys(&last.top)
             .shutdown(&first.shutdown)
             .shutdown(&last.shutdown)
             .unless(|request: &Request| request.uri().path() == "/first")
@@ -224,13 +220,13 @@ fn of_a_method_that_is_called_twice_the_last_call_counts_or_both_do() {
             }),
     );
     first.shadow.set(false);
-    for name in ["shadow", "name", "missing_key", "unless", "timeline", "top_keys", "on_reject", "settle"] {
+    for name in ["shadow", "name", "missing_key", "unless", "timeline", "on_reject", "settle"] {
         let (at, (_, has_effect)) =
             METHODS.iter().enumerate().find(|(_, (method, _))| *method == name).unwrap();
         assert!(has_effect(&last, &limited, at as u8), "{name}");
     }
     assert_eq!(first.timeline.total().denied, 0);
-    assert!(first.top.total() > 0 && first.rejections.load(Ordering::SeqCst) > 0);
+    assert!(first.rejections.load(Ordering::SeqCst) > 0);
     first.shutdown.close();
     assert_eq!(limited.plain(200), 503);
 }
