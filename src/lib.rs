@@ -113,7 +113,6 @@
 //! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
 //!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
 //! - `serde`: a [`Quota`] in a configuration file, such as `"100/min burst 20"`.
-//! - `test-util`: the module `test_util`, with tests that a limiter of your own must pass.
 //! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests, at most once
 //!   a minute, as an error. The layer also logs an error while its store fails. Some probable mistakes are logged as
 //!   warnings, such as a window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
@@ -132,8 +131,6 @@ pub mod stats;
 
 #[doc(hidden)]
 pub mod store_support;
-#[cfg(feature = "test-util")]
-pub mod test_util;
 
 #[cfg(feature = "axum")]
 mod axum;

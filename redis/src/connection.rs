@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 use ::redis::Arg;
 use ::redis::aio::MultiplexedConnection;
 use ::redis::io::tcp::socket2::TcpKeepalive;
@@ -131,7 +131,7 @@ impl Command {
 
     /// Returns the words of the command, for servers in this process. Each byte becomes a character, because the
     /// numbers of a script are not text.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(any(test, feature = "__in-process"))]
     pub(super) fn words(&self) -> Vec<String> {
         let words = self.words.args_iter().map(|word| match word {
             Arg::Simple(word) => word.iter().copied().map(char::from).collect(),

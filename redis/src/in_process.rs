@@ -32,7 +32,7 @@ use tower_throttle::clock::Nanos;
 /// use std::time::Duration;
 /// use tower_throttle::Quota;
 /// use tower_throttle::algorithm::TokenBucket;
-/// use tower_throttle_redis::test_util::RedisInProcess;
+/// use tower_throttle_redis::RedisInProcess;
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

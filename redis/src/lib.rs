@@ -148,7 +148,7 @@ mod connection;
 mod error;
 mod flight;
 pub mod guide;
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 mod in_process;
 mod joint;
 mod lease;
@@ -176,11 +176,9 @@ pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use permits::{RedisPermits, RedisPermitsBuilder};
 pub use store::{RedisStore, RedisStoreBuilder};
 
-/// A simulated server, for tests and simulations in virtual time. This module needs the feature `test-util`.
-#[cfg(feature = "test-util")]
-pub mod test_util {
-    pub use super::in_process::RedisInProcess;
-}
+#[cfg(feature = "__in-process")]
+#[doc(hidden)]
+pub use in_process::RedisInProcess;
 
 /// The code in the README compiles.
 #[cfg(doctest)]

@@ -28,8 +28,6 @@ use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{AlgorithmInfo, MAX_DEBT, StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
-#[cfg(feature = "test-util")]
-use tower_throttle::error::BoxError;
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, Settles, SharedKey,
 };
@@ -37,8 +35,6 @@ use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{AnyAlgorithm, JointLimiter, JointRequest};
 use tower_throttle::store_support::{CallOutcome, memory_part, warn_of_bursts};
 use tower_throttle::store_support::{Charge, Charger, reservation_of};
-#[cfg(feature = "test-util")]
-use tower_throttle::test_util::TestedLimiter;
 
 /// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
 /// same name. [`RedisStore::limiter`](super::RedisStore::limiter) creates it.
@@ -846,40 +842,5 @@ impl<A: StoredAlgorithm> Clone for RedisLimiter<A> {
 impl<A: StoredAlgorithm> fmt::Debug for RedisLimiter<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLimiter").field("name", &self.shared.name.as_str()).finish_non_exhaustive()
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl<A: StoredAlgorithm> TestedLimiter for RedisLimiter<A> {
-    fn check(
-        &self,
-        key: &str,
-        attempt: Attempt<'_, A>,
-    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let (shared, request) = (Arc::clone(&self.shared), Request::of(&attempt).never_waiting());
-        let decided = Self::count(shared, self.key(key), request, |decided| *decided.decision());
-        async { Ok(decided.await?) }
-    }
-
-    fn peek(
-        &self,
-        key: &str,
-        attempt: Attempt<'_, A>,
-    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let decided = Self::look(Arc::clone(&self.shared), self.key(key), Request::of(&attempt));
-        async { Ok(decided.await?) }
-    }
-
-    async fn refund(&self, key: &str, cost: u64) -> Result<(), BoxError> {
-        Ok(self.refund(key, cost).await?)
-    }
-
-    async fn reset(&self, key: &str) -> Result<(), BoxError> {
-        self.reset(key).await?;
-        Ok(())
-    }
-
-    fn replace(&self, algorithm: A) {
-        self.replace(algorithm);
     }
 }

@@ -219,14 +219,14 @@ fn packed(number: u64) -> [u8; 8] {
 
 /// The last argument of a script, which is unpacked as by the script, for servers in this process. As an iterator, it
 /// removes the number at the beginning and returns it, until fewer than eight bytes are left.
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 pub(super) struct Unpacked {
     bytes: Vec<u8>,
     /// The number of bytes that were unpacked.
     unpacked: usize,
 }
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 /// A word of a command. Each of its characters stands for one byte.
 impl From<&str> for Unpacked {
     fn from(word: &str) -> Self {
@@ -234,7 +234,7 @@ impl From<&str> for Unpacked {
     }
 }
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 impl Unpacked {
     pub(super) fn is_empty(&self) -> bool {
         self.rest().is_empty()
@@ -253,7 +253,7 @@ impl Unpacked {
     }
 }
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 impl Iterator for Unpacked {
     type Item = u64;
 

@@ -101,7 +101,7 @@ enum Servers {
     Cluster(Vec<ConnectionInfo>),
     /// The server of a connection that another part of this crate has made. A feature must not remove `UnwindSafe` from
     /// a builder.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(any(test, feature = "__in-process"))]
     Over(AssertUnwindSafe<Box<dyn Connection>>, TimeSource),
 }
 
@@ -404,7 +404,7 @@ impl RedisStoreBuilder {
     }
 
     /// Creates a builder of a store on the server of `connection`.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(any(test, feature = "__in-process"))]
     pub(super) fn over(connection: impl Connection, source: TimeSource) -> Self {
         Self::with(Ok(Servers::Over(AssertUnwindSafe(Box::new(connection)), source)))
     }
@@ -468,7 +468,7 @@ impl RedisStoreBuilder {
             Servers::Cluster(infos) => {
                 (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, deadline, settings), None)
             }
-            #[cfg(any(test, feature = "test-util"))]
+            #[cfg(any(test, feature = "__in-process"))]
             Servers::Over(AssertUnwindSafe(connection), source) => {
                 (RedisStore::to_server(connection, deadline, source, settings), None)
             }

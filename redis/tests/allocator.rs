@@ -5,7 +5,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::TokenBucket;
-use tower_throttle_redis::test_util::RedisInProcess;
+use tower_throttle_redis::RedisInProcess;
 
 #[test]
 fn a_call_on_redis_needs_little_memory() {

@@ -91,8 +91,8 @@
 //! # assert_eq!(ask("192.0.2.1:1"), 503);
 //! ```
 //!
-//! The module `test_util` (feature `test-util`) has tests that a limiter of your own must pass. A limiter that can do
-//! more also does the following:
+//! The crate [`tower-throttle-contract`](https://docs.rs/tower-throttle-contract) has tests that a limiter of your own
+//! must pass. A limiter that can do more also does the following:
 //!
 //! - If its algorithm can be replaced, it implements [`Limiter::generation`]. So a layer reports the quotas of the new
 //!   algorithm.

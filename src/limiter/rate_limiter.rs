@@ -539,13 +539,6 @@ impl<A: Algorithm> RateLimiter<A> {
 
 /// The calls, by the fingerprint of their key.
 impl<A: Algorithm> RateLimiter<A> {
-    /// Makes a call, as [`Call::check`](super::Call::check) does.
-    #[doc(hidden)]
-    pub fn check_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Decision {
-        const { Self::NO_RELEASE }
-        self.check_at(self.fingerprint(key), call)
-    }
-
     /// Peeks, as [`Call::peek`](super::Call::peek) does.
     #[doc(hidden)]
     pub fn peek_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Decision {

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tower_throttle::algorithm::TokenBucket;
 use tower_throttle::{Quota, RateLimiter};
-use tower_throttle_redis::test_util::RedisInProcess;
+use tower_throttle_redis::RedisInProcess;
 use tower_throttle_redis::{RedisLeases, RedisLimiter, RedisStore};
 
 /// The time from a machine to the center and back: two ticks of tokio's timer.

@@ -6,7 +6,7 @@
 //! always at least the units that are missing from the single bucket, plus the leased units that can still be spent. So
 //! no call is admitted that the single bucket would deny.
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 use std::collections::BTreeMap;
 
 use crate::connection::Command;
@@ -168,7 +168,7 @@ impl Bucket {
 
     /// Returns how long the server keeps the level, in milliseconds: until the bucket would be full if all leased units
     /// were spent at the end of their leases.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(any(test, feature = "__in-process"))]
     fn time_to_live(&self, level: Level, now: u64) -> u64 {
         let time = |grains: u64| grains.div_ceil(self.micro);
         let ahead = level.last - now;
@@ -361,7 +361,7 @@ return reply
 
 /// The value of a key, and the script written again in Rust. A simulated server in this process uses this version, and
 /// tests compare it with the script.
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leased {
     /// The prefix, the level, and the time at which the first lease may expire. `None` if the key does not exist.
@@ -372,7 +372,7 @@ pub(crate) struct Leased {
     ttl: u64,
 }
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 impl Leased {
     /// Executes the script at `now`, in microseconds. `arguments` are the arguments of the script without the deadline.
     /// Returns the reply without the verdict and the time. Returns `None` if the value has another prefix.

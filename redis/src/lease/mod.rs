@@ -39,7 +39,7 @@ use tower_throttle::limiter::{
 use tower_throttle::stats::LimiterStats;
 use tower_throttle::store_support::{CallOutcome, random_u64, warn_of_bursts, with_retry_after};
 
-#[cfg(any(test, feature = "test-util"))]
+#[cfg(any(test, feature = "__in-process"))]
 pub(super) use bucket::Leased;
 
 /// The time for which a process holds units before it returns the units that it has not spent, in nanoseconds.

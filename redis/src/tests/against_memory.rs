@@ -164,7 +164,10 @@ impl<A: StoredAlgorithm> Both<'_, A> {
                 let (shared, request) = (Arc::clone(remote.shared()), Request::of(&attempt).never_waiting());
                 let checked = RedisLimiter::count(shared, self.name().into(), request, shown);
                 let task = checked;
-                ((Some(local.check_attempt(key, attempt)), Reservation::default()), self.runtime.spawn(task))
+                (
+                    (Some(local.reserve_attempt(key, attempt).0), Reservation::default()),
+                    self.runtime.spawn(task),
+                )
             }
             Call::Peek { tier, cost } => {
                 let attempt = self.attempt(tier, cost);

@@ -1,11 +1,15 @@
-//! The contract of stores, run against a real server, with scripts and with compare-and-set.
+//! The contract of limiters, run against a real server, with scripts and with compare-and-set.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tower_throttle::algorithm::StoredAlgorithm;
+use tower_throttle::Decision;
+use tower_throttle::algorithm::{AlgorithmInfo, StoredAlgorithm};
 use tower_throttle::error::BoxError;
-use tower_throttle::test_util::{Contract, MakeLimiter};
-use tower_throttle_redis::{RedisLimiter, RedisStore, RedisStoreBuilder};
+use tower_throttle::limiter::{Acquired, Attempt, Limiter, LimiterFor, Settles, SharedKey};
+use tower_throttle::stats::LimiterStats;
+use tower_throttle_contract::{Contract, MakeLimiter, MakePermits, TestedLimiter};
+use tower_throttle_redis::{RedisError, RedisLimiter, RedisPermits, RedisStore, RedisStoreBuilder};
 
 use crate::support::redis_server::{RedisCluster, RedisServer};
 
@@ -13,11 +17,72 @@ use crate::support::redis_server::{RedisCluster, RedisServer};
 #[derive(Clone)]
 struct InRedis(RedisStore);
 
-impl<A: StoredAlgorithm> MakeLimiter<A> for InRedis {
-    type Limiter = RedisLimiter<A>;
+/// The limiter as a type of this crate, so that the trait of another crate can be implemented for it.
+#[derive(Clone)]
+struct Tested<A: StoredAlgorithm>(RedisLimiter<A>);
 
-    fn make(&self, name: &str, algorithm: A) -> Result<RedisLimiter<A>, BoxError> {
-        Ok(self.0.limiter(name, algorithm).build()?)
+impl<A: StoredAlgorithm> MakeLimiter<A> for InRedis {
+    type Limiter = Tested<A>;
+
+    fn make(&self, name: &str, algorithm: A) -> Result<Tested<A>, BoxError> {
+        Ok(Tested(self.0.limiter(name, algorithm).build()?))
+    }
+}
+
+impl MakePermits for InRedis {
+    type Limiter = RedisPermits;
+
+    fn make(&self, name: &str, limit: u64) -> Result<RedisPermits, BoxError> {
+        Ok(self.0.permits(name, limit).lease(Duration::from_secs(86_400)).build()?)
+    }
+}
+
+impl<A: StoredAlgorithm> Limiter for Tested<A> {
+    type Algorithm = A;
+    type Error = RedisError;
+    type Wait = <RedisLimiter<A> as Limiter>::Wait;
+
+    fn info(&self) -> Arc<AlgorithmInfo> {
+        self.0.info()
+    }
+
+    fn stats(&self) -> LimiterStats {
+        self.0.stats()
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for Tested<A> {
+    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<Self::Wait> {
+        LimiterFor::acquire(&self.0, key, attempt)
+    }
+}
+
+impl<A: StoredAlgorithm> Settles for Tested<A> {}
+
+impl<A: StoredAlgorithm> TestedLimiter for Tested<A> {
+    async fn check(&self, key: &str, cost: u64) -> Result<Decision, BoxError> {
+        Ok(self.0.call(key).cost(cost).check().await?)
+    }
+
+    async fn peek(&self, key: &str, cost: u64) -> Result<Decision, BoxError> {
+        Ok(self.0.call(key).cost(cost).peek().await?)
+    }
+
+    async fn refund(&self, key: &str, cost: u64) -> Result<(), BoxError> {
+        Ok(self.0.refund(key, cost).await?)
+    }
+
+    async fn reset(&self, key: &str) -> Result<(), BoxError> {
+        self.0.reset(key).await?;
+        Ok(())
+    }
+
+    fn replace(&self, algorithm: A) {
+        self.0.replace(algorithm);
     }
 }
 
@@ -26,7 +91,8 @@ async fn keeps_the_contract(change: impl FnOnce(RedisStoreBuilder) -> RedisStore
     // The deadline is tested elsewhere. Here, a slow machine must not make a case fail.
     let builder = RedisStore::builder(&server.url()).deadline(Duration::from_secs(20));
     let store = change(builder).connect().await.unwrap();
-    Contract::new(InRedis(store)).run().await.assert_passed();
+    Contract::new(InRedis(store.clone())).run().await.assert_passed();
+    Contract::of_permits(InRedis(store)).run().await.assert_passed();
 }
 
 #[tokio::test]
@@ -48,5 +114,7 @@ async fn one_slot_keeps_the_contract() {
 async fn a_cluster_keeps_the_contract() {
     let cluster = RedisCluster::start();
     let builder = RedisStore::cluster(cluster.urls()).deadline(Duration::from_secs(20));
-    Contract::new(InRedis(builder.connect().await.unwrap())).run().await.assert_passed();
+    let store = builder.connect().await.unwrap();
+    Contract::new(InRedis(store.clone())).run().await.assert_passed();
+    Contract::of_permits(InRedis(store)).run().await.assert_passed();
 }

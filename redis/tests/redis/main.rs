@@ -1,7 +1,6 @@
 //! The store in Redis, with real servers. Every test starts a server of its own.
 
 mod cluster;
-#[cfg(feature = "test-util")]
 mod contract;
 mod denial_reasons;
 mod deployments;

@@ -10,7 +10,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Limiter, LimiterFor, Reservation, Settles, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::test_util::{Contract, InMemory, MakeLimiter, TestedLimiter};
+use tower_throttle_contract::{Contract, InMemory, MakeLimiter, TestedLimiter};
 
 use crate::support::own_limiter::{BoxFuture, Down, OwnLimiter, text};
 
@@ -18,12 +18,16 @@ use crate::support::own_limiter::{BoxFuture, Down, OwnLimiter, text};
 async fn the_limiter_in_memory_keeps_the_contract() {
     let report = Contract::new(InMemory).run().await;
     report.assert_passed();
-    assert!(report.passed().len() >= 40, "{report}");
+    assert!(report.passed().len() >= 75, "{report}");
+    let report = Contract::of_permits(InMemory).run().await;
+    report.assert_passed();
+    assert!(report.passed().len() >= 20, "{report}");
 }
 
 #[tokio::test]
 async fn the_limiter_in_memory_keeps_the_contract_in_real_time() {
     Contract::new(InMemory).run().await.assert_passed();
+    Contract::of_permits(InMemory).run().await.assert_passed();
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,16 +170,8 @@ impl<A: Algorithm, K: SharedKey + ?Sized> LimiterFor<K> for Broken<A> {
 impl<A: Algorithm> Settles for Broken<A> {}
 
 impl<A: Algorithm> TestedLimiter for Broken<A> {
-    fn check(
-        &self,
-        key: &str,
-        attempt: Attempt<'_, A>,
-    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let (limiter, key, cost) = (self.0.clone(), self.key(key), attempt.cost());
-        let attempt = |cost| match attempt.algorithm() {
-            Some(tier) => Attempt::new(cost).with_algorithm(tier),
-            None => Attempt::new(cost),
-        };
+    fn check(&self, key: &str, cost: u64) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let (limiter, key, attempt) = (self.0.clone(), self.key(key), Attempt::new);
         let decision: BoxFuture<Result<Decision, Down>> = match self.1 {
             Fault::ChargesTwice => limiter.check(&key, attempt(cost.saturating_mul(2))),
             Fault::ChargesOnlyOne => limiter.check(&key, attempt(cost.min(1))),
@@ -205,12 +201,8 @@ impl<A: Algorithm> TestedLimiter for Broken<A> {
         async { Ok(decision.await?) }
     }
 
-    fn peek(
-        &self,
-        key: &str,
-        attempt: Attempt<'_, A>,
-    ) -> impl Future<Output = Result<Decision, BoxError>> + Send {
-        let key = self.key(key);
+    fn peek(&self, key: &str, cost: u64) -> impl Future<Output = Result<Decision, BoxError>> + Send {
+        let (key, attempt) = (self.key(key), Attempt::new(cost));
         let decision = match self.1 {
             Fault::ChargesPeeks => self.0.check(&key, attempt),
             _ => self.0.peek(&key, attempt),

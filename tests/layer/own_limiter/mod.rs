@@ -1,7 +1,7 @@
 //! Limiters of one's own, written with the public API only. They decide at once, or reply later.
 
 mod at_once;
-#[cfg(feature = "test-util")]
 mod contract;
+mod contract_of_permits;
 mod later;
 mod permits;

@@ -6,18 +6,20 @@ use std::task::{Context, Poll};
 
 use tower_layer::Layer;
 use tower_service::Service;
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::key::{FromFn, from_fn};
+use tower_throttle::middleware::{PolicyReport, Rejection, Responder};
+use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer};
 
-use crate::algorithm::{FixedWindow, LeakyBucket};
-use crate::key::{FromFn, from_fn};
-use crate::middleware::{Error, ErrorResponder, RateLimitLayer};
-use crate::quota::Quota;
-use crate::test_util::{Env, Subject};
+use crate::case::Env;
+use crate::tested::{Subject, TestedLimiter};
 
 list! {
     a_layer_admits_the_limit_and_rejects_the_rest
     a_layer_and_its_limiter_share_units
     a_request_that_is_not_limited_charges_nothing
     a_layer_holds_requests_if_the_algorithm_does
+    a_layer_reports_the_replaced_algorithm
 }
 
 /// A service that returns the request as its response.
@@ -103,5 +105,38 @@ async fn a_layer_holds_requests_if_the_algorithm_does<M: Subject>(env: Env<M>) {
     for number in 0_u32..4 {
         assert!(ask(&mut service, "a").await);
         assert!(start.elapsed() >= std::time::Duration::from_millis(50) * number, "{number}");
+    }
+}
+
+/// Answers with the quota of the limit that decided the call.
+#[derive(Clone, Copy)]
+struct Reported;
+
+impl<Req, Res> Responder<Req, Res, Infallible> for Reported {
+    type Response = u64;
+    type Error = Infallible;
+
+    fn map_response(&self, reports: &[PolicyReport<'_>], _: Res) -> u64 {
+        reports[0].policy().quota
+    }
+
+    fn map_error(&self, error: Infallible) -> Infallible {
+        error
+    }
+
+    fn reject(&self, _: &Req, rejection: Rejection<'_>) -> Result<u64, Infallible> {
+        Ok(rejection.policies().first().map_or(0, |report| report.policy().quota))
+    }
+}
+
+async fn a_layer_reports_the_replaced_algorithm<M: Subject>(env: Env<M>) {
+    let limiter = env.limiter(TokenBucket::new(Quota::per_hour(10))).limiter;
+    let layer = RateLimitLayer::with_limiter(by_text(), limiter.clone()).responder(Reported);
+    let mut service = layer.layer(Echo);
+    let mut ask = async || service.call("a".to_owned()).await.unwrap_or_else(|error| match error {});
+    assert_eq!(ask().await, 10);
+    for quota in [20, 30, 1] {
+        limiter.replace(TokenBucket::new(Quota::per_hour(quota)));
+        assert_eq!([ask().await, ask().await], [quota; 2]);
     }
 }

@@ -1,9 +1,10 @@
 //! Keys: which calls share a budget, and which do not.
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+use tower_throttle::key::StoreKey;
 
-use crate::algorithm::{FixedWindow, TokenBucket};
-use crate::key::StoreKey;
-use crate::quota::Quota;
-use crate::test_util::{Env, Subject};
+use crate::case::Env;
+use crate::tested::Subject;
 
 list! {
     keys_do_not_share_units

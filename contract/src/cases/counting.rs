@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::timeout;
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket,
+};
 
-use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
-use crate::quota::Quota;
-use crate::test_util::{Env, MakeLimiter, Subject, Tested, TestedLimiter};
+use crate::case::{Env, Tested};
+use crate::tested::{MakeLimiter, Subject, TestedLimiter};
 
 list! {
     a_token_bucket_admits_its_burst_and_no_more

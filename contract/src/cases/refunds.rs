@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
-use crate::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
-use crate::quota::Quota;
-use crate::test_util::{Env, Subject, until};
+use crate::case::{Env, until};
+use crate::tested::Subject;
 
 list! {
     a_refund_returns_units

@@ -5,32 +5,45 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::{Case, Env, Subject, cases};
+use crate::case::{Case, Env};
+use crate::cases;
+use crate::tested::{MakePermits, Subject};
 
 /// The maximum time of a case. A case that takes longer fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The promises of a limiter. Each promise is a *case*: a test that can be run.
 ///
-/// Each case makes limiters of its own with [`MakeLimiter`](super::MakeLimiter). A panic in a case fails only that
-/// case. The [module documentation](super) has an example.
-#[derive(Clone, Debug)]
+/// Each case makes limiters of its own. A panic in a case fails only that case. The [crate documentation](crate) has an
+/// example.
 pub struct Contract<M> {
     make: M,
+    cases: Vec<Case<M>>,
 }
 
 impl<M: Subject> Contract<M> {
-    /// Creates the contract for the limiters that `make` makes. `make` is a [`MakeLimiter`](super::MakeLimiter) for all
+    /// Creates the contract for the limiters that `make` makes. `make` is a [`MakeLimiter`](crate::MakeLimiter) for all
     /// algorithms of the cases: `TokenBucket`, `FixedWindow`, `SlidingWindow`, `SlidingCounter`, `LeakyBucket`,
     /// `(TokenBucket, FixedWindow)`, `Tiered<FixedWindow>` and `Lockout<FixedWindow>`.
+    #[must_use]
     pub fn new(make: M) -> Self {
-        Self { make }
+        Self { make, cases: cases::of_units() }
     }
+}
 
+impl<M: MakePermits> Contract<M> {
+    /// Creates the contract for the limiters of the calls in progress that `make` makes.
+    #[must_use]
+    pub fn of_permits(make: M) -> Self {
+        Self { make, cases: cases::of_permits() }
+    }
+}
+
+impl<M: Clone + Send + Sync + 'static> Contract<M> {
     /// Returns the names of all cases.
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
-        cases::all::<M>().iter().map(|case| case.name).collect()
+        self.cases.iter().map(|case| case.name).collect()
     }
 
     /// Runs all cases at the same time.
@@ -58,7 +71,7 @@ impl<M: Subject> Contract<M> {
     /// Panics outside of a tokio runtime whose timer is enabled.
     pub async fn run_if(&self, is_wanted: impl Fn(&str) -> bool) -> Report {
         let mut running = JoinSet::new();
-        for Case { name, run } in cases::all::<M>().into_iter().filter(|case| is_wanted(case.name)) {
+        for &Case { name, run } in self.cases.iter().filter(|case| is_wanted(case.name)) {
             let case = tokio::spawn(timeout(PATIENCE, run(Env { make: self.make.clone() })));
             let case = AbortOnDrop(case);
             running.spawn(async move { (name, case.ended().await) });
@@ -140,5 +153,11 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} cases passed, {} failed", self.passed.len(), self.failed.len())?;
         self.failed.iter().try_for_each(|(case, message)| write!(f, "\n{case}: {message}"))
+    }
+}
+
+impl<M> fmt::Debug for Contract<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contract").field("cases", &self.cases.len()).finish_non_exhaustive()
     }
 }

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{
+    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket,
+};
+use tower_throttle::limiter::{Acquired, Attempt, LimiterFor};
 
-use crate::algorithm::{Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
-use crate::limiter::{Acquired, Attempt, LimiterFor};
-use crate::quota::Quota;
-use crate::test_util::{Env, MakeLimiter, Subject, Timed, until};
+use crate::case::{Env, Timed, until};
+use crate::tested::{MakeLimiter, Subject};
 
 list! {
     retry_after_of_a_token_bucket_is_true

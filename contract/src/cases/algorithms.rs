@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tower_throttle::Quota;
+use tower_throttle::algorithm::{FixedWindow, Tiered, TokenBucket};
+use tower_throttle::limiter::Limiter;
 
-use crate::algorithm::{FixedWindow, Tiered, TokenBucket};
-use crate::limiter::Limiter;
-use crate::quota::Quota;
-use crate::test_util::{Env, Subject, TestedLimiter, until};
+use crate::case::{Env, until};
+use crate::tested::{Subject, TestedLimiter};
 
 list! {
     a_tuple_admits_what_all_its_members_admit
