@@ -25,7 +25,11 @@ const HAS_KEY: NonZeroU64 = NonZeroU64::new(1 << 32).unwrap();
 const KEYLESS: NonZeroU64 = NonZeroU64::new(0x9e37_79b8_7f4a_7c15).unwrap();
 
 /// A type of keys for a limiter in memory: any type that is `Hash`, or a [`StoreKey`](crate::key::StoreKey), which may
-/// stand for a missing key. Only this crate implements this trait.
+/// stand for a missing key.
+///
+/// A limiter of your own in memory implements [`LimiterFor<K>`](super::LimiterFor) for all `K: MemoryKey + ?Sized`, and
+/// identifies the state of a key by the hash of the key and the result of [`hash_key`](Self::hash_key). The guide has
+/// [such a limiter](crate::guide::engine#a-limiter-of-your-own).
 ///
 /// Two keys that write the same bytes to the hasher share one state. So the `Hash` of a key must be prefix-free, as it
 /// is for derived and standard types: parts of variable length must mark where they end.
@@ -34,8 +38,22 @@ const KEYLESS: NonZeroU64 = NonZeroU64::new(0x9e37_79b8_7f4a_7c15).unwrap();
     note = "derive `Hash` for it"
 )]
 pub trait MemoryKey {
-    /// Writes the key to `state`. Returns `false` if there is no key.
-    #[doc(hidden)]
+    /// Writes the key to `state`, as `Hash` does, and returns `true`. Returns `false` for the key that requests without a
+    /// key [share](crate::key::MissingKey::Shared). No other key has its state, whatever the hashes are.
+    ///
+    /// ```
+    /// use std::hash::{BuildHasher, Hasher, RandomState};
+    /// use tower_throttle::key::StoreKey;
+    /// use tower_throttle::limiter::MemoryKey;
+    ///
+    /// let seed = RandomState::new();
+    /// let id = |key: &StoreKey<&str>| {
+    ///     let mut hasher = seed.build_hasher();
+    ///     (key.hash_key(&mut hasher), hasher.finish())
+    /// };
+    /// assert_eq!(id(&StoreKey::Key("a")), (true, seed.hash_one("a")));
+    /// assert!(!id(&StoreKey::Missing).0);
+    /// ```
     fn hash_key<H: Hasher>(&self, state: &mut H) -> bool;
 }
 

@@ -18,7 +18,8 @@
 //!
 //! # A limiter of your own
 //!
-//! This limiter has one budget for all callers, and no queue:
+//! This limiter has one budget for all callers, and no queue. The guide has [one with a map of
+//! keys](crate::guide::engine#a-limiter-of-your-own), for calls in progress.
 //!
 //! ```
 //! use std::convert::Infallible;
