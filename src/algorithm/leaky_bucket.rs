@@ -1,13 +1,13 @@
-//! The leaky bucket, as a queue.
+//! The leaky bucket, as a queue: a token bucket that holds one token, and whose calls wait.
 
 use std::time::Duration;
 
-use crate::algorithm::clock_step::{earliest_slot, step};
-use crate::algorithm::rate::{Rate, div_rem, rescale_ceil};
-use crate::algorithm::stored::{MicroRate, StepKind, numbers_of};
+use crate::algorithm::rate::Rate;
+use crate::algorithm::stored::{StepKind, numbers_of};
+use crate::algorithm::token_bucket::TokenBucketState;
 use crate::algorithm::{
     Algorithm, QueueConfig, QueueOverflow, QuotaPolicy, ReservedTime, ScriptSteps, StateReader, StateWriter,
-    StoredAlgorithm, Usage,
+    StoredAlgorithm, TokenBucket, Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -104,8 +104,8 @@ const MAX_ADDED: u128 = 1 << 52;
 ///                 ⑤ denied at once: try again in 100 ms, when ② is admitted
 /// ```
 ///
-/// Slots are counted in grains. A nanosecond has `limit` grains and an interval has `period` grains. Both are integers,
-/// so a rate of 3 per second does not drift.
+/// The schedule is kept as a [`TokenBucket`] that holds one token: the next slot is the time at which it has the token
+/// again. It counts in integers, so a rate of 3 per second does not drift.
 ///
 /// **Invariant.** After a call of cost `n`, the next slot is at least `n * period / limit` later, unless units were
 /// given back. No call is admitted before its slot.
@@ -113,302 +113,155 @@ const MAX_ADDED: u128 = 1 << 52;
 /// **Cost.** A call takes constant time. A key takes 24 bytes, and the memory of each waiter in its queue.
 ///
 /// A leaky bucket can also be used as a *meter*, which denies calls instead of making them wait. A meter decides as a
-/// token bucket does: use [`TokenBucket`](crate::algorithm::TokenBucket) for that.
+/// token bucket does: use [`TokenBucket`] for that.
 ///
 /// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucket {
-    quota: Quota,
-    rate: Rate,
-    queue_config: QueueConfig,
-}
-
-/// The state of a key for a [`LeakyBucket`].
-#[doc(hidden)]
-#[derive(Clone, Debug)]
-pub struct LeakyBucketState {
-    last: Nanos,
-    next: Slot,
+    /// The bucket, with one token and the queue.
+    bucket: TokenBucket,
+    /// The burst of the quota.
+    burst: u64,
 }
 
 impl LeakyBucket {
     /// Creates a bucket that admits calls at the quota's rate and queues as many calls per key as the quota's burst.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { quota, rate: Rate::of(quota), queue_config: QueueConfig::enabled(quota.capacity()) }
+        Self::queueing(quota, QueueConfig::enabled(quota.capacity()))
+    }
+
+    const fn queueing(quota: Quota, queue_config: QueueConfig) -> Self {
+        let bucket = TokenBucket::new(quota.burst(1)).with_queue_config(queue_config);
+        Self { bucket, burst: quota.capacity() }
     }
 
     /// Returns the quota.
     #[must_use]
     pub const fn quota(&self) -> Quota {
-        self.quota
+        self.bucket.quota().burst(self.burst)
     }
 
     /// Sets how many calls may wait, per key. The default is the quota's burst, so calls wait unless the number is set
     /// to 0. This holds for calls of [`acquire`](crate::RateLimiter::acquire) and for the requests of a layer. With 0, a
     /// call that cannot pass at once is denied. How many calls wait for a key is not reported: the
     /// [`remaining`](crate::Decision::remaining) of a decision is 1 if a call would pass at once, and otherwise 0.
+    ///
+    /// In Redis, a call is queued behind at most 1,048,575 units.
     #[must_use]
-    pub const fn queue(mut self, places: u64) -> Self {
-        self.queue_config = self.queue_config.queue(places);
-        self
+    pub const fn queue(self, places: u64) -> Self {
+        Self { bucket: self.bucket.queue(places), ..self }
     }
 
     /// Sets how long a call may wait. A call that would wait longer is denied at once.
     #[must_use]
-    pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.queue_config = self.queue_config.within(max_wait);
-        self
+    pub fn max_wait(self, max_wait: Duration) -> Self {
+        Self { bucket: self.bucket.max_wait(max_wait), ..self }
     }
 
     /// Sets which call is denied when the queue is full, by default the call that arrives.
     #[must_use]
-    pub const fn overflow(mut self, overflow: QueueOverflow) -> Self {
-        self.queue_config = self.queue_config.with_overflow(overflow);
-        self
+    pub const fn overflow(self, overflow: QueueOverflow) -> Self {
+        Self { bucket: self.bucket.overflow(overflow), ..self }
     }
 
-    /// Returns the grains from `now` until the next slot. `now` is not after the key's time.
-    fn until(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        match state.last.saturating_since(now) {
-            0 => state.next.until(),
-            behind => state.next.until().saturating_add(self.rate.grains(behind)),
+    /// Charges what an admitted call costs above its first unit. The next slot is one interval later per unit.
+    fn charge_rest(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
+        if cost > 1 {
+            self.bucket.charge(state, now, cost - 1, u64::MAX);
         }
-    }
-
-    /// Returns the slot at `instant`, which is not after the key's time.
-    fn slot(&self, state: &LeakyBucketState, instant: Nanos) -> Slot {
-        match state.last.saturating_since(instant) {
-            0 => Slot::NOW,
-            ago => Slot::NOW.sooner(self.rate.grains(ago)),
-        }
-    }
-
-    /// Returns the time of `slot`, rounded up to the nanosecond, or [`Nanos::MAX`] if the slot is beyond the range of
-    /// the clock.
-    fn instant(&self, state: &LeakyBucketState, slot: Slot) -> Nanos {
-        if slot.is_saturated() {
-            return Nanos::MAX;
-        }
-        if slot.is_due() {
-            let (past, _) = div_rem(slot.overdue(), self.rate.grains_per_nano());
-            return Nanos(state.last.0.saturating_sub(u64::try_from(past).unwrap_or(u64::MAX)));
-        }
-        state.last.saturating_add(self.rate.nanos_of(slot.until()))
-    }
-
-    /// Advances the state to `now`, and returns the key's time after this. If the clock was set back by more than one
-    /// period, the schedule moves back by the same time.
-    #[inline]
-    fn observe(&self, state: &mut LeakyBucketState, now: Nanos) -> Nanos {
-        let step = step(state.last, now, self.quota.period_nanos());
-        state.next = state.next.sooner(self.rate.grains(step.elapsed));
-        state.last = step.last_update(now);
-        state.last
-    }
-
-    /// Charges a call at the next slot or, if that slot is before `arrived`, at `arrived`.
-    fn take_slot(&self, state: &mut LeakyBucketState, arrived: Nanos, cost: u64) {
-        state.next = state.next.max(self.slot(state, arrived)).later(self.rate.units(cost));
-    }
-
-    /// Returns the grains until the next slot is due and the clock has caught up with the key's time.
-    fn reset(&self, state: &LeakyBucketState, now: Nanos) -> u128 {
-        self.until(state, now).max(self.rate.grains(state.last.saturating_since(now)))
-    }
-
-    /// Returns the admission of a call that charges nothing.
-    fn allow_free(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
-        let reset = self.reset(state, now);
-        match state.next.is_due() {
-            true => self.rate.allow(1, 1, reset, 0),
-            false => self.rate.allow(1, 0, reset, reset),
-        }
-    }
-
-    fn deny(&self, state: &LeakyBucketState, now: Nanos) -> Decision {
-        let until = self.until(state, now);
-        self.rate.deny(1, 0, Some(until), until)
-    }
-
-    fn micro_rate(&self) -> MicroRate {
-        MicroRate::of(self.rate)
-    }
-
-    /// Advances the state to `now`, and makes an overdue slot due now. Returns how far the clock is behind the key's
-    /// time, in nanoseconds.
-    fn advance(&self, state: &mut LeakyBucketState, now: Nanos) -> u64 {
-        let step = step(state.last, now, self.quota.period_nanos());
-        state.next = state.next.sooner(self.rate.grains(step.elapsed)).max(Slot::NOW);
-        state.last = step.last_update(now);
-        step.behind
-    }
-
-    /// Returns the time of the next slot, in grains since the clock's zero.
-    fn mark(&self, state: &LeakyBucketState) -> u128 {
-        self.rate.grains(state.last.0).saturating_add(state.next.until())
     }
 }
 
+/// A call of any cost is admitted at its slot: its first unit is decided by the bucket, and the others are charged.
 #[doc(hidden)]
 impl Algorithm for LeakyBucket {
-    type State = LeakyBucketState;
+    type State = TokenBucketState;
 
     const ADDS_UP: bool = true;
 
-    fn new_state(&self, _created_at: Nanos, now: Nanos) -> LeakyBucketState {
-        LeakyBucketState { last: now, next: Slot::NOW }
+    fn new_state(&self, created_at: Nanos, now: Nanos) -> TokenBucketState {
+        self.bucket.new_state(created_at, now)
     }
 
     #[inline]
-    fn last_update(&self, state: &LeakyBucketState) -> Nanos {
-        state.last
+    fn last_update(&self, state: &TokenBucketState) -> Nanos {
+        self.bucket.last_update(state)
     }
 
     #[inline]
-    fn check(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
-        let observed = self.observe(state, now);
-        let now = now.min(observed);
-        if cost == 0 {
-            return self.allow_free(state, now);
+    fn check(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
+        let decision = self.bucket.check(state, now, cost.min(1));
+        if cost <= 1 || !decision.is_allowed() {
+            return decision;
         }
-        if !state.next.is_due() {
-            return self.deny(state, now);
-        }
-        self.take_slot(state, observed, cost);
-        let until = self.until(state, now);
-        self.rate.allow(1, 0, until, until)
+        self.charge_rest(state, now, cost);
+        self.bucket.peek(state, now, 0)
     }
 
-    fn peek(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64) -> Decision {
-        let now = now.min(self.observe(state, now));
-        match cost == 0 || state.next.is_due() {
-            true => self.allow_free(state, now),
-            false => self.deny(state, now),
-        }
+    fn peek(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Decision {
+        self.bucket.peek(state, now, cost.min(1))
     }
 
-    /// Moves the next slot earlier by one interval per unit, but not before the key's time. If the time of the charge
-    /// is known, undoes the part of the charge whose intervals cannot have passed since then.
-    fn refund(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
-        self.observe(state, now);
-        let passed = match charged_at {
-            None => 0,
-            Some(at) if at <= state.last => self.rate.grains(state.last.saturating_since(at)),
-            Some(_) => return,
-        };
-        if !state.next.is_due() {
-            let grains = self.rate.units(cost).saturating_sub(passed);
-            state.next = state.next.sooner(grains).max(Slot::NOW);
-        }
+    fn refund(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
+        self.bucket.refund(state, now, cost, charged_at);
     }
 
-    /// Moves the next slot by the difference, but at most by the intervals of the charge that have not passed since then.
-    // Right after the charge, the next slot was at least `charged` intervals away.
     fn refund_settled(
         &self,
-        state: &mut LeakyBucketState,
+        state: &mut TokenBucketState,
         now: Nanos,
         charged: u64,
         actual: u64,
         charged_at: Nanos,
     ) {
-        self.observe(state, now);
-        if charged_at <= state.last && !state.next.is_due() {
-            let passed = self.rate.grains(state.last.saturating_since(charged_at));
-            let counts = self.rate.units(charged).saturating_sub(passed);
-            let grains = self.rate.units(charged.saturating_sub(actual)).min(counts);
-            state.next = state.next.sooner(grains).max(Slot::NOW);
-        }
+        self.bucket.refund_settled(state, now, charged, actual, charged_at);
     }
 
     /// Moves the next slot by `cost` intervals, but to at most `1 + max_debt` intervals after the key's time or, with a
-    /// `max_debt` of 0, to at most `cost` intervals. Does not move the slot back. A `cost` of 0 changes nothing. A part
-    /// of an interval that is charged counts as one.
-    fn charge(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
-        self.observe(state, now);
-        if cost == 0 {
-            return 0;
-        }
-        let latest = match max_debt {
-            // A call of any cost is admitted when the slot is due.
-            0 => Slot::NOW.later(self.rate.units(cost)),
-            u64::MAX => Slot::NOW.later(u128::MAX),
-            _ => Slot::NOW.later(self.rate.units(1)).later(self.rate.units(max_debt)),
-        };
-        let before = state.next.max(Slot::NOW);
-        state.next = before.later(self.rate.units(cost)).min(latest).max(before);
-        let (charged, rest) = self.rate.whole_units(state.next.until() - before.until());
-        u64::try_from(charged).unwrap_or(u64::MAX).saturating_add(u64::from(rest > 0))
+    /// `max_debt` of 0, to at most `cost` intervals, because a call of any cost is admitted when the slot is due.
+    fn charge(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, max_debt: u64) -> u64 {
+        let max_debt = if max_debt == 0 { cost.saturating_sub(1) } else { max_debt };
+        self.bucket.charge(state, now, cost, max_debt)
     }
 
-    /// Keeps the number of intervals until the next slot.
-    fn migrate(&self, state: &mut LeakyBucketState, from: &Self, now: Nanos) {
-        from.observe(state, now);
-        let (new, old) = (self.rate.grains_per_unit(), from.rate.grains_per_unit());
-        let (intervals, rest) = from.rate.whole_units(state.next.until());
-        let away =
-            intervals.saturating_mul(u128::from(new)).saturating_add(rescale_ceil(rest, new, old).into());
-        state.next = Slot::NOW.later(away);
+    fn migrate(&self, state: &mut TokenBucketState, from: &Self, now: Nanos) {
+        self.bucket.migrate(state, &from.bucket, now);
     }
 
-    fn is_fresh(&self, state: &LeakyBucketState, now: Nanos) -> bool {
-        let mut state = state.clone();
-        self.observe(&mut state, now) == now && state.next.is_due()
+    fn is_fresh(&self, state: &TokenBucketState, now: Nanos) -> bool {
+        self.bucket.is_fresh(state, now)
     }
 
     /// Returns the number of intervals until the next slot, as the usage of a limit of one call.
-    fn usage(&self, state: &LeakyBucketState, now: Nanos) -> Usage {
-        let mut state = state.clone();
-        self.observe(&mut state, now);
-        let (intervals, rest) = self.rate.whole_units(state.next.until());
-        Usage::of(u64::try_from(intervals).unwrap_or(u64::MAX).saturating_add(u64::from(rest > 0)), 1)
+    fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
+        self.bucket.usage(state, now).of_part()
     }
 
     fn policy(&self) -> QuotaPolicy {
-        QuotaPolicy::refilled(self.quota.limit(), self.rate)
+        let quota = self.bucket.quota();
+        QuotaPolicy::refilled(quota.limit(), Rate::of(quota))
     }
 
     #[inline]
     fn queue_config(&self) -> Option<QueueConfig> {
-        Some(self.queue_config)
+        self.bucket.queue_config()
     }
 
-    fn ready_at(&self, state: &mut LeakyBucketState, now: Nanos, _cost: u64) -> Option<Nanos> {
-        self.observe(state, now);
-        let instant = self.instant(state, state.next);
-        // The call is ready even while the clock is behind the key's time.
-        Some(if state.next.is_due() { instant.min(now) } else { instant })
+    fn ready_at(&self, state: &mut TokenBucketState, now: Nanos, _cost: u64) -> Option<Nanos> {
+        self.bucket.ready_at(state, now, 1)
     }
 
-    /// Charges the call at its slot. The charge is at most 5 ms before the key's time, and not before the arrival of
-    /// the call. The next slot is counted from the time of the charge.
-    fn admit_queued(
-        &self,
-        state: &mut LeakyBucketState,
-        now: Nanos,
-        arrived: Nanos,
-        cost: u64,
-    ) -> Option<Nanos> {
-        let observed = self.observe(state, now);
-        if !state.next.is_due() {
-            return None;
-        }
-        let earliest = self.slot(state, earliest_slot(observed));
-        let slot = state.next.max(self.slot(state, arrived)).max(earliest);
-        state.next = slot.later(self.rate.units(cost));
-        Some(self.instant(state, slot))
+    fn admit_queued(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
+        self.bucket.admit(state, now, 1, cost)
     }
 
-    fn project(&self, state: &mut LeakyBucketState, now: Nanos, arrived: Nanos, cost: u64) -> Nanos {
-        self.take_slot(state, arrived, cost);
-        // A slot that is saturated cannot be moved back.
-        if state.next.is_saturated() { Nanos::MAX } else { now }
+    fn project(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Nanos {
+        self.bucket.owe(state, now, 1, cost)
     }
 }
 
-// The state as a string: the grains until the next slot, which are those of the `MicroRate` unless the string is
-// exact, and the key's time.
+// The state as a string: that of the bucket.
 #[doc(hidden)]
 impl StoredAlgorithm for LeakyBucket {
     fn kind() -> String {
@@ -416,37 +269,34 @@ impl StoredAlgorithm for LeakyBucket {
     }
 
     fn unit(&self) -> String {
-        format!("l:{}/{}", self.quota.limit(), self.quota.period_nanos())
+        let quota = self.bucket.quota();
+        format!("l:{}/{}", quota.limit(), quota.period_nanos())
     }
 
     fn with_unit(&self, unit: &str) -> Option<Self> {
         let [limit, period] = numbers_of(unit, "l:")?;
-        let quota = Quota::per(limit, std::time::Duration::from_nanos(period)).ok()?;
-        Some(Self { queue_config: self.queue_config, ..Self::new(quota) })
+        let quota = Quota::per(limit, Duration::from_nanos(period)).ok()?;
+        Some(Self::queueing(quota, self.bucket.queue_config()?))
     }
 
     /// Writes the grains until the next slot, and the key's time. If the grains are rounded, they are at most
     /// `u64::MAX`.
-    fn write_state(&self, state: &LeakyBucketState, numbers: &mut StateWriter) {
-        let until = self.micro_rate().written(state.next.until(), numbers.is_exact());
-        numbers.wide(until.min(max_written(numbers.is_exact())));
-        numbers.instant(state.last);
+    fn write_state(&self, state: &TokenBucketState, numbers: &mut StateWriter) {
+        let most = if numbers.is_exact() { u128::MAX } else { u64::MAX.into() };
+        self.bucket.write(state, numbers, most);
     }
 
-    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<LeakyBucketState> {
-        let is_exact = numbers.is_exact();
-        let until = numbers.wide().filter(|until| *until <= max_written(is_exact))?;
-        let until = self.micro_rate().read(until, is_exact)?;
-        Some(LeakyBucketState { last: numbers.instant()?, next: Slot::NOW.later(until) })
+    fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<TokenBucketState> {
+        self.bucket.read(numbers, u64::MAX)
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
-        self.micro_rate().check_storable()
+        self.bucket.check_storable()
     }
 
     fn script(&self) -> Option<ScriptSteps> {
-        let (micro, unit) = self.micro_rate().grains();
-        let period = u128::from(self.quota.period_nanos() / 1_000);
+        let (micro, unit) = self.bucket.micro_rate().grains();
+        let period = u128::from(self.bucket.quota().period_nanos() / 1_000);
         let max_cost = u64::try_from(MAX_ADDED / unit).unwrap_or(u64::MAX);
         let steps = ScriptSteps::one(StepKind::Bucket, [micro, unit, 0, 0, period, MAX_ADDED])?;
         Some(steps.with_max_cost(max_cost))
@@ -454,107 +304,17 @@ impl StoredAlgorithm for LeakyBucket {
 
     fn reserve_slot(
         &self,
-        state: &mut LeakyBucketState,
+        state: &mut TokenBucketState,
         now: Nanos,
         cost: u64,
         max_wait: u64,
     ) -> Option<ReservedTime> {
-        let lag = self.rate.grains(self.advance(state, now));
-        let until = state.next.until();
-        // Each place in the queue allows one interval of waiting.
-        let places = self.rate.units(self.queue_config.places());
-        let max_wait = max_wait.min(self.queue_config.max_wait());
-        let longest = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        let in_time = longest.saturating_sub(lag);
-        let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
-        let decision = if until > places.min(in_time) {
-            // The clock must catch up with the key's time before the queue gets shorter.
-            let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
-            let retry = free.max(wait.saturating_sub(longest));
-            let denial = self.rate.deny(1, 0, Some(retry), wait);
-            let is_full = until <= in_time && self.queue_config.places() > 0;
-            if is_full { denial.with_queue_full() } else { denial }
-        } else {
-            let charged = self.rate.units(cost);
-            state.next = state.next.later(charged);
-            match wait {
-                0 => self.allow_free(state, now),
-                // The times count from the release.
-                _ => self.rate.allow(1, 0, charged, charged).with_delay(self.rate.nanos_of(wait)),
-            }
-        };
-        Some(ReservedTime { decision, mark: self.mark(state) })
+        Some(self.bucket.reserve(state, now, (cost.min(1), cost), max_wait))
     }
 
-    fn give_back(&self, state: &mut LeakyBucketState, now: Nanos, cost: u64, mark: u128) -> bool {
-        self.advance(state, now);
-        let is_last = self.mark(state) == mark;
-        if is_last {
-            state.next = state.next.sooner(self.rate.units(cost)).max(Slot::NOW);
-        }
-        is_last
+    fn give_back(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, mark: u128) -> bool {
+        self.bucket.give_back(state, now, cost, mark)
     }
-}
-
-/// The time of the next admission, in grains relative to the key's time. A slot before the key's time is overdue. The
-/// number is stored as two 64-bit words, so that the state needs no padding for its alignment.
-///
-/// The number is counted from [`EPOCH_OFFSET`] grains before the key's time. So nearly all 128-bit numbers are slots in
-/// the future, and the range of slots reaches beyond the end of the clock's range. Few numbers are needed for overdue
-/// slots, because only queued calls use them, and a call uses at most the last 5 ms. A slot that would be overdue by
-/// more than the offset is stored as the earliest slot that can be represented.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Slot {
-    high: u64,
-    low: u64,
-}
-
-const EPOCH_OFFSET: u128 = 1 << 96;
-
-impl Slot {
-    const NOW: Self = Self::new(EPOCH_OFFSET);
-
-    const fn new(count: u128) -> Self {
-        Self { high: (count >> 64) as u64, low: count as u64 }
-    }
-
-    const fn count(self) -> u128 {
-        (self.high as u128) << 64 | self.low as u128
-    }
-
-    const fn later(self, grains: u128) -> Self {
-        Self::new(self.count().saturating_add(grains))
-    }
-
-    /// Returns the slot that is `grains` earlier, or the earliest slot that can be represented. A
-    /// [saturated](Slot::is_saturated) slot stays the same.
-    const fn sooner(self, grains: u128) -> Self {
-        if self.is_saturated() { self } else { Self::new(self.count().saturating_sub(grains)) }
-    }
-
-    const fn is_due(self) -> bool {
-        self.count() <= EPOCH_OFFSET
-    }
-
-    /// Returns whether the slot is too far in the future to be represented, and so beyond the range of the clock.
-    const fn is_saturated(self) -> bool {
-        self.count() == u128::MAX
-    }
-
-    /// Returns the grains until the slot, or 0 if the slot is due.
-    const fn until(self) -> u128 {
-        self.count().saturating_sub(EPOCH_OFFSET)
-    }
-
-    /// Returns the grains since the slot, or 0 if the slot is not due.
-    const fn overdue(self) -> u128 {
-        EPOCH_OFFSET.saturating_sub(self.count())
-    }
-}
-
-/// Returns the maximum number of grains in a state string.
-const fn max_written(is_exact: bool) -> u128 {
-    if is_exact { u128::MAX } else { u64::MAX as u128 }
 }
 
 #[cfg(test)]
@@ -597,18 +357,5 @@ mod tests {
         assert_eq!(wait(&mut read), Duration::from_nanos(longest));
         assert_eq!(longest / 3_600_000_000_000, 5, "hours");
         assert_eq!(wait(&mut state).as_secs() / 31_557_600, 584, "years");
-    }
-
-    #[test]
-    fn a_state_is_read_as_it_was_written() {
-        let bucket = LeakyBucket::new(Quota::per_minute(7));
-        let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));
-        for now in [MS, 10_000 * MS] {
-            assert!(bucket.check(&mut state, Nanos(now), 1).is_allowed());
-            let mut text = StateWriter::default();
-            bucket.write_state(&state, &mut text);
-            let read = bucket.read_state(&mut StateReader::new(text.as_str())).unwrap();
-            assert_eq!((read.last, read.next), (state.last, state.next));
-        }
     }
 }

@@ -99,7 +99,7 @@ use crate::error::ConfigError;
 /// even then. A settlement makes [debt](crate::limiter::Builder::max_debt) only in the tier of its call. A state that is
 /// converted to a new tier is converted with its debt.
 ///
-/// **Cost.** A key takes the size of the algorithm more (48 to 72 bytes, or more for a
+/// **Cost.** A key takes the size of the algorithm more (48 to 80 bytes, or more for a
 /// [`Smooth`](crate::algorithm::Smooth) or a combined algorithm), and another 24 bytes. A key whose recent calls chose
 /// several tiers has a state and an algorithm for each of them, up to 32. The time that a call takes is then
 /// proportional to the number of these tiers.

@@ -153,6 +153,10 @@ impl TokenBucket {
         self
     }
 
+    pub(super) const fn with_queue_config(self, queue_config: QueueConfig) -> Self {
+        Self { queue_config, ..self }
+    }
+
     fn capacity(&self) -> u64 {
         self.quota.capacity()
     }
@@ -231,29 +235,55 @@ impl TokenBucket {
         state.used.checked_mul(self.rate.grains_per_unit())?.checked_add(state.part)
     }
 
-    /// Returns the time at which the bucket has the tokens for the first queued call, which costs `cost`. If the bucket
-    /// has these tokens already, this is the latest clock reading of the state. A queued call can cost more than the
-    /// burst only if the algorithm was replaced after the call was queued. Such a call waits for a full bucket.
-    fn turn(&self, state: &TokenBucketState, cost: u64) -> Nanos {
-        state.last.saturating_add(self.rate.nanos_of(self.until(state, cost.min(self.capacity()))))
+    /// Returns the time at which the bucket has `tokens`, which are at most the burst. If the bucket has them already,
+    /// this is the latest clock reading of the state.
+    fn turn(&self, state: &TokenBucketState, tokens: u64) -> Nanos {
+        state.last.saturating_add(self.rate.nanos_of(self.until(state, tokens)))
     }
 
-    /// Charges a call at its scheduled time, usually without advancing the state. So `used` may exceed the burst until
-    /// the state is advanced to the scheduled time.
-    fn owe(&self, state: &mut TokenBucketState, cost: u64) {
-        let cost = cost.min(self.capacity());
+    /// Charges a queued call at the time at which the bucket has `tokens`, usually without advancing the state. So
+    /// `used` may exceed the burst until the state is advanced to that time. Returns the clock reading that goes with
+    /// the state: `now` or, if the state was advanced, a later one.
+    pub(super) fn owe(&self, state: &mut TokenBucketState, now: Nanos, tokens: u64, cost: u64) -> Nanos {
         if let Some(used) = state.used.checked_add(cost) {
             state.used = used;
-            return;
+            return now;
         }
         // `used` would overflow, so the tokens that arrive until the scheduled time are subtracted first.
-        let ready_at = self.turn(state, cost);
+        let ready_at = self.turn(state, tokens);
         let owed = self.missing(state) + self.rate.units(cost);
         let missing = owed.saturating_sub(self.rate.grains(ready_at.saturating_since(state.last)));
         let (used, part) = self.rate.whole_units(missing);
         // After this subtraction, `used` can overflow only at the end of the clock's range.
         (state.used, state.part) = u64::try_from(used).map_or((u64::MAX, 0), |used| (used, part));
         state.last = ready_at;
+        now.max(ready_at)
+    }
+
+    /// Charges a queued call if the bucket has `tokens`, which are at most the burst, at `now`. See
+    /// [`admit_queued`](TokenBucket::admit_queued).
+    pub(super) fn admit(
+        &self,
+        state: &mut TokenBucketState,
+        now: Nanos,
+        tokens: u64,
+        cost: u64,
+    ) -> Option<Nanos> {
+        let ready_at = self.turn(state, tokens);
+        if ready_at > now || ready_at == Nanos::MAX {
+            self.advance(state, now);
+            // The call seems not to be due. But the clock may have been set back, or the scheduled time may be beyond
+            // the clock's range. So the advanced state decides.
+            if self.until(state, tokens) > 0 {
+                return None;
+            }
+        }
+        let earliest = earliest_slot(now);
+        if ready_at < earliest {
+            self.advance(state, earliest);
+        }
+        self.owe(state, now, tokens, cost);
+        Some(ready_at.max(earliest))
     }
 
     /// Returns an admission that reports `remaining` available tokens. The reported times include `behind`, which is
@@ -295,7 +325,7 @@ impl TokenBucket {
         self.rate.deny(self.capacity(), self.available(state), retry, reset)
     }
 
-    fn micro_rate(&self) -> MicroRate {
+    pub(super) fn micro_rate(&self) -> MicroRate {
         MicroRate::of(self.rate)
     }
 
@@ -312,8 +342,68 @@ impl TokenBucket {
 
     /// Returns the missing grains, plus the grains of the time from the clock's zero to the key's time. A charge
     /// changes this sum. The passing of time does not change the sum until the bucket is full.
-    fn mark(&self, state: &TokenBucketState) -> u128 {
+    pub(super) fn mark(&self, state: &TokenBucketState) -> u128 {
         self.rate.grains(state.last.0).saturating_add(self.missing(state))
+    }
+}
+
+/// A state on another machine.
+impl TokenBucket {
+    /// Writes the missing tokens, in at most `most` grains, and the key's time.
+    pub(super) fn write(&self, state: &TokenBucketState, numbers: &mut StateWriter, most: u128) {
+        numbers.wide(self.micro_rate().written(self.missing(state), numbers.is_exact()).min(most));
+        numbers.instant(state.last);
+    }
+
+    /// Reads what [`write`](TokenBucket::write) has written, if at most `most` tokens are missing.
+    pub(super) fn read(&self, numbers: &mut StateReader<'_>, most: u64) -> Option<TokenBucketState> {
+        let missing = self.micro_rate().read(numbers.wide()?, numbers.is_exact())?;
+        let (used, part) = self.rate.whole_units(missing);
+        let used = u64::try_from(used).ok().filter(|used| *used <= most)?;
+        Some(TokenBucketState { last: numbers.instant()?, used, part })
+    }
+
+    /// Reserves the time at which the bucket has `tokens`, which are at most the burst, for a call of `cost`. See
+    /// [`reserve_slot`](StoredAlgorithm::reserve_slot).
+    pub(super) fn reserve(
+        &self,
+        state: &mut TokenBucketState,
+        now: Nanos,
+        (tokens, cost): (u64, u64),
+        max_wait: u64,
+    ) -> ReservedTime {
+        let behind = self.advance(state, now);
+        let lag = self.rate.grains(behind);
+        let until = self.until(state, tokens);
+        // A call whose units are available does not wait for the clock to catch up.
+        let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
+        let places = self.rate.units(self.queue_config.places().min(self.max_owed() - self.capacity()));
+        let max_wait = max_wait.min(self.queue_config.max_wait());
+        let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
+        // The clock must catch up with the key's time before the queue gets shorter.
+        let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
+        let excess = free.max(wait.saturating_sub(max));
+        let reset = self.missing(state).saturating_add(lag);
+        let decision = match (wait, excess) {
+            (0, _) => {
+                state.used = state.used.saturating_add(cost);
+                self.allow(state, behind, self.available(state))
+            }
+            (_, 0) => {
+                state.used = state.used.saturating_add(cost);
+                // The times count from the release.
+                let after_release = |grains: u128| grains.saturating_add(lag).saturating_sub(wait);
+                let (owed, next) = (after_release(self.missing(state)), after_release(self.until(state, 1)));
+                let decision = self.rate.allow(self.capacity(), 0, owed, next);
+                decision.with_delay(self.rate.nanos_of(wait))
+            }
+            (_, excess) => {
+                let denial = self.rate.deny(self.capacity(), self.available(state), Some(excess), reset);
+                let is_full = wait <= max && self.queue_config.places() > 0;
+                if is_full { denial.with_queue_full() } else { denial }
+            }
+        };
+        ReservedTime { decision, mark: self.mark(state) }
     }
 }
 
@@ -462,8 +552,8 @@ impl Algorithm for TokenBucket {
     fn ready_at(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) -> Option<Nanos> {
         self.advance(state, now);
         // The call is ready even while the clock is behind the key's time.
-        let is_due = self.until(state, cost.min(self.capacity())) == 0;
-        Some(if is_due { now } else { self.turn(state, cost) })
+        let cost = cost.min(self.capacity());
+        Some(if self.until(state, cost) == 0 { now } else { self.turn(state, cost) })
     }
 
     /// Usually adds the cost to `used` without advancing the state first. The scheduled time can lie between two
@@ -473,28 +563,17 @@ impl Algorithm for TokenBucket {
     ///
     /// If the scheduled time is more than 5 ms before `now`, the call is charged at 5 ms before `now` instead. The
     /// tokens that have arrived by then fill the bucket up to the burst, and further tokens are lost.
+    ///
+    /// A queued call can cost more than the burst only if the algorithm was replaced after the call was queued. Such a
+    /// call waits for a full bucket.
     fn admit_queued(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Option<Nanos> {
-        let ready_at = self.turn(state, cost);
-        if ready_at > now || ready_at == Nanos::MAX {
-            self.advance(state, now);
-            // The call seems not to be due. But the clock may have been set back, or the scheduled time may be beyond
-            // the clock's range. So the advanced state decides.
-            if self.until(state, cost.min(self.capacity())) > 0 {
-                return None;
-            }
-        }
-        let earliest = earliest_slot(now);
-        if ready_at < earliest {
-            self.advance(state, earliest);
-        }
-        self.owe(state, cost);
-        Some(ready_at.max(earliest))
+        let cost = cost.min(self.capacity());
+        self.admit(state, now, cost, cost)
     }
 
     fn project(&self, state: &mut TokenBucketState, now: Nanos, _: Nanos, cost: u64) -> Nanos {
-        let last = state.last;
-        self.owe(state, cost);
-        if state.last == last { now } else { state.last.max(now) }
+        let cost = cost.min(self.capacity());
+        self.owe(state, now, cost, cost)
     }
 }
 
@@ -518,15 +597,11 @@ impl StoredAlgorithm for TokenBucket {
     }
 
     fn write_state(&self, state: &TokenBucketState, numbers: &mut StateWriter) {
-        numbers.wide(self.micro_rate().written(self.missing(state), numbers.is_exact()));
-        numbers.instant(state.last);
+        self.write(state, numbers, u128::MAX);
     }
 
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<TokenBucketState> {
-        let missing = self.micro_rate().read(numbers.wide()?, numbers.is_exact())?;
-        let (used, part) = self.rate.whole_units(missing);
-        let used = u64::try_from(used).ok().filter(|used| *used <= self.max_missing())?;
-        Some(TokenBucketState { last: numbers.instant()?, used, part })
+        self.read(numbers, self.max_missing())
     }
 
     fn check_storable(&self) -> Result<(), ConfigError> {
@@ -550,41 +625,11 @@ impl StoredAlgorithm for TokenBucket {
         cost: u64,
         max_wait: u64,
     ) -> Option<ReservedTime> {
-        let behind = self.advance(state, now);
         if cost > self.capacity() {
+            let behind = self.advance(state, now);
             return Some(ReservedTime { decision: self.deny(state, behind, cost), mark: 0 });
         }
-        let lag = self.rate.grains(behind);
-        let until = self.until(state, cost);
-        // A call whose units are available does not wait for the clock to catch up.
-        let wait = if until == 0 { 0 } else { until.saturating_add(lag) };
-        let places = self.rate.units(self.queue_config.places().min(self.max_owed() - self.capacity()));
-        let max_wait = max_wait.min(self.queue_config.max_wait());
-        let max = if max_wait == u64::MAX { u128::MAX } else { self.rate.grains(max_wait) };
-        // The clock must catch up with the key's time before the queue gets shorter.
-        let free = if until > places { (until - places).saturating_add(lag) } else { 0 };
-        let excess = free.max(wait.saturating_sub(max));
-        let reset = self.missing(state).saturating_add(lag);
-        let decision = match (wait, excess) {
-            (0, _) => {
-                state.used += cost;
-                self.allow(state, behind, self.available(state))
-            }
-            (_, 0) => {
-                state.used += cost;
-                // The times count from the release.
-                let after_release = |grains: u128| grains.saturating_add(lag).saturating_sub(wait);
-                let (owed, next) = (after_release(self.missing(state)), after_release(self.until(state, 1)));
-                let decision = self.rate.allow(self.capacity(), 0, owed, next);
-                decision.with_delay(self.rate.nanos_of(wait))
-            }
-            (_, excess) => {
-                let denial = self.rate.deny(self.capacity(), self.available(state), Some(excess), reset);
-                let is_full = wait <= max && self.queue_config.places() > 0;
-                if is_full { denial.with_queue_full() } else { denial }
-            }
-        };
-        Some(ReservedTime { decision, mark: self.mark(state) })
+        Some(self.reserve(state, now, (cost, cost), max_wait))
     }
 
     fn give_back(&self, state: &mut TokenBucketState, now: Nanos, cost: u64, mark: u128) -> bool {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::{Algorithm, LeakyBucket, LeakyBucketState, QueueConfig, QuotaPolicy};
+use crate::algorithm::{Algorithm, LeakyBucket, QueueConfig, QuotaPolicy, TokenBucketState};
 use crate::decision::Decision;
 use crate::quota::Quota;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn a_waiter_costs_what_the_documentation_says() {
 
 struct Bench {
     bucket: LeakyBucket,
-    state: LeakyBucketState,
+    state: TokenBucketState,
     queue: Queue<LeakyBucket>,
     total: Semaphore,
     wake: Vec<Waker>,

@@ -56,9 +56,8 @@ impl Oracle for Leaky {
     }
 
     fn charge(&mut self, cost: u64, max_debt: u64) -> u64 {
-        let most = if max_debt == 0 { cost.into() } else { 1 + u128::from(max_debt) };
-        let bound = most.saturating_mul(self.rate.unit);
-        let (most, before) = (if max_debt == u64::MAX { u128::MAX } else { bound }, self.rest);
+        let most = if max_debt == 0 { cost } else { max_debt.saturating_add(1) };
+        let (most, before) = (u128::from(most) * self.rate.unit, self.rest);
         self.rest = before.saturating_add(u128::from(cost) * self.rate.unit).min(most.max(before));
         (self.rest - before).div_ceil(self.rate.unit) as u64
     }
