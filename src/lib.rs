@@ -103,11 +103,12 @@
 //!
 //! # Features
 //!
-//! A feature adds what this list says, and changes nothing else.
+//! A feature only adds something, and the core builds without any.
 //!
 //! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, `key::Route`
 //!   reads axum's `MatchedPath`, and [`Paths`](key::Paths) compares the path in axum's `OriginalUri`. Handlers can take
-//!   an `Option` of a [`Decision`] and a `Rejecter` as arguments.
+//!   an `Option` of a [`Decision`], [`Decisions`](middleware::Decisions), a [`Meter`] and a `Rejecter` as arguments.
+//!   With the method `axum_body`, layers can be optional or boxed.
 //! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
 //!   service still implements tonic's `NamedService`.
 //! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
