@@ -384,8 +384,8 @@ macro_rules! call_methods {
             }
 
             /// Returns what the limiter has counted since it was created: the calls of this limiter and its clones, [by
-            /// outcome](crate#what-is-counted), the events of its store, and the units that settlements have charged or
-            /// given back.
+            /// outcome](crate::guide::exactness#what-is-counted), the events of its store, and the units that
+            /// settlements have charged or given back.
             #[must_use]
             pub fn stats(&self) -> LimiterStats {
                 Self::calls(self.shared()).add_to(self.stats_without_calls())

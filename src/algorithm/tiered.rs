@@ -74,7 +74,7 @@ use crate::error::ConfigError;
 /// - What is [not promised] for any limit in Redis.
 ///
 /// [`tower-throttle-redis`]: https://docs.rs/tower-throttle-redis
-/// [not promised]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/index.html#what-is-not-promised
+/// [not promised]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/exactness/index.html#what-is-not-promised
 ///
 /// # How it works
 ///
