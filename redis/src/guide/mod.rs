@@ -13,7 +13,7 @@ pub mod exactness {}
 #[doc = include_str!("many_machines.md")]
 #[cfg_attr(
     doc,
-    doc = "## A picture of an outage\n\nHere, 500 machines get one and a half times the calls that the limit admits, 100 per second, and Redis or the token server stops for five seconds: the grey band. The picture shows how many calls are admitted in each second. By default, calls are rejected meanwhile; [you can choose otherwise](#when-redis-is-slow-or-fails).\n\n"
+    doc = "## A picture of an outage\n\n500 machines share a limit of 100 calls per second, at an even load of 150 %, and Redis stops for five seconds. This is the number of calls that are admitted in each second, as in [the comparison](#a-comparison):\n\n"
 )]
 #[cfg_attr(doc, doc = include_str!("pictures/many_machines.svg"))]
 pub mod many_machines {}
