@@ -66,7 +66,7 @@ pub enum RedisErrorKind {
     /// No node of the cluster has the slot of the key (`CLUSTERDOWN Hash slot not served`). Calls for keys in other
     /// slots are not affected.
     Unserved,
-    /// The call was made outside of a tokio runtime, or the runtime of the call has ended.
+    /// The call was made outside a tokio runtime, or the runtime of the call has ended.
     NoRuntime,
     /// Another error reply, or an unexpected reply, of the server.
     Server,

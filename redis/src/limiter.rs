@@ -797,7 +797,7 @@ impl<A: StoredAlgorithm> Drop for Sleeper<'_, A> {
 impl<A: StoredAlgorithm> RedisCharge<A> {
     /// Sends a settlement.
     fn send(&self, operation: Operation<A>) {
-        // The call may be settled outside of a runtime, where tokio's clock shows another time if it is paused.
+        // The call may be settled outside a runtime, where tokio's clock shows another time if it is paused.
         let _entered = self.runtime.enter();
         let gives_units = operation.gives_units();
         let unsettled = self.settlements.settle(operation.cost(), gives_units);

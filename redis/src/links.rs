@@ -376,7 +376,7 @@ impl Cluster {
     }
 
     /// Starts a background task that asks the nodes which node has which slots, and stores the reply. Does nothing
-    /// outside of a runtime, or if such a task is running or has ended less than 100 ms ago.
+    /// outside a runtime, or if such a task is running or has ended less than 100 ms ago.
     fn find_masters(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));

@@ -256,7 +256,7 @@ impl RedisStore {
     ///
     /// # Panics
     ///
-    /// The future panics if it is polled outside of a tokio runtime with an enabled timer.
+    /// The future panics if it is polled outside a tokio runtime with an enabled timer.
     pub async fn flush(&self, timeout: Duration) -> u64 {
         self.settlements.flush(timeout).await
     }

@@ -84,7 +84,7 @@ fn reported(algorithm: &impl Algorithm, decision: &Decision) -> (usize, Option<u
 }
 
 /// Splits the [units of the states](StoredAlgorithm::unit) of a tuple's members, such as `a,(b,c),d`, at the
-/// commas outside of parentheses.
+/// commas outside parentheses.
 fn split_members(units: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     units.split(move |c| {

@@ -1,20 +1,21 @@
 //! The guide: how to set up limits, chapter by chapter.
 //!
-//! - [Recipes](recipes): whole pieces of code for log-ins, plans, uploads, clients that limit themselves, jobs, web
-//!   hooks, gRPC, WebSockets, GraphQL and SQL, limits from a file, a limit from a log, tests, and more.
-//! - [Limits](limits): quotas, several limits at once, tiers, lockouts, priority.
+//! - [Recipes](recipes): whole pieces of code for sign-ins, plans, uploads, clients that limit themselves, jobs,
+//!   webhooks, gRPC, WebSockets, GraphQL and SQL, limits from a file, a limit from a log, tests, and more.
+//! - [Limits](limits): a decision tree, quotas, several limits at once, tiers, lockouts, priority.
 //! - [Keys](keys): keys with examples, exemptions, deny lists, missing keys.
 //! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
 //! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
 //! - [Responses](responses): what a rejected caller gets, how to change it, and how a handler gives the same answer.
 //! - [Queueing](queueing): requests that wait instead of being rejected.
 //! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
-//! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, web sockets.
+//! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, WebSockets.
 //! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
 //! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing; what is
 //!   exact, and what is not.
-//! - [In production](production): counters, log events and metrics; what to watch and to alert on; the pager rang.
-//! - [Ordering](ordering): which layers belong outside of the rate-limit layer, and which inside.
+//! - [In production](production): a checklist; counters, log events and metrics; what to watch and to alert on; the
+//!   pager rang.
+//! - [Ordering](ordering): which layers belong outside the rate-limit layer, and which inside.
 //! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
 //! - [Troubleshooting](troubleshooting): why 500, why all callers get 429, or none.
 //! - [Migration](migration): from tower_governor, axum-governor, governor, tower's own limits, nginx and

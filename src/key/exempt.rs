@@ -124,12 +124,12 @@ fn sent_path<B>(request: &Request<B>) -> &str {
 
 /// A predicate for CORS preflights: `OPTIONS` requests with `Origin` and `Access-Control-Request-Method` (the Fetch
 /// standard, section 4.8). A request with a body, a `Content-Type` or an `X-HTTP-Method-Override` does not match. If a
-/// layer outside of the limit has changed the body, so that the body does not tell whether it is empty, the request
+/// layer outside the limit has changed the body, so that the body does not tell whether it is empty, the request
 /// does not match either.
 ///
 /// Before some cross-origin requests, a browser sends a preflight without credentials. If the preflight is rejected,
-/// the browser reports a network error to the page. A `CorsLayer` outside of the limit answers preflights before the
-/// limit counts them. This predicate is for services that answer preflights inside of the limit.
+/// the browser reports a network error to the page. A `CorsLayer` outside the limit answers preflights before the
+/// limit counts them. This predicate is for services that answer preflights inside the limit.
 ///
 /// Anyone can send preflights. So do not use this predicate if a preflight could reach a handler that treats the
 /// preflight as a call (`any(..)`, a fallback, a tonic server). Make sure that preflights are answered at little cost.

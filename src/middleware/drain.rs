@@ -60,7 +60,7 @@ pub struct LeaveUnread;
 impl<B> UnreadBody<B> for LeaveUnread {
     const IS_READ: bool = false;
 
-    /// Decides by the head, since `B` may be any type. If a layer outside of this one has changed the body, it has
+    /// Decides by the head, since `B` may be any type. If a layer outside this one has changed the body, it has
     /// removed the length. Without a length, methods that are meant to have a body are taken to have one: a client
     /// sends `Content-Length: 0` if it has none (RFC 9110, section 8.6).
     #[inline]
@@ -100,7 +100,7 @@ where
 {
     const IS_READ: bool = true;
 
-    /// Asks the body, since a layer outside of this one may have read it, or may have changed its length.
+    /// Asks the body, since a layer outside this one may have read it, or may have changed its length.
     fn is_unread(request: &Request<B>) -> bool {
         let body = request.body();
         !body.is_end_stream() && body.size_hint().upper() != Some(0)

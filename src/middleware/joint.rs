@@ -183,7 +183,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
 }
 
 impl<P, Q> And<P, Q> {
-    /// Returns the verdict on a request that the policies outside of shadow mode have decided. If these policies have
+    /// Returns the verdict on a request that the policies outside shadow mode have decided. If these policies have
     /// admitted the request, lets the policies in shadow mode decide it, unless they have already done so.
     fn verdict<Req>(
         &self,

@@ -327,10 +327,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// A request without a valid key passes as well, and so does a request of a [forbidden](crate::key::PeerIp::deny)
     /// caller. So a deny list that must hold is a layer of its own, which is not in shadow mode. Such a request is not
     /// decided: it is [counted](crate::stats::KeyStats) as what it would have been answered with, and is a log event
-    /// (feature `tracing`). With [`MissingKey::Shared`], requests without a key are decided, as they are outside of
+    /// (feature `tracing`). With [`MissingKey::Shared`], requests without a key are decided, as they are outside
     /// shadow mode. If the limiter cannot decide a call, this limit admits it.
     ///
-    /// If the layer is joined with others, this limit decides only the calls that the limits outside of shadow mode
+    /// If the layer is joined with others, this limit decides only the calls that the limits outside shadow mode
     /// admit. If the request has no valid key for this limit, the others decide it alone.
     ///
     /// The first request after each time that shadow mode was turned on is an event of level `info`. While shadow mode

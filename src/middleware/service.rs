@@ -212,7 +212,7 @@ where
     /// # Panics
     ///
     /// Panics if the future is polled after it has returned `Poll::Ready`. If the call is queued and the limiter has
-    /// the default clock, also panics outside of a tokio runtime whose timer is enabled.
+    /// the default clock, also panics outside a tokio runtime whose timer is enabled.
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();

@@ -78,7 +78,7 @@ pub trait StoredAlgorithm: Algorithm {
     fn kind() -> String;
 
     /// Returns the unit of this algorithm's states: one word of printable ASCII, without a space, an unpaired
-    /// parenthesis, or a comma outside of parentheses.
+    /// parenthesis, or a comma outside parentheses.
     ///
     /// Two algorithms with the same unit can read each other's states without a conversion.
     fn unit(&self) -> String;

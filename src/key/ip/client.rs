@@ -31,8 +31,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// `X-Forwarded-For` and `Forwarded` are lists. A list is read from the right, over all headers of that name, because
 /// proxies write only the rightmost entries.
 ///
-/// - With trusted **networks**, a peer outside of these networks is the client, and no header is read. If the peer is
-///   in one of the networks, the client is the first address from the right that is outside of the networks. If all
+/// - With trusted **networks**, a peer outside these networks is the client, and no header is read. If the peer is
+///   in one of the networks, the client is the first address from the right that is outside the networks. If all
 ///   addresses of the list are in the networks, the client is the leftmost address. If there is no header, the client
 ///   is the peer.
 /// - With *n* trusted **hops**, the client is the *n*th entry from the right.

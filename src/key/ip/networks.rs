@@ -181,7 +181,7 @@ impl Networks {
 
     /// Removes all addresses of an entry from the set, in all clones, whether they were added for ever or for a time.
     /// `entry` is as for [`insert`](Networks::insert). If only a part of a network is removed, the rest of the network
-    /// stays in the set. If many networks that were added for a time are inside of a removed one, they leave the set a
+    /// stays in the set. If many networks that were added for a time are inside a removed one, they leave the set a
     /// thousand at a time, so that lookups do not wait for all of them.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Networks {
     /// network leaves the set. The time is `None` for networks that were not added [for a time](Networks::insert_for).
     ///
     /// First come the networks without an end, where two halves of a network are listed as that network, and a network
-    /// inside of another one is not listed. All others follow. Both lists are in the order of the addresses. Takes time
+    /// inside another one is not listed. All others follow. Both lists are in the order of the addresses. Takes time
     /// in proportion to the number of networks. Networks that are added or removed meanwhile may be listed or not.
     ///
     /// ```
@@ -316,7 +316,7 @@ struct TimedSet {
 #[derive(Clone, Default)]
 struct Temporary {
     /// The networks, and the readings of `clock` at which their times end. They are in the order of their addresses, a
-    /// network before those inside of it.
+    /// network before those inside it.
     networks: BTreeMap<IpNet, Nanos>,
     unix: Option<Nanos>,
     /// The number of networks of each prefix length, of IPv4 (`false`) and of IPv6 (`true`).
@@ -535,7 +535,7 @@ impl TrustedProxies {
     }
 
     /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`. Any program on this machine is then trusted to report
-    /// the address of a client, also a client in a test, unless its address is outside of these networks.
+    /// the address of a client, also a client in a test, unless its address is outside these networks.
     #[must_use]
     pub fn loopback() -> Self {
         Self::of(Trust::Networks(NetworkSet::loopback()))
@@ -692,7 +692,7 @@ fn is_mapped(network: IpNet) -> bool {
 }
 
 /// Removes the addresses of a network from a list of networks of its family, which do not overlap, and are in ascending
-/// order. So only neighbours change: a network that contains the removed one, or those inside of it.
+/// order. So only neighbours change: a network that contains the removed one, or those inside it.
 fn remove_from<N: Copy + Ord + Into<IpNet>>(
     list: &mut Vec<N>,
     removed: IpNet,

@@ -260,7 +260,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// ```
     ///
     /// No `Content-Type` is added. A wait in milliseconds is rounded up as well, by `div_ceil(1_000_000)`, and agrees
-    /// with [`retry-after-ms`](HeaderFormat::RetryAfterMs); rounded down, it would be too early. Inside of
+    /// with [`retry-after-ms`](HeaderFormat::RetryAfterMs); rounded down, it would be too early. Inside
     /// `Router::nest`, the path of the request lacks the prefix, which axum's `OriginalUri` in its extensions has.
     ///
     /// The body of the response is a string, bytes or `()`. With the feature `axum`, the body can also be
@@ -427,7 +427,7 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// # Panics
     ///
     /// The method itself does not panic. But the limited service panics if it has to read the body of a rejected
-    /// request outside of a tokio runtime whose timer is enabled.
+    /// request outside a tokio runtime whose timer is enabled.
     #[must_use]
     pub fn drain(self, max_bytes: u64, max_time: Duration) -> HttpResponder<F, DrainBody, B> {
         let unread = DrainBody::new(max_bytes, max_time);
