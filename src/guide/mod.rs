@@ -23,6 +23,7 @@
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.
 //! - [Promises](promises): what is exact, what is bounded, and what is never done.
 //! - [Threats](threats): what an attacker can and cannot do, and which test says so.
+//! - [Glossary](glossary): the words of the guide.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.
 //!
@@ -42,6 +43,9 @@ pub mod engine {}
 
 #[cfg_attr(not(doctest), doc = include_str!("floods.md"))]
 pub mod floods {}
+
+#[cfg_attr(not(doctest), doc = include_str!("glossary.md"))]
+pub mod glossary {}
 
 #[cfg_attr(not(doctest), doc = include_str!("keys.md"))]
 pub mod keys {}
