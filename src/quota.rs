@@ -132,7 +132,7 @@ impl Quota {
         self
     }
 
-    /// Returns the number of calls per period.
+    /// Returns the number of units per period.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit

@@ -430,7 +430,7 @@ macro_rules! unit_methods {
             }
 
             /// Takes `cost` units, and waits for them if they are not all available now. In all other respects, this
-            /// method is the same as [`acquire`](Self::acquire), also in its cancel safety.
+            /// method is the same as [`acquire`](Self::acquire), including its cancel safety.
             pub fn acquire_n<K: SharedKey + ?Sized>(&self, key: &K, cost: u64) -> RedisReply<Decision> {
                 self.call(key).cost(cost).acquire()
             }

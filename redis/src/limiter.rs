@@ -1,10 +1,8 @@
 //! The limiter whose state is in Redis: its calls, those that wait, its fallback, and its part in joint calls.
 //!
-//! Calls wait either until a time that the server has determined, or in a queue of this process. The state of a bucket
-//! determines when the units of a call will be available. So the call is charged at once for that time, and sleeps in
-//! this process until that time. The calls of all processes are released in the order of these times. The state of a
-//! window does not show which other calls wait. So calls that wait for a window are queued in their own process once
-//! they were denied, and the first call of each queue asks the server again when its units may be available.
+//! A bucket's state tells when units will be free, so the call is charged for that time at once and sleeps until then;
+//! all processes share one order. A window's state does not, so each process queues its denied calls, and the first one
+//! asks again after its `retry_after`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,8 +37,8 @@ use tower_throttle::store_support::{Charge, Charger, reservation_of};
 /// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
 /// same name. [`RedisStore::limiter`](super::RedisStore::limiter) creates it.
 ///
-/// Its methods have the names and the meanings of those of a [`RateLimiter`], and return futures. The futures borrow
-/// neither the key nor the limiter, and make the call when they are first polled.
+/// It has the methods of [`RateLimiter`], as futures. The futures borrow neither the key nor the limiter, and make the
+/// call when they are first polled.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -271,7 +269,7 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     }
 
     /// Replaces the algorithm by another of the same type, for all keys and for all clones of the limiter. See
-    /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, also by a call that is
+    /// [`RateLimiter::replace`]. The states of keys are converted when the keys are next used, even by a call that is
     /// denied, and not by a peek. A key that is not used before its state expires is a new key.
     ///
     /// Other processes continue with their own algorithm, and the fallback with its own. If the states of the new

@@ -743,7 +743,7 @@ impl Breaker {
         true
     }
 
-    /// Sets how often the breaker has opened, and whether it is open.
+    /// Writes the breaker's two figures into `stats`.
     fn add_to(&self, stats: &mut StoreStats) {
         (stats.circuit_openings, stats.is_circuit_open) = (self.opened(), self.is_open());
     }

@@ -1,7 +1,7 @@
 //! The names of limiters, and of their keys in Redis.
 //!
 //! The name of a key in Redis is its text, which [`KeyText`] creates, a colon, and the *kind* of its value. So a
-//! limiter finds only values that it can read, also after a deployment that has changed the algorithm.
+//! limiter finds only values that it can read, even after a deployment that has changed the algorithm.
 
 use std::any::type_name;
 use std::collections::HashMap;

@@ -5,9 +5,9 @@
 //! the highest epoch that a sentinel has named is used, and no other sentinel, and no role of a server, leads back to
 //! the former master.
 //!
-//! The epochs begin anew if the sentinels are set up anew. Otherwise, a lower epoch only means that a sentinel does
-//! not know the latest failover yet, which takes a few seconds. So what most of the sentinels say for longer counts, even
-//! if the epoch is lower.
+//! The epochs start over if the sentinels are set up again. Otherwise, a lower epoch only means that a sentinel does
+//! not know the latest failover yet, which takes a few seconds. So what most of the sentinels say for longer counts,
+//! even if the epoch is lower.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -399,7 +399,7 @@ impl Known {
     /// Draws the conclusion from the answers of one round, at `now`. `sentinels` is the number of all sentinels.
     ///
     /// Most sentinels are right if the epoch is the known one, since each failover has an epoch of its own: the master
-    /// was configured anew. They are right about a lower epoch after a while, unless any sentinel knows better.
+    /// was configured again. They are right about a lower epoch after a while, unless any sentinel knows better.
     fn conclude(&mut self, answers: &[Master], sentinels: usize, now: Nanos) {
         let Some(known) = &self.master else { return };
         let is_confirmed = answers.iter().any(|answer| answer.epoch >= known.epoch);

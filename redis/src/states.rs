@@ -5,8 +5,9 @@
 //! quota of each machine decides the calls of that machine. An admitted call is charged to all states. So units that
 //! exceed a small quota are still counted for a larger one. No machine admits more calls than its own quota allows,
 //! whichever machine has admitted the earlier calls. A call that finds no state for its quota converts the others, and
-//! writes the result also if it is denied. Otherwise the units would be forgotten when a shorter period ends. The state of a quota is dropped at the time at which it would be
-//! fresh if it were not used any more. Calls of machines with other quotas do not postpone this time.
+//! writes the result even if it is denied. Otherwise the units would be forgotten when a shorter period ends. The state
+//! of a quota is dropped at the time at which it would be fresh if it were not used any more. Calls of machines with
+//! other quotas do not postpone this time.
 
 use std::sync::Arc;
 
@@ -244,7 +245,7 @@ impl<A: StoredAlgorithm> States<A> {
     }
 
     /// Returns whether the value has no state for the quota of this process. The state that was made from the others must
-    /// be written, also if it denies the call: the others may expire earlier, and their units with them.
+    /// be written, even if it denies the call: the others may expire earlier, and their units with them.
     pub(super) fn is_converted(&self) -> bool {
         self.is_converted
     }

@@ -180,11 +180,12 @@ impl RedisStore {
     ///
     /// While calls are made, a background task asks all sentinels once a second which server is the master, on
     /// connections that are kept. Each answer has an epoch (`config-epoch`), which increases with each failover. The
-    /// master with the highest epoch that any sentinel has named is used, also for new connections. The store connects to
-    /// it first, and the calls that are under way end on the former connection. A new connection is also made as soon as
-    /// the present one ends, five trips in a row are late, or the server refuses to write. If no sentinel answers, the
-    /// last known master is used. A master of a lower epoch is used only after more than half of the given sentinels have
-    /// named it for ten seconds, and none a master of the known epoch, as after the sentinels were set up anew.
+    /// master with the highest epoch that any sentinel has named is used, even for new connections. The store connects
+    /// to it first, and the calls that are under way end on the former connection. A new connection is also made as
+    /// soon as the present one ends, five trips in a row are late, or the server refuses to write. If no sentinel
+    /// answers, the last known master is used. A master of a lower epoch is used only after more than half of the given
+    /// sentinels have named it for ten seconds, and none a master of the known epoch, as after the sentinels were set
+    /// up again.
     ///
     /// Charges that the new master did not receive are lost. For each key, at most the units of these charges are
     /// admitted once more. In a planned failover (`SENTINEL FAILOVER`), the former master goes on deciding, and the
@@ -235,7 +236,7 @@ impl RedisStore {
     /// then call this method before the runtime ends. Reservations that are not settled yet are not waited for, and
     /// settlements that begin meanwhile are. While the server works, a few times the
     /// [deadline](RedisStoreBuilder::deadline) is long enough. Charges that no response waits for, such as those of a
-    /// meter, are open until the server has made them, also while it fails.
+    /// meter, are open until the server has made them, even while it fails.
     /// [`settle_errors`](tower_throttle::stats::StoreStats::settle_errors) counts the settlements that failed.
     ///
     /// ```no_run
@@ -362,7 +363,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the maximum time of an attempt to connect. This time includes TLS, the log-in and, with sentinels, the
+    /// Sets the maximum time of an attempt to connect. This time includes TLS, the sign-in and, with sentinels, the
     /// search for the master. The default is 250 ms, or the [deadline](Self::deadline) if the deadline is longer.
     ///
     /// An attempt to connect goes on after the calls that wait for it have failed at their deadlines. So this time may

@@ -114,8 +114,9 @@
 //! The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
 //! [`Tiered`] and [`Lockout`] have the calls with priority of the windows that they contain. Tuples have none. In an
 //! algorithm of your own, [`QueueConfig::priority_only`] lets only calls with priority wait. With any other algorithm,
-//! a call with priority is decided as any other call, and a warning is logged (feature `tracing`). A tier with priority has no effect in Redis, and is not logged there. While an algorithm is
-//! replaced, a call may be decided without its priority.
+//! a call with priority is decided as any other call, and a warning is logged (feature `tracing`). In Redis there is no
+//! priority: a limit on which `priority` was called cannot be built there, and a tier with priority has no effect,
+//! which is not logged. While an algorithm is replaced, a call may be decided without its priority.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]

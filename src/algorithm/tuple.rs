@@ -253,9 +253,9 @@ macro_rules! tuple {
                 Some(latest)
             }
 
-            /// Admits the call if all members can admit it now, and otherwise returns `None`. The call is charged at
-            /// the time from which all members admit it, but not before its arrival, and at most 5 ms before the key's
-            /// latest clock reading.
+            /// Admits the call if all members can admit it now, and otherwise returns `None`. The charge is dated at
+            /// the latest of three times: when all members admit it, its arrival, and 5 ms before the key's latest
+            /// clock reading.
             fn admit_queued(
                 &self,
                 state: &mut Self::State,

@@ -23,7 +23,7 @@ pub(super) const DEFAULT_MAX_LEN: usize = 8_192;
 /// The value is compared byte by byte, without the white space around it. The value is not checked: a caller that
 /// invents values gets a new budget for each value. Limit by address as well. Or, where an outer layer checks the
 /// value, let that layer insert the user as an extension, and limit by that [`Extension`](crate::key::Extension). A
-/// value longer than [`max_len`](Header::max_len), 8,192 bytes unless set, is an error of the client (400). Such a
+/// value longer than [`max_len`](Header::max_len), 8,192 bytes by default, is an error of the client (400). Such a
 /// value is not truncated, because long values with the same beginning would then share a budget.
 ///
 /// ```

@@ -23,7 +23,7 @@ use crate::sys::random::random_u64;
 /// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
 /// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are several
 /// `Authorization` headers, if more than one word follows the scheme, or if the token is longer than
-/// [`max_len`](Bearer::max_len), 8,192 bytes unless set. So one token has one budget, however a caller spells it. A
+/// [`max_len`](Bearer::max_len), 8,192 bytes by default. So one token has one budget, however a caller spells it. A
 /// token has visible ASCII characters only (RFC 6750, section 2.1), and any other characters separate words.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
@@ -155,7 +155,7 @@ impl<B, S: HashSecret> KeyExtractor<Request<B>> for Bearer<S> {
 /// [`or`](Cookie::or) uses another extractor for such callers. A request with several cookies of that name is treated
 /// as a request without the cookie, because the inner service might read any of them. Such a request is not an error of
 /// the client, since a sibling subdomain can set one of the cookies. A value longer than [`max_len`](Cookie::max_len),
-/// 8,192 bytes unless set, is an error of the client (400). All `Cookie` headers are read, because HTTP/2 may send each
+/// 8,192 bytes by default, is an error of the client (400). All `Cookie` headers are read, because HTTP/2 may send each
 /// cookie in a header of its own.
 ///
 /// Names and values are percent-decoded, and a pair of quotes around a value is removed, because most frameworks do so

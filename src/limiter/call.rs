@@ -165,7 +165,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Takes `cost` units, and waits for them in the key's queue if they are not all available now. In all other
-    /// respects, this method is the same as [`acquire`](RateLimiter::acquire), also in its cancel safety and panics.
+    /// respects, this method is the same as [`acquire`](RateLimiter::acquire), including its cancel safety and panics.
     pub fn acquire_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Acquire<A> {
         const { Self::NO_RELEASE }
         self.call(key).cost(cost).acquire()
@@ -274,7 +274,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     }
 
     /// Makes the call, and waits for its units in the key's queue if they are not all available now. In all other
-    /// respects, this method is the same as [`RateLimiter::acquire`], also in its cancel safety and panics.
+    /// respects, this method is the same as [`RateLimiter::acquire`], including its cancel safety and panics.
     pub fn acquire(self) -> Acquire<A> {
         const { RateLimiter::<A>::NO_RELEASE }
         self.acquire_reserved()

@@ -75,9 +75,9 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     note = "a limiter in memory takes any key that implements `Hash`"
 )]
 pub trait LimiterFor<K: ?Sized>: Limiter {
-    /// Charges `key` with the cost of `attempt`, in full or not at all. If the algorithm can queue calls, the call may
-    /// be queued. This requires that the call [may wait](Attempt::may_wait), or that the algorithm [queues the requests
-    /// of a layer](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
+    /// Charges `key` with the cost of `attempt`, in full or not at all. The call may be queued if the algorithm can
+    /// queue calls, and the call [may wait](Attempt::may_wait) or the algorithm [queues the requests of a
+    /// layer](crate::algorithm::QueueConfig::holds_requests). The call waits at most for its
     /// [`max_wait`](Attempt::max_wait), and at most for the maximum wait of the algorithm.
     ///
     /// If the algorithm [needs a release](Algorithm::NEEDS_RELEASE), the decision on an admitted call comes with a

@@ -24,29 +24,12 @@ pub enum OnClose {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the least used of eight sampled keys, but no key that was called while the latest quarter of the table
-    /// was replaced. Of equally used keys, evicts the key that has been idle longest. If the algorithm is a token
-    /// bucket or a window alone, with a limit of eight or more, the first key that has used a single unit is evicted
-    /// without a further comparison.
+    /// Evicts the key that has used least among a few that were not called lately. [Floods of
+    /// keys](crate::guide::floods#which-key-evictleastused-evicts) says which keys these are, and what a key that is
+    /// called often can rely on. At its next call, an evicted key has the state of a new key.
     ///
-    /// A key at its limit is evicted only if none of the other sampled keys that may be evicted is used less, and a key
-    /// that is locked out after the keys at their limits. If more than half of the sampled keys have recent calls, up
-    /// to 16 more keys are sampled. If all of them have recent calls, a key that has used a single unit is evicted, or
-    /// else the key that has been idle longest. At its next call, an evicted key has the state of a new key. If none of
-    /// the examined keys (64 at most) may be evicted, the call is denied: see
-    /// [`Decision::is_table_full`](crate::decision::Decision::is_table_full).
-    ///
-    /// So a key that is called at least once while a quarter of the table is replaced gets what its limit allows, if
-    /// the table has a thousand keys or more, and at most half of them are called as often. Because keys are sampled, a
-    /// few such keys are evicted nevertheless. In tests, such keys together get at most 1.1 times what their limits
-    /// allow. This is not promised if the clock stands still or was set back by more than a second. Until it has caught
-    /// up, it does not tell which keys were called recently, so only the usage decides.
-    ///
-    /// If all sampled keys are at their limits, as with a limit of one per hour, one of these keys is evicted
-    /// nevertheless. Otherwise new keys would be denied until keys in the table have available units again. So a key at
-    /// its limit can get its whole quota once more if it is silent while a flood of keys replaces the whole table.
-    /// During a flood of up to twice `max_keys` keys, this happens to a key at most twice. If it happens too often,
-    /// choose [`Reject`](OnFull::Reject).
+    /// A key at its limit can get its whole quota once more, if it is silent while a flood of keys that are at their
+    /// limits replaces the whole table. If this happens too often, choose [`Reject`](OnFull::Reject).
     #[default]
     EvictLeastUsed,
     /// Denies new keys: see [`Decision::is_table_full`](crate::decision::Decision::is_table_full). HTTP callers get a

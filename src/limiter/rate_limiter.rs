@@ -275,7 +275,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Charges `units` to the key after the fact, even if they are not available. Use this for jobs, messages of queues
-    /// and web sockets, whose costs are known only when they were caused.
+    /// and WebSockets, whose costs are known only when they were caused.
     ///
     /// What is not available becomes debt: later calls of the key are denied, or wait, until enough units are available
     /// again. [`max_debt`](Builder::max_debt) bounds the debt, and [`stats`](RateLimiter::stats) counts the units that
@@ -354,9 +354,9 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// ends, even if it would have lasted longer.
     ///
     /// Returns whether the key is locked out. It is not if the table is full and has no room for the key. As with any
-    /// lockout, calls that are queued stay queued, and are admitted in their turn, also during the lockout.
-    /// [`replace`](Self::replace) shortens the lockout to the duration of
-    /// the new algorithm's lockouts. With [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
+    /// lockout, calls that are queued stay queued, and are admitted in their turn, even during the lockout.
+    /// [`replace`](Self::replace) shortens the lockout to the duration of the new algorithm's lockouts. With
+    /// [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
     /// duration is left.
     ///
     /// ```
@@ -961,11 +961,14 @@ impl<A: Algorithm> Builder<A> {
     /// may have more: what is paid back after it. This requires that the debt stays below the bound, that the key
     /// stays in the table, and that estimates are above 0, since a call of cost 0 is admitted even in debt.
     ///
-    /// A [`LeakyBucket`](crate::algorithm::LeakyBucket) and a [`Smooth`](crate::algorithm::Smooth) count no units. They
-    /// have a time at which the next call can pass, which each unit that is charged moves by one interval. There, the
-    /// bound is the number of calls of cost 1 that can pass at once, plus `max_debt`: a charge after the fact moves the
-    /// next time to at most that many intervals from now. In a leaky bucket, one call passes at once, so with a
-    /// `max_debt` of 5 these are six intervals. The cost with which a call is admitted is not bounded. In a tuple, each
+    /// Not every algorithm counts units:
+    ///
+    /// | algorithm | what is debt | the bound |
+    /// |---|---|---|
+    /// | `TokenBucket`, windows | units above what calls can take | `max_debt` |
+    /// | [`LeakyBucket`](crate::algorithm::LeakyBucket), [`Smooth`](crate::algorithm::Smooth) | the time until the next call can pass, which each charged unit moves by one interval | `max_debt` intervals, and one for each call of cost 1 that can pass at once: in a leaky bucket one, so a `max_debt` of 5 means six intervals |
+    ///
+    /// The bound is for charges after the fact, and not for the cost with which a call is admitted. In a tuple, each
     /// member has the bound, and is charged as far as it may.
     ///
     /// The default, and the highest bound, is [`MAX_DEBT`], which is 2^53. Units above the bound are not charged, and

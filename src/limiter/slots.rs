@@ -162,7 +162,7 @@ mod tests {
     use fastrand::Rng;
     use std::collections::BTreeMap;
 
-    /// Keys have few different indexes, so that there are long runs of occupied slots, also across the end of the
+    /// Keys have few different indexes, so that there are long runs of occupied slots, even across the end of the
     /// table.
     #[test]
     fn a_table_has_the_keys_that_a_map_has() {

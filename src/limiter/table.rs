@@ -44,7 +44,7 @@ pub(super) struct Table<A: Algorithm> {
     config: StoreConfig,
     /// The number of resets, of a key or of all keys of a shard. It changes only while the shard is locked.
     resets: AtomicU64,
-    /// The counts of all calls, also of those of layers.
+    /// The counts of all calls, including those of layers.
     calls: Arc<CallCounts>,
     /// The counts of the units that were charged or given back after the fact.
     units: UnitCounts,
@@ -123,7 +123,7 @@ impl<A: Algorithm> Table<A> {
     /// Returns whether the algorithm of a call with priority treats such calls differently from other calls. `tier` is
     /// the algorithm that the call chose. Logs calls whose algorithm does not, at most once a minute.
     ///
-    /// Takes no lock, because each call with priority asks, also during a replacement. The caller must hold no lock.
+    /// Takes no lock, because each call with priority asks, even during a replacement. The caller must hold no lock.
     #[cold]
     pub(super) fn heeds_priority(&self, tier: Option<&A>) -> bool {
         let heeds = tier.map_or_else(|| self.knows_priority.load(Ordering::Relaxed), knows_priority);

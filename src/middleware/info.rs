@@ -100,7 +100,7 @@ impl PolicyInfo {
         &mut self.names
     }
 
-    /// Sets the name. The requests are counted anew, because clones of the layer may have other names.
+    /// Sets the name. The requests are counted from 0, because clones of the layer may have other names.
     pub(super) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
         self.names_mut().rename(name)?;
         (self.calls, self.keys, self.store_errors) = Default::default();
@@ -417,7 +417,7 @@ pub enum OnStoreError {
     ///
     /// With Redis, a key that was just denied stays denied for at most a second: its process remembers the denial, and
     /// does not ask Redis. Until the store's circuit breaker opens, a request waits for up to the deadline of its call
-    /// before it is admitted, also if the connection is refused.
+    /// before it is admitted, even if the connection is refused.
     ///
     /// [lazily]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#when-redis-is-slow-or-fails
     Allow,

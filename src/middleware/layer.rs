@@ -159,10 +159,10 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
 
     /// Sets whether this limit is enabled, so that a flag can switch it off. The default is `true`.
     ///
-    /// A limit that is not enabled admits all requests, also those of [forbidden](crate::key::PeerIp::deny) callers. It
-    /// extracts no keys, charges and counts nothing, and reports nothing to callers. The type of the layer is the same
-    /// with either value, and the layer still gives the responses [its body](crate::middleware::ResponseBody), which
-    /// allocates nothing.
+    /// A limit that is not enabled admits all requests, including those of [forbidden](crate::key::PeerIp::deny)
+    /// callers. It extracts no keys, charges and counts nothing, and reports nothing to callers. The type of the layer
+    /// is the same with either value, and the layer still gives the responses [its
+    /// body](crate::middleware::ResponseBody), which allocates nothing.
     ///
     /// The method belongs to one policy. So call it before [`and`](RateLimitLayer::and), or call
     /// [`Layers::enabled`](crate::middleware::Layers::enabled) for all policies that are joined. The names of all
@@ -222,8 +222,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// the body of its 429. The outer one is `default-2` beside it. It is `default` only in its own 429, which has no field
     /// of the inner one. Metrics and events have no numbers, so give each layer a name.
     ///
-    /// The requests are counted anew from here on. So two clones with different names have [counts](RateLimitLayer::stats)
-    /// of their own, while they share the limiter, its budgets, and what it counts itself: its keys, its queue, its units.
+    /// The requests are counted from 0 from here on. So two clones with different names have
+    /// [counts](RateLimitLayer::stats) of their own, while they share the limiter, its budgets, and what it counts
+    /// itself: its keys, its queue, its units.
     ///
     /// # Panics
     ///
@@ -476,15 +477,18 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// Sets the function that returns the actual cost of a call, in units of the quota. The argument of the function is
     /// the response to the call. If the function returns `None`, the charge of the call stays as it is.
     ///
-    /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. If the actual cost is lower, the
-    /// difference is refunded to the window in which the call was charged, as far as the charge still counts. A bucket
-    /// refunds at most what is left of the charge: the charge less the units that have been refilled since then. `Smooth`
-    /// refunds the difference less the units of that time, and `Smooth::warming_up` at the rate of a warm limiter. So no
-    /// call is admitted that would have been denied if all costs had been known from the beginning. If the actual cost is higher, the difference is charged in full.
-    /// What is not available becomes debt: later requests of the key are denied, or wait, until enough units are
-    /// available again. The [`max_debt`](crate::limiter::Builder::max_debt) of the limiter bounds the debt. If the
-    /// inner service returns an error, or the client disconnects before there is a response, the charge stays as it is.
-    /// Do not use this method with limits of calls in progress, which release their units when calls end.
+    /// A call is charged its [`cost`](RateLimitLayer::cost) when it is admitted. Its actual cost may be:
+    ///
+    /// - **Less**: the part of the difference that still counts goes back. So no call is admitted that would have been
+    ///   denied if all costs had been known from the beginning. What still counts [in a
+    ///   bucket](crate::guide::costs#the-estimate-and-debt) is what was not refilled meanwhile. `Smooth` gives back the
+    ///   difference less the units of that time, and `Smooth::warming_up` at the rate of a warm limiter.
+    /// - **More**: the difference is charged in full, as debt if need be: later requests of the key are denied, or
+    ///   wait, until enough units are available again. The [`max_debt`](crate::limiter::Builder::max_debt) of the
+    ///   limiter bounds the debt.
+    ///
+    /// If the inner service returns an error, or the client disconnects before there is a response, the charge stays as
+    /// it is. Do not use this method with limits of calls in progress, which release their units when calls end.
     ///
     /// If the limiter settles a call at once, as [`RateLimiter`](crate::RateLimiter) does, the header fields of the
     /// response describe the state after the settlement. In all other cases, for example if the function returned
@@ -497,7 +501,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// use tower_throttle::key::PeerIp;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// // five failed logins a minute, which are answered with 401; successful logins are free, also with a redirect
+    /// // five failed logins a minute, which are answered with 401; successful logins are free, even with a redirect
     /// let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
     ///     .settle(|response: &Response| u64::from(response.status().is_client_error()));
     /// # let _: axum::Router = axum::Router::new().layer(logins);
@@ -510,7 +514,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// A limiter in [Redis] charges and refunds the same units as a limiter in memory, but later: it sends the
     /// settlement to the server when the response is ready, and waits for no reply. Until the server has executed the
     /// settlement, the whole charge counts. If the server does not execute it within the [deadline], or if the process
-    /// ends before, the settlement is lost: the charge stays as it is, also if the call has cost more. A [fallback]
+    /// ends before, the settlement is lost: the charge stays as it is, even if the call has cost more. A [fallback]
     /// settles only the calls that it has decided.
     ///
     /// [Redis]: https://docs.rs/tower-throttle-redis

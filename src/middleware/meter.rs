@@ -15,7 +15,7 @@ use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 ///
 /// A metered layer puts a meter into the extensions of each request. Any task may count on a clone of the meter, without
 /// a lock. When the response has ended, the layer charges what the meter says, instead of the estimate that the call was
-/// charged when it was admitted. Units that are counted later are charged at once. So a handler of web sockets, whose
+/// charged when it was admitted. Units that are counted later are charged at once. So a handler of WebSockets, whose
 /// response ends when the connection is upgraded, counts messages with the same meter.
 ///
 /// An axum handler takes the meter as an argument (feature `axum`). All other code finds it by [`Meter::of`], such as a

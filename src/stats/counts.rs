@@ -151,8 +151,8 @@ impl CallOutcome {
 #[repr(align(128))]
 struct Cell([AtomicU64; OUTCOMES]);
 
-/// The counters of one policy, or of a limiter. A limiter counts each of its calls, also those of layers, and a policy
-/// counts each of its requests. [`CallOutcome`] says what a call counts as.
+/// The counters of one policy, or of a limiter. A limiter counts each of its calls, including those of layers, and a
+/// policy counts each of its requests. [`CallOutcome`] says what a call counts as.
 #[derive(Debug)]
 pub struct CallCounts {
     /// The cell of each thread that has a [number](thread_number).

@@ -162,7 +162,7 @@ async fn all_routes_under_one_layer_and_all_of_its_clones_have_one_budget() {
     assert_eq!(status(&Server::start(routes().layer(limit(4))).await, "/a").await, 200);
 }
 
-/// The site of the guide, where log-ins have a second limit.
+/// The site of the guide, where sign-ins have a second limit.
 fn logins() -> (RateLimitLayer<Global, tower_throttle::algorithm::FixedWindow>, crate::Limiter, crate::Limiter)
 {
     let [all, logins] = [limiter(6), limiter(2)];
@@ -184,7 +184,7 @@ async fn of_two_layers_the_outer_one_is_charged_for_calls_that_the_inner_one_rej
         assert_eq!((left(&all, &()), left(&logins, &())), (2, 0));
         assert_eq!(denied_by(&login().await), "[\"logins\"]");
         assert_eq!(support::get(api.address, version, "/items").await.status, 200);
-        // A client has retried rejected log-ins, and has used up the budget of the rest of the site.
+        // A client has retried rejected sign-ins, and has used up the budget of the rest of the site.
         assert_eq!(denied_by(&support::get(site.address, version, "/").await), "[\"default\"]");
         assert_eq!(denied_by(&login().await), "[\"default\"]");
         assert_eq!(support::get(api.address, version, "/items").await.status, 429);

@@ -112,9 +112,8 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///   and are queued again in another order, or denied if the queue is full.
 /// - Fencing tokens increase in all these cases, unless the server's clock was set back as well, or the clock of the
 ///   replica is behind.
-/// - The permits of a key are renewed on the runtime of one of the calls of the key. If this runtime ends, or is not
-///   driven any more, the permits are lost when they expire, unless another call for the key is made, ends or waits on
-///   another runtime before they expire.
+/// - A task on the runtime of one of the key's calls renews its permits. If that runtime stops, and no other call of
+///   the key is made, ends or waits on another runtime, the permits expire and are lost.
 /// - The layer does not end a request whose permit was lost, and does not tell its handler the fencing token.
 /// - A permit that is dropped while the server cannot be reached stays taken until the server can be reached, or until
 ///   the permit expires.

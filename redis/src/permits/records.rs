@@ -959,7 +959,7 @@ impl Task {
         self.number == number
     }
 
-    /// Notes that the task has reacted, and that the task goes on at `due` at the latest.
+    /// Records that the task has run, and runs again by `due`.
     fn goes_on(&mut self, due: Nanos) {
         (self.woken_at, self.due) = (None, due);
     }

@@ -145,7 +145,7 @@ pub struct SmoothState {
 
 impl Smooth {
     /// Creates Guava's `SmoothBursty`, which stores the unused permits of up to one second. Stored permits cost no
-    /// time. Permits are stored from the time at which the limiter is built, also for keys that are first used later.
+    /// time. Permits are stored from the time at which the limiter is built, even for keys that are first used later.
     /// The first call of a key passes at once.
     #[must_use]
     pub fn bursty(quota: Quota) -> Self {

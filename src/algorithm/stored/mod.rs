@@ -63,7 +63,7 @@ pub trait StoredAlgorithm: Algorithm {
     /// without a space or a colon.
     ///
     /// A store keeps the states of different kinds under different keys. So a deployment that replaces an algorithm by
-    /// one of another kind finds no states that it cannot read: each key starts anew. Two types with the same kind must
+    /// one of another kind finds no states that it cannot read: each key starts over. Two types with the same kind must
     /// be able to read each other's states.
     ///
     /// ```
@@ -124,9 +124,8 @@ pub trait StoredAlgorithm: Algorithm {
         self.last_update(after) < self.last_update(before)
     }
 
-    /// Replaces algorithms that `state` contains. Only a state of [`Tiered`](crate::algorithm::Tiered) contains
-    /// algorithms: those of its tiers. If the algorithm of a tier has the same [unit](Self::unit) as the default
-    /// algorithm of the `Tiered`, the default algorithm replaces it.
+    /// For [`Tiered`](crate::algorithm::Tiered) only: replaces each stored tier that has the [unit](Self::unit) of the
+    /// default algorithm by the default algorithm.
     fn adopt(&self, _state: &mut Self::State) {}
 
     /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once

@@ -33,7 +33,7 @@ const PRIVATE: [&str; 8] = [
 /// [`only_from`](super::ClientIp::only_from) the networks of proxies.
 ///
 /// Clones share the set: [`insert`](Networks::insert), [`insert_for`](Networks::insert_for),
-/// [`remove`](Networks::remove) and [`replace`](Networks::replace) change the set of all clones, also while requests
+/// [`remove`](Networks::remove) and [`replace`](Networks::replace) change the set of all clones, even while requests
 /// are being served. A lookup takes logarithmic time in the number of networks.
 ///
 /// Spaces around an entry are ignored.
@@ -260,7 +260,7 @@ impl Networks {
     ///
     /// let blocked = Networks::new(["203.0.113.0/24"])?;
     /// let by_peer = PeerIp::new().deny(blocked.clone());
-    /// // later, when the list is read anew
+    /// // later, when the list is reloaded
     /// blocked.replace(Networks::new(["203.0.113.0/24", "2001:db8::/32"])?);
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
@@ -470,7 +470,7 @@ fn family_and_length(network: IpNet) -> (bool, u8) {
 /// the server without going through the proxies is limited by its own address. If the addresses of the proxies are
 /// unknown, trust a number of hops. This is correct only if every request comes through exactly this number of proxies.
 ///
-/// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, also while requests are
+/// Clones share the list: [`replace`](TrustedProxies::replace) changes the list of all clones, even while requests are
 /// being served.
 ///
 /// ```
@@ -535,7 +535,7 @@ impl TrustedProxies {
     }
 
     /// Trusts proxies on this machine: `127.0.0.0/8` and `::1`. Any program on this machine is then trusted to report
-    /// the address of a client, also a client in a test, unless its address is outside these networks.
+    /// the address of a client, even of a client in a test, unless its address is outside these networks.
     #[must_use]
     pub fn loopback() -> Self {
         Self::of(Trust::Networks(NetworkSet::loopback()))

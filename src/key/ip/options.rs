@@ -173,7 +173,7 @@ macro_rules! ip_extractor {
             }
 
             /// Sets the prefix of a NAT64 or a stateless translator (SIIT) that is operated for this server. Addresses of
-            /// this prefix are then the IPv4 addresses within, also in headers of proxies: `2001:db8:64::10.0.0.1` is
+            /// this prefix are then the IPv4 addresses within, even in headers of proxies: `2001:db8:64::10.0.0.1` is
             /// `10.0.0.1`, which may be a trusted proxy. No other host may be able to send from such addresses. The
             /// [well-known prefix](crate::key::PeerIp) `64:ff9b::/96` needs no setting, unless private addresses within
             /// it should be converted as well.

@@ -652,7 +652,7 @@ impl JointWait {
         member.decision.or(self.members[member.leader].decision)
     }
 
-    /// Returns the index of each call that is in a queue itself. A call whose leader waits for it is not.
+    /// Returns the indices of the calls with a place in a queue. Of calls that share a state, that is the leader.
     fn queued(&self) -> Few<usize> {
         (0..self.members.len()).filter(|at| self.members[*at].wait.is_some()).collect()
     }

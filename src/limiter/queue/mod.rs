@@ -14,8 +14,9 @@
 //! timer of the second waiter is set [a little later](GRACE) than that of the first. The timer of any other waiter is
 //! set to the half of the wait that is left, again and again. If a waiter finds that the first one was overdue, its next
 //! timer is that of a second waiter. So behind `k` waiters that are not polled, a call waits at most half as long again
-//! as it would otherwise, and is polled about `log2(k)` times if all are polled. Timers are not set anew if waiters
-//! before it are cancelled or units are refunded, so its timer may then be at half of the wait with which it was queued.
+//! as it would otherwise, and is polled about `log2(k)` times if all are polled. Timers are not set again if waiters
+//! before it are cancelled or units are refunded, so its timer may then be at half of the wait with which it was
+//! queued.
 //!
 //! If it is unknown when calls will be released, as in a tuple with a [`Concurrency`](crate::algorithm::Concurrency),
 //! the others set timers only while the time of the first waiter is known, because permits are free and it waits for

@@ -155,7 +155,7 @@ pub struct KeyText {
 /// readable, and keys that are too long to be stored, are hashed with the secret and
 /// [SipHash-2-4](https://www.aumasson.jp/siphash/siphash.pdf), to 128 bits. Someone who can read the store but does not
 /// know the secret can neither recover such a key nor verify a guess of the key. A caller who does not know the secret
-/// cannot find two keys with the same hash. If the secret changes, the limits of all hashed keys start anew.
+/// cannot find two keys with the same hash. If the secret changes, the limits of all hashed keys start over.
 ///
 /// The `Debug` form of a secret shows nothing.
 ///

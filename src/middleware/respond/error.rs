@@ -9,7 +9,7 @@ use crate::limiter::Permit;
 /// A responder that rejects calls with an [`Error`], for services that are not HTTP, and for clients.
 ///
 /// It holds no permits: with [`Concurrency`](crate::algorithm::Concurrency), a call is in progress until its response
-/// is ready, also if this is an HTTP response whose body has not ended.
+/// is ready, even if this is an HTTP response whose body has not ended.
 ///
 /// ```
 /// use tower_throttle::key;

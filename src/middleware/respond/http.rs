@@ -531,9 +531,8 @@ where
         grpc::max_wait(request.headers(), self.options.grpc)
     }
 
-    /// Inserts one decision into the request's extensions, chosen among the decisions of this layer and of outer
-    /// layers. If policies delayed the request, this is the decision of the policy that delayed it longest. Otherwise,
-    /// it is the decision of the policy with the fewest remaining units.
+    /// Inserts the most urgent decision of this and of outer layers into the request's extensions: that with the
+    /// longest delay, or else with the fewest remaining units.
     #[inline]
     fn on_admit(&self, request: &mut Request<ReqBody>, reports: &[PolicyReport<'_>]) {
         if self.options.insert_details {
