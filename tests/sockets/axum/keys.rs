@@ -203,8 +203,8 @@ async fn a_cost_is_inferred_around_a_method_router_too() {
     assert_eq!(call().await.unwrap().status(), 429);
 }
 
-/// Tests the example of `RateLimitLayer::settle` and of the guide, which allows five failed sign-ins a minute. Successful
-/// sign-ins are free, even if a form answers them with a redirect.
+/// Tests the example of `RateLimitLayer::settle` and of the guide, which allows five failed sign-ins a minute.
+/// Successful sign-ins are free, even if a form answers them with a redirect.
 #[tokio::test]
 async fn correct_passwords_are_free_and_exactly_five_failures_are_admitted() {
     let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
