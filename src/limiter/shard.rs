@@ -117,8 +117,6 @@ struct ShardConfig<A: Algorithm> {
     algorithm: A,
     /// The usage up to which a key is evicted without a comparison with other keys.
     one_unit: Usage,
-    /// How often the algorithm was replaced. Shards with the same number have the same algorithm.
-    generation: u64,
     /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
     /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
     first: Option<A::State>,
@@ -171,7 +169,6 @@ impl<A: Algorithm> Shards<A> {
         let config = Arc::new(ShardConfig {
             algorithm: algorithm.clone(),
             one_unit: one_unit(algorithm),
-            generation: 0,
             first: None,
             closed: false,
         });
@@ -475,7 +472,6 @@ impl<A: Algorithm> Shard<A> {
         *shard = Arc::new(ShardConfig {
             algorithm: new.clone(),
             one_unit,
-            generation: shard.generation + 1,
             first: Some(first),
             closed: shard.closed,
         });

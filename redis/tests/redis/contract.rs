@@ -46,6 +46,10 @@ impl<A: StoredAlgorithm> Limiter for Tested<A> {
         self.0.info()
     }
 
+    fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+
     fn stats(&self) -> LimiterStats {
         self.0.stats()
     }
