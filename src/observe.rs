@@ -55,6 +55,25 @@ impl Recurrence {
         is_first.then(|| self.count.swap(0, Ordering::Relaxed))
     }
 
+    /// Returns whether an event is due at `now`. Reads no clock and changes nothing, so it may be asked by each call.
+    #[inline]
+    pub fn is_due_at(&self, now: u64) -> bool {
+        now >= self.next.load(Ordering::Relaxed)
+    }
+
+    /// Like [`due`](Recurrence::due), for a mistake that was noticed at `now`, and that something else has counted:
+    /// `total` times.
+    #[cold]
+    fn due_of(&self, now: u64, total: u64) -> Option<u64> {
+        let next = self.next.load(Ordering::Relaxed);
+        let is_first = now >= next
+            && self
+                .next
+                .compare_exchange(next, now.saturating_add(MINUTE), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        is_first.then(|| total.saturating_sub(self.count.swap(total, Ordering::Relaxed)))
+    }
+
     /// Logs, if an event is due, that the peer of requests seems to be a proxy, which is counted as one client. `advice`
     /// says what to change.
     pub fn proxy_as_client(&self, advice: &'static str) {
@@ -76,9 +95,10 @@ impl Recurrence {
         }
     }
 
-    /// Logs, if an event is due, that the table of keys of a limiter is full. `limiter` is the name of the limiter.
-    pub fn table_full(&self, limiter: Option<&str>, max_keys: usize) {
-        if let Some(count) = self.due(false) {
+    /// Logs, if an event is due at `now`, that the table of keys of a limiter is full. It was found full `total` times.
+    /// `limiter` is the name of the limiter.
+    pub fn table_full(&self, now: u64, total: u64, limiter: Option<&str>, max_keys: usize) {
+        if let Some(count) = self.due_of(now, total) {
             #[cfg(feature = "tracing")]
             tracing::warn!(target: TARGET, event = "table_full", limiter, max_keys, count,
                 "tower-throttle: the table of keys is full: set `max_keys` above the number of distinct keys in the \

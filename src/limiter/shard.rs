@@ -32,7 +32,7 @@ use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::observe::Recurrence;
 use crate::stats::StoreStats;
-use crate::sys::lock::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sys::lock::{SpinGuard, SpinLock};
 
 /// The approximate average number of keys in a shard of a full key table, for tables of 96,000 to 1.5 million keys. The
@@ -140,8 +140,10 @@ pub(super) struct Room {
     created_at: Nanos,
     evicted: AtomicU64,
     evicted_at_limit: AtomicU64,
-    /// `true` if the table was found full since the last call of [`warn_if_full`](Room::warn_if_full).
-    is_full: AtomicBool,
+    /// The number of new keys for which there was no room, although keys may be evicted.
+    refused: AtomicU64,
+    /// When the table was found full the last time, in nanoseconds after the clock's zero, plus 1. 0 if it never was.
+    full_at: AtomicU64,
     full: Recurrence,
 }
 
@@ -504,7 +506,7 @@ impl<A: Algorithm> Shard<A> {
         let place =
             if room.evicts { self.evict(room, keep, now).or_else(|| room.try_reserve()) } else { None };
         if place.is_none() {
-            room.record_full();
+            room.record_refusal(now);
         }
         place
     }
@@ -543,8 +545,7 @@ impl<A: Algorithm> Shard<A> {
         let usage = usage.or_else(|| Some(algorithm.usage(slots.get(key)?, now)));
         slots.remove(key);
         room.removed_at(now);
-        room.record_full();
-        room.record_eviction(usage.is_some_and(Usage::is_full));
+        room.record_eviction(usage.is_some_and(Usage::is_full), now);
         Some(Place(&room.len))
     }
 
@@ -646,7 +647,8 @@ impl Room {
             created_at,
             evicted: AtomicU64::new(0),
             evicted_at_limit: AtomicU64::new(0),
-            is_full: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
+            full_at: AtomicU64::new(0),
             full: Recurrence::new(),
         }
     }
@@ -665,11 +667,10 @@ impl Room {
     /// must hold no lock.
     #[inline]
     pub(super) fn warn_if_full(&self, limiter: Option<&str>) {
-        if cfg!(feature = "tracing")
-            && self.is_full.load(Ordering::Relaxed)
-            && self.is_full.swap(false, Ordering::Relaxed)
-        {
-            self.full.table_full(limiter, self.max_keys);
+        let full_at = self.full_at.load(Ordering::Relaxed);
+        if cfg!(feature = "tracing") && full_at > 0 && self.full.is_due_at(full_at) {
+            let total = self.evicted.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
+            self.full.table_full(full_at, total, limiter, self.max_keys);
         }
     }
 
@@ -709,18 +710,19 @@ impl Room {
         self.removed_until.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// Records that the table was found full.
-    #[inline]
-    fn record_full(&self) {
-        self.is_full.store(true, Ordering::Relaxed);
+    /// Records that there was no room for a new key.
+    fn record_refusal(&self, now: Nanos) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        self.full_at.store(now.0.saturating_add(1), Ordering::Relaxed);
     }
 
     #[inline]
-    fn record_eviction(&self, at_limit: bool) {
+    fn record_eviction(&self, at_limit: bool, now: Nanos) {
         self.evicted.fetch_add(1, Ordering::Relaxed);
         if at_limit {
             self.evicted_at_limit.fetch_add(1, Ordering::Relaxed);
         }
+        self.full_at.store(now.0.saturating_add(1), Ordering::Relaxed);
     }
 }
 
