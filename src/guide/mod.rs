@@ -29,59 +29,81 @@
 //!
 //! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 
+// Of two definitions of a link, the first one counts: in `rustdoc_links.md`, links lead to items and chapters that
+// rustdoc checks, and at the foot of a chapter to files, for a repository's page.
+
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("compile_errors.md"))]
 pub mod compile_errors {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("concurrency.md"))]
 pub mod concurrency {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("costs.md"))]
 pub mod costs {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("engine.md"))]
 pub mod engine {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("floods.md"))]
 pub mod floods {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("glossary.md"))]
 pub mod glossary {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("keys.md"))]
 pub mod keys {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("limits.md"))]
 pub mod limits {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("migration.md"))]
 pub mod migration {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("ordering.md"))]
 pub mod ordering {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("production.md"))]
 pub mod production {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("promises.md"))]
 pub mod promises {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("proxy.md"))]
 pub mod proxy {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("queueing.md"))]
 pub mod queueing {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("recipes.md"))]
 pub mod recipes {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("responses.md"))]
 pub mod responses {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("rollout.md"))]
 pub mod rollout {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("threats.md"))]
 pub mod threats {}
 
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("troubleshooting.md"))]
 pub mod troubleshooting {}
