@@ -7,9 +7,14 @@
 //!
 //! The doc tests compile the Rust code of the chapters.
 
+// `rustdoc_links.md` has the links of the front page and of the chapters for rustdoc. Those for a repository's page are
+// at the foot of each text.
+
+#[doc = include_str!("rustdoc_links.md")]
 #[doc = include_str!("exactness.md")]
 pub mod exactness {}
 
+#[doc = include_str!("rustdoc_links.md")]
 #[doc = include_str!("many_machines.md")]
 #[cfg_attr(
     doc,
