@@ -10,6 +10,8 @@ mod client;
 mod connection;
 mod error;
 mod flight;
+// Its code is tested in `tests/guide`.
+#[cfg(not(doctest))]
 pub mod guide;
 #[cfg(any(test, feature = "__in-process"))]
 mod in_process;

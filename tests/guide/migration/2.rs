@@ -1,0 +1,4 @@
+fn main() {
+    // the block
+    assert!(layer().is_ok());
+}
