@@ -55,10 +55,14 @@ impl Recurrence {
         is_first.then(|| self.count.swap(0, Ordering::Relaxed))
     }
 
-    /// Returns whether an event is due at `now`. Reads no clock and changes nothing, so it may be asked by each call.
+    /// Returns whether an event is due at `now`, a reading of a clock that may be set back. Reads no clock and changes
+    /// nothing, so it may be asked by each call.
     #[inline]
     pub fn is_due_at(&self, now: u64) -> bool {
-        now >= self.next.load(Ordering::Relaxed)
+        let next = self.next.load(Ordering::Relaxed);
+        // The readings of threads differ a little, so after the clock was set back, the event is due only if that was
+        // by more than a minute.
+        now >= next || next - now > 2 * MINUTE
     }
 
     /// Like [`due`](Recurrence::due), for a mistake that was noticed at `now`, and that something else has counted:
@@ -66,7 +70,7 @@ impl Recurrence {
     #[cold]
     fn due_of(&self, now: u64, total: u64) -> Option<u64> {
         let next = self.next.load(Ordering::Relaxed);
-        let is_first = now >= next
+        let is_first = self.is_due_at(now)
             && self
                 .next
                 .compare_exchange(next, now.saturating_add(MINUTE), Ordering::Relaxed, Ordering::Relaxed)

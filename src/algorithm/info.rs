@@ -17,8 +17,8 @@ pub struct AlgorithmInfo {
     generation: u64,
     quotas: Box<[QuotaPolicy]>,
     holds_requests: bool,
-    /// `true` if requests of any priority can be queued.
-    queues_requests: bool,
+    /// See [`longest_queueing`].
+    queues_for: u64,
     /// The time that a request waits in a full queue for which no maximum wait is set, in nanoseconds. Zero if this time
     /// is unknown.
     longest_wait: u64,
@@ -53,8 +53,7 @@ impl AlgorithmInfo {
             longest_wait: longest_wait(algorithm, &quotas).unwrap_or(0),
             quotas: quotas.into(),
             holds_requests,
-            queues_requests: holds_requests
-                && algorithm.queue_config().is_some_and(|queue| queue.places() > 0),
+            queues_for: longest_queueing(algorithm),
             knows_priority: knows_priority(algorithm),
             may_queue,
         })
@@ -72,10 +71,10 @@ impl AlgorithmInfo {
         self.holds_requests
     }
 
-    /// Returns whether the algorithm queues the requests of a layer, whatever their priority, and has a place for them.
+    /// Returns how long the algorithm queues the requests of a layer. See [`longest_queueing`].
     #[inline]
-    pub(crate) fn queues_requests(&self) -> bool {
-        self.queues_requests
+    pub(crate) fn queues_for(&self) -> u64 {
+        self.queues_for
     }
 
     /// Returns the time that a request waits in a full queue for which no maximum wait is set. Zero if there is none, or
@@ -115,6 +114,13 @@ fn longest_wait(algorithm: &impl Algorithm, quotas: &[QuotaPolicy]) -> Option<u6
     let waits_on = queue.holds_requests() && queue.max_wait() == u64::MAX;
     let units = queue.priority_units().unwrap_or(queue.places());
     quotas.iter().filter(|_| waits_on).filter_map(|quota| quota.time(units)).max()
+}
+
+/// Returns how long an algorithm queues the requests of a layer, whatever their priority, in nanoseconds: 0 if it queues
+/// none, and `u64::MAX` if it has no maximum.
+pub(crate) fn longest_queueing<A: Algorithm>(algorithm: &A) -> u64 {
+    let queue = algorithm.queue_config().filter(|queue| holds_requests(algorithm) && queue.places() > 0);
+    queue.map_or(0, |queue| queue.max_wait())
 }
 
 /// Returns whether an algorithm treats calls with priority differently from other calls.

@@ -8,6 +8,7 @@ use super::info::PolicyInfo;
 use super::meter::{Meter, Unmetered};
 use super::names::PolicyNames;
 use super::reported::Reported;
+use crate::algorithm::info::longest_queueing;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -34,6 +35,8 @@ pub struct Outcome {
 struct OutcomeDetails {
     /// The quotas of the algorithm that a function chose for the request. Empty if there is no such algorithm.
     quotas: Vec<QuotaPolicy>,
+    /// How long that algorithm queues requests, in nanoseconds.
+    queues_for: u64,
     /// The units that the call has borrowed from the next window.
     borrowed: u64,
     /// What the response reports, in the outcomes that the function of a custom response reads.
@@ -45,7 +48,7 @@ impl OutcomeDetails {
     fn of_tier(algorithm: &impl Algorithm) -> Box<Self> {
         let mut quotas = Vec::new();
         algorithm.for_each_policy(&mut |quota| quotas.push(quota));
-        Box::new(Self { quotas, ..Self::default() })
+        Box::new(Self { quotas, queues_for: longest_queueing(algorithm), ..Self::default() })
     }
 }
 
@@ -59,8 +62,13 @@ impl Outcome {
     /// Returns the same outcome, without its reservation, for the function of a custom response, which reads what the
     /// response reports.
     pub(super) fn reporting(&self, reported: Reported) -> Self {
-        let quotas = self.quotas().to_vec();
-        let details = OutcomeDetails { quotas, borrowed: self.borrowed(), reported: Some(reported) };
+        let tier = self.details.as_deref();
+        let details = OutcomeDetails {
+            quotas: self.quotas().to_vec(),
+            queues_for: tier.map_or(0, |tier| tier.queues_for),
+            borrowed: self.borrowed(),
+            reported: Some(reported),
+        };
         Self {
             decision: self.decision,
             is_shadow: self.is_shadow,
@@ -128,6 +136,14 @@ impl Outcome {
         if self.reservation.is_charge() {
             let charge = mem::take(&mut self.reservation);
             self.reservation = meter.settle_at_end(charge, info.name(), unmetered);
+        }
+    }
+
+    /// Returns how long the algorithm that decided the request queues requests, in nanoseconds.
+    pub(super) fn queues_for(&self, info: &PolicyInfo) -> u64 {
+        match &self.details {
+            Some(details) if !details.quotas.is_empty() => details.queues_for,
+            _ => self.names(info).algorithm().queues_for(),
         }
     }
 

@@ -7,7 +7,7 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderName, Request, Response};
 use tokio::time::Instant;
 use tower::ServiceExt;
-use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, FixedWindow, LeakyBucket, Smooth, Tiered, TokenBucket};
 use tower_throttle::key::Global;
 use tower_throttle::middleware::{HeaderFormat as Form, HttpResponder, ResetFormat};
 use tower_throttle::{Quota, RateLimitLayer};
@@ -70,9 +70,30 @@ async fn a_slow_queue_or_one_without_places_reports_when_the_next_unit_is_there(
     assert_eq!(draft(&ask(&one).await), [r#""default";q=1;w=1"#, r#""default";r=0;t=1"#]);
     let unqueued = paced(LeakyBucket::new(Quota::per_second(10)).queue(0));
     assert_eq!(draft(&ask(&unqueued).await), [r#""default";q=10;w=1"#, r#""default";r=0;t=1"#]);
+    for wait in [0, 50] {
+        let hasty = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_millis(wait));
+        let service = paced(hasty);
+        assert_eq!(draft(&ask(&service).await)[1], r#""default";r=0;t=1"#, "{wait} ms");
+        assert_eq!(ask(&service).await.status(), 429, "no request waits until the next slot");
+    }
     let prioritised =
         paced(FixedWindow::new(Quota::per(1, Duration::from_millis(100)).unwrap()).priority(100));
     assert_eq!(draft(&ask(&prioritised).await), [r#""default";q=1;w=1"#, r#""default";r=0;t=1"#]);
+}
+
+/// The algorithm that a function chooses for a request says whether a queue takes the next one.
+#[tokio::test(start_paused = true)]
+async fn a_request_of_a_tier_is_reported_by_the_queue_of_the_tier() {
+    let ten = TokenBucket::new(Quota::per_second(10).burst(1));
+    for (base, tier, reported) in [
+        (ten.clone(), ten.clone().queue(9), ""),
+        (ten.clone().queue(9), ten.clone().queue(0), r#""default";r=0;t=1"#),
+    ] {
+        let layer = RateLimitLayer::new(Global, Tiered::new(base));
+        let layer = layer.tier(move |_: &Request<Body>, (): &()| tier.clone());
+        let service = limited(layer, behind(HeaderMap::new()));
+        assert_eq!(draft(&ask(&service).await)[1], reported);
+    }
 }
 
 #[tokio::test(start_paused = true)]

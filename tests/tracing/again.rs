@@ -8,6 +8,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, TokenBucket};
+use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{ClientIp, Extension, Global, MissingKey, PeerIp, TrustedProxies};
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
@@ -104,6 +105,28 @@ async fn each_mistake_that_goes_on_is_an_event_a_minute() {
     let mut keys = 10..;
     let counts = counts_of_an_hour("table_full", async || _ = limiter.check(&keys.next())).await;
     assert_eq!(counts, each_minute());
+}
+
+/// The time of the event is that of the limiter's clock, which may step.
+#[tokio::test(start_paused = true)]
+async fn a_full_table_is_logged_although_the_clock_was_set_back() {
+    let clock = ManualClock::new();
+    let limiter =
+        RateLimiter::builder(FixedWindow::new(Quota::per_day(1))).max_keys(1).clock(clock.clone()).build();
+    let (log, _guard) = Log::start();
+    let mut keys = 0..;
+    let mut flood = |seconds: u64| {
+        for _ in 0..seconds {
+            _ = limiter.check(&keys.next());
+            clock.advance(SECOND);
+        }
+    };
+    flood(61);
+    clock.set(3_600 * SECOND);
+    flood(60);
+    clock.set(Duration::ZERO);
+    flood(120);
+    assert_eq!(log.counts("table_full"), [1, 60, 60, 60]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -393,16 +393,18 @@ impl<'a> PolicyReport<'a> {
         policy.effective_window(decision).filter(|window| !window.is_zero() || decision.remaining() > 0)
     }
 
-    /// Returns whether a response to an admitted request reports only the quota of the policy: if the policy queues
-    /// requests, has nothing left, and has a unit again in less than a second. A client that obeys `r=0;t=1` would make
-    /// one request a second, although the queue takes the request of a client that comes earlier.
+    /// Returns whether a response to an admitted request reports only the quota of the policy: if the policy has nothing
+    /// left, has a unit again in less than a second, and queues a request until then. A client that obeys `r=0;t=1`
+    /// would make one request a second, although the queue takes the request of a client that comes earlier.
     #[inline]
     fn is_paced(&self) -> bool {
         let decision = self.decision();
         decision.remaining() == 0
             && decision.is_allowed()
-            && self.outcome.names(self.info).algorithm().queues_requests()
-            && self.exact_window().is_some_and(|window| window < Duration::from_secs(1))
+            && self.exact_window().is_some_and(|window| {
+                let queues_for = self.outcome.queues_for(self.info);
+                window < Duration::from_secs(1) && window <= Duration::from_nanos(queues_for)
+            })
     }
 }
 
