@@ -15,8 +15,8 @@ fn main() {
         Case::new("no layer", |calls| send(bare(), calls)),
         Case::new("admitted", |calls| count(PLENTY, calls))
             .without(&[(1.0, "no layer")])
-            .at_most(2_233.0, 4.0),
-        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_163.0, 2.0),
+            .at_most(2_150.0, 4.0),
+        Case::new("refused", |calls| count(FEW, calls)).without(&[(1.0, "no layer")]).at_most(2_110.0, 2.0),
     ]);
 }
 

@@ -26,21 +26,21 @@ fn main() {
         }),
         Case::new("admitted", |calls| count(PLENTY, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
-            .at_most(842.0, 3.0),
+            .at_most(815.0, 3.0),
         Case::new("refused", |calls| count(FEW, calls, |layer| layer))
             .without(&[(1.0, "no layer")])
-            .at_most(688.0, 0.01),
+            .at_most(640.0, 0.01),
         // Only the difference counts: what a request pays for ever once the algorithm of its limiter was replaced.
         Case::new("admitted, after a replacement", |calls| {
             count(PLENTY, calls, |layer| replaced(layer, PLENTY));
         })
         .without(&[(1.0, "admitted")])
-        .at_most(26.0, 3.0),
+        .at_most(20.0, 3.0),
         Case::new("refused, after a replacement", |calls| {
             count(FEW, calls, |layer| replaced(layer, FEW));
         })
         .without(&[(1.0, "refused")])
-        .at_most(26.0, 3.0),
+        .at_most(20.0, 3.0),
         // A timeline reads its clock twice for a request that is admitted, and once for one that is refused.
         Case::new("a timeline, admitted", |calls| count(PLENTY, calls, with_timeline))
             .without(&[(1.0, "admitted"), (2.0, "one reading of the clock")])
