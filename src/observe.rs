@@ -48,11 +48,15 @@ impl Recurrence {
         self.count.fetch_add(1, Ordering::Relaxed);
         let (now, next) = (clock::of_process(), self.next.load(Ordering::Relaxed));
         let is_due = at_once || now >= Nanos(next);
-        let after = now.saturating_add(MINUTE).0;
-        // If another thread has logged it meanwhile, that event is enough.
-        let is_first =
-            is_due && self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        let is_first = is_due && self.is_first(next, now.0);
         is_first.then(|| self.count.swap(0, Ordering::Relaxed))
+    }
+
+    /// Lets the event after the one that is due at `next` be due a minute after `now`. Returns `false` if another thread
+    /// has logged the event that is due meanwhile, so that it is enough.
+    fn is_first(&self, next: u64, now: u64) -> bool {
+        let after = now.saturating_add(MINUTE);
+        self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Returns whether an event is due at `now`, a reading of a clock that may be set back. Reads no clock and changes
@@ -70,11 +74,7 @@ impl Recurrence {
     #[cold]
     fn due_of(&self, now: u64, total: u64) -> Option<u64> {
         let next = self.next.load(Ordering::Relaxed);
-        let is_first = self.is_due_at(now)
-            && self
-                .next
-                .compare_exchange(next, now.saturating_add(MINUTE), Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
+        let is_first = self.is_due_at(now) && self.is_first(next, now);
         is_first.then(|| total.saturating_sub(self.count.swap(total, Ordering::Relaxed)))
     }
 

@@ -164,13 +164,6 @@ impl LeakyBucket {
     pub const fn overflow(self, overflow: QueueOverflow) -> Self {
         Self { bucket: self.bucket.overflow(overflow), ..self }
     }
-
-    /// Charges what an admitted call costs above its first unit. The next slot is one interval later per unit.
-    fn charge_rest(&self, state: &mut TokenBucketState, now: Nanos, cost: u64) {
-        if cost > 1 {
-            self.bucket.charge(state, now, cost - 1, u64::MAX);
-        }
-    }
 }
 
 /// A call of any cost is admitted at its slot: its first unit is decided by the bucket, and the others are charged.
@@ -195,7 +188,7 @@ impl Algorithm for LeakyBucket {
         if cost <= 1 || !decision.is_allowed() {
             return decision;
         }
-        self.charge_rest(state, now, cost);
+        self.bucket.charge(state, now, cost - 1, u64::MAX);
         self.bucket.peek(state, now, 0)
     }
 

@@ -140,7 +140,7 @@ pub(super) struct Room {
     created_at: Nanos,
     evicted: AtomicU64,
     evicted_at_limit: AtomicU64,
-    /// The number of new keys for which there was no room, although keys may be evicted.
+    /// The number of times that there was no room for a new key.
     refused: AtomicU64,
     /// When the table was found full the last time, in nanoseconds after the clock's zero, plus 1. 0 if it never was.
     full_at: AtomicU64,

@@ -85,8 +85,7 @@ async fn has_free<L: LimiterFor<str>>(limiter: &L, key: &str, limit: u64) {
 /// Makes a call that waits. Returns the decision, and what the call holds.
 async fn wait_for<L: LimiterFor<str>>(limiter: L, max_wait: Duration) -> (Decision, Reservation) {
     let attempt = Attempt::new(1).wait().with_max_wait(max_wait);
-    let (decision, reservation) = decide(&limiter, "a", attempt).await.into_parts();
-    (decision, reservation)
+    decide(&limiter, "a", attempt).await.into_parts()
 }
 
 async fn a_key_has_as_many_permits_as_the_limit<M: MakePermits>(env: Env<M>) {
