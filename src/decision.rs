@@ -218,10 +218,7 @@ impl Decision {
     /// Returns the [`retry_after`](Decision::retry_after) in nanoseconds.
     #[inline]
     pub(crate) const fn retry_nanos(&self) -> Option<u64> {
-        match self.has(ALLOWED) || self.wait == NEVER {
-            true => None,
-            false => Some(self.nanos(self.wait)),
-        }
+        if self.has(ALLOWED) || self.wait == NEVER { None } else { Some(self.nanos(self.wait)) }
     }
 
     /// Returns the time until the key is fresh, if no other call for the key is made until then. The calls of a fresh
@@ -256,9 +253,10 @@ impl Decision {
     /// window](crate::algorithm::QuotaPolicy::effective_window) of the reported limit. Returns `None` in all other
     /// cases.
     pub(crate) const fn next(&self) -> Option<u64> {
-        match self.has(ALLOWED) && (self.wait > 0 || self.has(WINDOW)) {
-            true => Some(self.nanos(self.wait)),
-            false => None,
+        if self.has(ALLOWED) && (self.wait > 0 || self.has(WINDOW)) {
+            Some(self.nanos(self.wait))
+        } else {
+            None
         }
     }
 

@@ -103,9 +103,12 @@ impl RedisError {
         let code = words.next().and_then(RedisErrorKind::of_code);
         // Before Redis 7, the error of a command in a script is inside the text of another error: `ERR Error running
         // script (call to f_1f3c..): @user_script:9: -OOM command not allowed ..`.
-        let inner = || match text.contains("rror running script") {
-            true => words.find_map(|word| RedisErrorKind::of_code(word.trim_start_matches('-'))),
-            false => None,
+        let inner = || {
+            if text.contains("rror running script") {
+                words.find_map(|word| RedisErrorKind::of_code(word.trim_start_matches('-')))
+            } else {
+                None
+            }
         };
         let kind = match code.or_else(inner) {
             // The error is about the slot of the key, and not about the node that replied.

@@ -169,9 +169,10 @@ impl JointKind for InRedis {
         let with_denial = |member: Box<dyn Member>| Known { denial: member.known_denial(), member };
         let parts: Few<Option<Known>> = members.map(|member| member.map(with_denial)).collect();
         let denies = |part: &Known| part.denial.is_some() && !part.member.is_in_shadow();
-        match parts.iter().flatten().any(denies) {
-            true => JointOutcome::Ready(parts.into_iter().map(|part| part?.denied()).collect()),
-            false => JointOutcome::Pending(Box::pin(decide_joint(parts)), Few::new()),
+        if parts.iter().flatten().any(denies) {
+            JointOutcome::Ready(parts.into_iter().map(|part| part?.denied()).collect())
+        } else {
+            JointOutcome::Pending(Box::pin(decide_joint(parts)), Few::new())
         }
     }
 }
@@ -228,9 +229,10 @@ async fn decide_joint(parts: Few<Option<Known>>) -> Result<AllDecisions, RedisEr
         places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
     }
     // A part in shadow mode has no decision if the call is denied.
-    match is_denied {
-        true => all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow))),
-        false => closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied)),
+    if is_denied {
+        all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow)))
+    } else {
+        closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied))
     }
     Ok(all)
 }
@@ -241,10 +243,13 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
     call.check_supported()?;
     let mut undecided = Undecided(call.members.iter().map(|member| Arc::clone(member.calls())).collect());
     let (call, decided) = match ask(call).await {
-        Ok(mut charged) => match charged.sleep().await {
-            true => charged.decided().ok_or_else(no_runtime)?,
-            false => (charged.undo().ok_or_else(no_runtime)?, None),
-        },
+        Ok(mut charged) => {
+            if charged.sleep().await {
+                charged.decided().ok_or_else(no_runtime)?
+            } else {
+                (charged.undo().ok_or_else(no_runtime)?, None)
+            }
+        }
         Err((Some(call), error)) => match fall_back(&call) {
             Some(outcome) => {
                 let decided = unless_closed(&call.members, in_memory(outcome)).await;
@@ -271,9 +276,10 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
         if !is_denied && !is_shadow && !decision.delay().is_zero() {
             member.calls().add(CallOutcome::Queued);
         }
-        member.calls().add(match is_shadow {
-            true => CallOutcome::of(decision, true),
-            false => CallOutcome::of_joint(decision, !is_denied),
+        member.calls().add(if *is_shadow {
+            CallOutcome::of(decision, true)
+        } else {
+            CallOutcome::of_joint(decision, !is_denied)
         });
     }
     Ok(decided)
@@ -292,9 +298,12 @@ async fn unless_closed<T>(members: &[Box<dyn Member>], future: impl Future<Outpu
         closed.push(Box::pin(async move { calls.closed().await }));
     }
     let mut future = pin!(future);
-    poll_fn(|cx| match closed.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready()) {
-        true => Poll::Ready(None),
-        false => future.as_mut().poll(cx).map(Some),
+    poll_fn(|cx| {
+        if closed.iter_mut().any(|closed| closed.as_mut().poll(cx).is_ready()) {
+            Poll::Ready(None)
+        } else {
+            future.as_mut().poll(cx).map(Some)
+        }
     })
     .await
 }
@@ -657,18 +666,16 @@ impl Charged {
         let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
             let outcome = outcomes[*group]?;
             // A call that is denied does not wait.
-            let decision = match is_denied {
-                true => outcome.decision().with_delay(0),
-                false => outcome.decision(),
-            };
+            let decision = if is_denied { outcome.decision().with_delay(0) } else { outcome.decision() };
             // A part in shadow mode has no decision if the call is denied.
             if is_denied && member.is_in_shadow() {
                 return None;
             }
             let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
-            let reservation = match is_charged {
-                true => member.reservation(outcome.charged_at(), &self.runtime),
-                false => Reservation::default(),
+            let reservation = if is_charged {
+                member.reservation(outcome.charged_at(), &self.runtime)
+            } else {
+                Reservation::default()
             };
             Some(member.decided(decision, reservation))
         });

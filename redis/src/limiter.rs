@@ -425,8 +425,8 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Returns the reservation of a call that was charged, or an empty reservation if the call will not be settled.
     fn reservation(&self, charged_at: Nanos, runtime: &Handle) -> Reservation {
         let Shared { trips, settlements, max_debt, .. } = self.shared;
-        match self.request.settles() {
-            true => reservation_of(RedisCharge {
+        if self.request.settles() {
+            reservation_of(RedisCharge {
                 trips: Arc::clone(trips),
                 settlements: Arc::clone(settlements),
                 key: Arc::clone(self.key),
@@ -434,8 +434,9 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
                 charged_at,
                 max_debt: *max_debt,
                 runtime: runtime.clone(),
-            }),
-            false => Reservation::default(),
+            })
+        } else {
+            Reservation::default()
         }
     }
 
@@ -492,9 +493,10 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn send(&self) -> Result<Decided, RedisError> {
         let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
-        let reservation = match outcome.decision().is_allowed() {
-            true => self.reservation(outcome.charged_at(), &runtime),
-            false => Reservation::default(),
+        let reservation = if outcome.decision().is_allowed() {
+            self.reservation(outcome.charged_at(), &runtime)
+        } else {
+            Reservation::default()
         };
         Ok(Decided::new(outcome.decision(), reservation))
     }
@@ -557,12 +559,11 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
         let Self { shared, plan, key, request } = *self;
         let acquired = {
             let (text, attempt) = (shared.name.text_of(key), request.attempt(&plan.algorithm));
-            match request.is_check() {
-                true => {
-                    let (decision, reservation) = local.reserve_attempt(text, attempt);
-                    Acquired::Ready(decision, reservation)
-                }
-                false => LimiterFor::acquire(local, text, attempt),
+            if request.is_check() {
+                let (decision, reservation) = local.reserve_attempt(text, attempt);
+                Acquired::Ready(decision, reservation)
+            } else {
+                LimiterFor::acquire(local, text, attempt)
             }
         };
         match acquired {
@@ -651,10 +652,7 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
         let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
         let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
-        let reserving = match may_wait {
-            true => operation.reserving(&plan, request.max_wait()),
-            false => None,
-        };
+        let reserving = if may_wait { operation.reserving(&plan, request.max_wait()) } else { None };
         let is_reserving = reserving.is_some();
         if let Some(reserving) = reserving {
             operation = reserving;
@@ -705,12 +703,13 @@ impl<A: StoredAlgorithm> Member for Part<A> {
     fn check_supported(&self) -> Result<(), RedisError> {
         let algorithm = self.request.algorithm(&self.plan.algorithm);
         let queues = || algorithm.queue_config().is_some_and(|config| config.places() > 0);
-        match self.may_wait && !self.is_reserving && queues() {
-            true => Err(RedisError::new(
+        if self.may_wait && !self.is_reserving && queues() {
+            Err(RedisError::new(
                 RedisErrorKind::Algorithm,
                 "in joined layers, only a `TokenBucket` or a `LeakyBucket` without tiers can have a queue",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -799,9 +798,10 @@ impl<A: StoredAlgorithm> RedisCharge<A> {
         let _entered = self.runtime.enter();
         let gives_units = operation.gives_units();
         let unsettled = self.settlements.settle(operation.cost(), gives_units);
-        match gives_units {
-            true => self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime),
-            false => self.trips.charge(&self.key, operation, unsettled, &self.runtime),
+        if gives_units {
+            self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime)
+        } else {
+            self.trips.charge(&self.key, operation, unsettled, &self.runtime)
         }
     }
 }

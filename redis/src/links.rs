@@ -550,12 +550,13 @@ fn index_of(
 /// Adds the name of the server to an error. The error of a server without cluster support is replaced by one that says
 /// to use `RedisStore::connect`.
 fn name_no_cluster(error: RedisError, name: &str) -> RedisError {
-    match error.detail().contains("cluster support disabled") {
-        true => RedisError::new(
+    if error.detail().contains("cluster support disabled") {
+        RedisError::new(
             RedisErrorKind::Config,
             format!("{name} is no node of a cluster: create the store with `RedisStore::connect`"),
-        ),
-        false => error.at(name),
+        )
+    } else {
+        error.at(name)
     }
 }
 

@@ -79,10 +79,8 @@ impl Name {
             let entry = names.entry(name.clone()).or_insert_with(new);
             if entry.unit != unit || entry.suffix != suffix {
                 // Of a lockout, for example, the words do not say all.
-                let (old, new) = match entry.words == words {
-                    true => (&*entry.unit, unit),
-                    false => (&*entry.words, &*words),
-                };
+                let (old, new) =
+                    if entry.words == words { (&*entry.unit, unit) } else { (&*entry.words, &*words) };
                 return Err(error(format!(
                     "{name:?} is the name of a limiter with another algorithm or quota: {old} is not {new}"
                 )));

@@ -321,15 +321,14 @@ impl Sentinel {
     /// Returns the error of a server whose reply is not that of a sentinel.
     fn is_no_sentinel(&self, error: &::redis::RedisError) -> RedisError {
         let error = convert(error);
-        match error.detail().contains("unknown command") {
-            true => {
-                let detail = format!(
-                    "{} is no sentinel: create the store with `RedisStore::connect`, or use the ports of the sentinels",
-                    self.address()
-                );
-                RedisError::new(RedisErrorKind::Config, detail)
-            }
-            false => error.at(&self.to_string()),
+        if error.detail().contains("unknown command") {
+            let detail = format!(
+                "{} is no sentinel: create the store with `RedisStore::connect`, or use the ports of the sentinels",
+                self.address()
+            );
+            RedisError::new(RedisErrorKind::Config, detail)
+        } else {
+            error.at(&self.to_string())
         }
     }
 

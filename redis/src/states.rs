@@ -256,12 +256,11 @@ impl<A: StoredAlgorithm> States<A> {
         let outcome =
             |operation: &Operation<A>| operation.apply(&plan.algorithm, &mut self.own.clone(), now).0;
         let decided = outcome(operation);
-        match decided.decision.is_allowed() && decided.decision.delay().is_zero() {
-            true => {
-                let peeked = outcome(&operation.with(Action::Peek));
-                if peeked.decision.is_allowed() { peeked } else { decided }
-            }
-            false => decided,
+        if decided.decision.is_allowed() && decided.decision.delay().is_zero() {
+            let peeked = outcome(&operation.with(Action::Peek));
+            if peeked.decision.is_allowed() { peeked } else { decided }
+        } else {
+            decided
         }
     }
 

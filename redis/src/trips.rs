@@ -549,9 +549,10 @@ impl<A: StoredAlgorithm> Flight<A> {
 
     /// Answers a call whose trip has failed. A charge for which no caller waits is tried again if `is_retried`.
     fn fail(&self, call: Pending<A>, error: RedisError, is_retried: bool) {
-        match is_retried && call.is_charge() {
-            true => self.trips.retry_later(&self.key, call, error, &Handle::current()),
-            false => _ = call.answer(Err(error)),
+        if is_retried && call.is_charge() {
+            self.trips.retry_later(&self.key, call, error, &Handle::current())
+        } else {
+            _ = call.answer(Err(error))
         }
     }
 
@@ -598,9 +599,10 @@ impl<A: StoredAlgorithm> Flight<A> {
                     // algorithm. So the decisions are computed here from that state.
                     let found = Found { text, now, sent };
                     let (outcomes, mut state, has_written) = found.apply(plan, batch)?;
-                    match has_written {
-                        true => route.link.wrote(),
-                        false => self.probe(route, plan, &mut state, &found, not_after).await,
+                    if has_written {
+                        route.link.wrote()
+                    } else {
+                        self.probe(route, plan, &mut state, &found, not_after).await
                     }
                     self.remember(plan, state, &found, &outcomes);
                     return Ok(Some(outcomes));
@@ -640,9 +642,10 @@ impl<A: StoredAlgorithm> Flight<A> {
                 let sent = route.link.now();
                 let swap = Swap::new(&found.text, &after, ttl);
                 self.may_have_written.store(true, Ordering::Relaxed);
-                let swapped = match has_turns {
-                    true => route.swap_in_turn(&self.key, not_after, swap).await,
-                    false => route.swap(&[&*self.key], not_after, &[swap]).await,
+                let swapped = if has_turns {
+                    route.swap_in_turn(&self.key, not_after, swap).await
+                } else {
+                    route.swap(&[&*self.key], not_after, &[swap]).await
                 };
                 // A connection that ends may have sent the request.
                 let is_unknown =

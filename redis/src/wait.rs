@@ -123,9 +123,8 @@ impl QueuedCall<'_> {
             let peeked = peek().await?;
             let is_in_time =
                 peeked.decision().is_allowed() || self.retry(peeked.decision(), latest).is_some();
-            return Ok(Some(with_decision(peeked, |peeked| match is_in_time {
-                true => with_queue_full(denied_behind(peeked)),
-                false => denied_behind(peeked),
+            return Ok(Some(with_decision(peeked, |peeked| {
+                if is_in_time { with_queue_full(denied_behind(peeked)) } else { denied_behind(peeked) }
             })));
         };
         call.wait();
@@ -143,9 +142,8 @@ impl QueuedCall<'_> {
                 Some(retry) => place.answered(retry),
                 None => {
                     let waited = link.now().saturating_since(arrived);
-                    return Ok(Some(with_decision(decided, |decision| match decision.is_allowed() {
-                        true => decision.with_delay(waited),
-                        false => decision,
+                    return Ok(Some(with_decision(decided, |decision| {
+                        if decision.is_allowed() { decision.with_delay(waited) } else { decision }
                     })));
                 }
             }

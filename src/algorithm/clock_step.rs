@@ -38,9 +38,10 @@ pub(super) const fn step(last: Nanos, now: Nanos, period: u64) -> ClockStep {
         return ClockStep { elapsed: now.0 - last.0, behind: 0, set_back: 0 };
     }
     let behind = last.0 - now.0;
-    match behind <= period {
-        true => ClockStep { elapsed: 0, behind, set_back: 0 },
-        false => ClockStep { elapsed: 0, behind: 0, set_back: behind },
+    if behind <= period {
+        ClockStep { elapsed: 0, behind, set_back: 0 }
+    } else {
+        ClockStep { elapsed: 0, behind: 0, set_back: behind }
     }
 }
 

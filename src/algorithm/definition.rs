@@ -1,8 +1,7 @@
 //! The trait [`Algorithm`], and what only its methods return.
 
-use std::cmp::Ordering;
 use std::fmt::Debug;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 use std::time::Duration;
 
 use crate::algorithm::{QueueConfig, QuotaPolicy, Semaphore};
@@ -199,12 +198,17 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         0
     }
 
+    /// `true` if [`usage`](Algorithm::usage) counts units of the quota of [`policy`](Algorithm::policy), and nothing else
+    /// in the state of a key makes decisions stricter than those on a new key. A limiter may then evict a key that has
+    /// used one unit of a large quota without comparing the key with others.
+    #[doc(hidden)]
+    const USAGE_IS_OF_QUOTA: bool = false;
+
     /// Returns how near the key is to its limit at `now`. A limiter that has no room for a new key may compare several
     /// keys, and evict the key with the lowest usage.
     ///
     /// The default implementation calls [`peek`](Algorithm::peek) on a copy of the state, and returns the fraction of
-    /// the limit that is used. An algorithm returns [`Usage::of_quota`] for all states or for none. An algorithm that
-    /// contains other algorithms returns the highest of their usages as [`Usage::of_part`].
+    /// the limit that is used. An algorithm that contains other algorithms returns the highest of their usages.
     #[doc(hidden)]
     fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
         Usage::reported_by(&self.peek(&mut state.clone(), now, 0))
@@ -232,9 +236,10 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
         if decision.never_fits() {
             decision = self.peek(state, now, decision.limit());
         }
-        match decision.is_allowed() {
-            true => Some(now),
-            false => decision.retry_after().map(|wait| now.saturating_add(Nanos::from(wait).0)),
+        if decision.is_allowed() {
+            Some(now)
+        } else {
+            decision.retry_after().map(|wait| now.saturating_add(Nanos::from(wait).0))
         }
     }
 
@@ -327,12 +332,10 @@ pub fn holds_requests<A: Algorithm>(algorithm: &A) -> bool {
 ///
 /// Usages are ordered by the used fraction of the limit, from [`NONE`](Usage::NONE) to [`FULL`](Usage::FULL). The usages
 /// of keys in [debt](Algorithm::charge) are above `FULL`, and [`LOCKED_OUT`](Usage::LOCKED_OUT) is above all others.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Usage {
     /// The fraction, in units of 2^-32.
     fraction: u64,
-    /// `true` if the fraction is that of the quota, and nothing else in the state of the key counts.
-    is_of_quota: bool,
 }
 
 impl Usage {
@@ -344,7 +347,7 @@ impl Usage {
     pub const LOCKED_OUT: Self = Self::new((1 << 33) - 1);
 
     const fn new(fraction: u64) -> Self {
-        Self { fraction, is_of_quota: false }
+        Self { fraction }
     }
 
     /// Returns the usage of a key that has used `used` of `limit` units. The result is [`FULL`](Usage::FULL) if `used`
@@ -364,28 +367,6 @@ impl Usage {
         let above = if debt < limit { fraction(debt, limit) } else { highest };
         let fraction = Self::FULL.fraction + above;
         Self::new(if fraction < highest { fraction } else { highest })
-    }
-
-    /// Returns the usage of a key that has used `used` units of `quota`, the quota of [`policy`](Algorithm::policy), if
-    /// nothing else in the state of the key makes decisions stricter than those on a new key. A limiter may evict a key
-    /// that has used one unit of a large quota without comparing the key with others.
-    #[inline]
-    #[must_use]
-    pub const fn of_quota(used: u64, quota: u64) -> Self {
-        Self { is_of_quota: true, ..Self::of(used, quota) }
-    }
-
-    /// Returns the same usage for a state of which only a part was used, and whose other parts may be used as well.
-    #[inline]
-    #[must_use]
-    pub const fn of_part(self) -> Self {
-        Self::new(self.fraction)
-    }
-
-    /// Returns whether this is a usage [of the quota](Usage::of_quota).
-    #[must_use]
-    pub const fn is_of_quota(self) -> bool {
-        self.is_of_quota
     }
 
     /// Returns the usage that follows from the decision on a peek of cost 0.
@@ -411,36 +392,6 @@ const fn fraction(part: u64, whole: u64) -> u64 {
     match part >> 32 {
         0 => (part << 32) / whole,
         _ => (((part as u128) << 32) / whole as u128) as u64,
-    }
-}
-
-/// Usages are equal if they are the same fraction.
-impl PartialEq for Usage {
-    #[inline]
-    fn eq(&self, other: &Self) -> bool {
-        self.fraction == other.fraction
-    }
-}
-
-impl Eq for Usage {}
-
-impl PartialOrd for Usage {
-    #[inline]
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Usage {
-    #[inline]
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.fraction.cmp(&other.fraction)
-    }
-}
-
-impl Hash for Usage {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.fraction.hash(hasher);
     }
 }
 

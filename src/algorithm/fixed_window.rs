@@ -175,6 +175,8 @@ impl FixedWindow {
 impl Algorithm for FixedWindow {
     type State = FixedWindowState;
 
+    const USAGE_IS_OF_QUOTA: bool = true;
+
     const DENIALS_STAND: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> FixedWindowState {
@@ -248,7 +250,7 @@ impl Algorithm for FixedWindow {
     fn usage(&self, state: &FixedWindowState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of_quota(state.count, self.quota.limit())
+        Usage::of(state.count, self.quota.limit())
     }
 
     #[inline]

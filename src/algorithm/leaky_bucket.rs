@@ -228,7 +228,7 @@ impl Algorithm for LeakyBucket {
 
     /// Returns the number of intervals until the next slot, as the usage of a limit of one call.
     fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
-        self.bucket.usage(state, now).of_part()
+        self.bucket.usage(state, now)
     }
 
     fn policy(&self) -> QuotaPolicy {

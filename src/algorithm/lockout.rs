@@ -223,13 +223,12 @@ impl<A: Algorithm> Lockout<A> {
             (0, _) => return decision.with_min_reset(self.window - count.age + behind),
             (left, _) => left.saturating_add(behind),
         };
-        let denied = match decision.is_allowed() {
-            true => Decision::deny(decision.limit(), 0, Some(rest), nanos(decision.reset_after())),
-            false => {
-                let retry = decision.retry_after().map(|wait| nanos(wait).max(rest));
-                Decision::deny(decision.limit(), 0, retry, nanos(decision.reset_after()))
-                    .with_unknown_wait(!decision.never_fits())
-            }
+        let denied = if decision.is_allowed() {
+            Decision::deny(decision.limit(), 0, Some(rest), nanos(decision.reset_after()))
+        } else {
+            let retry = decision.retry_after().map(|wait| nanos(wait).max(rest));
+            Decision::deny(decision.limit(), 0, retry, nanos(decision.reset_after()))
+                .with_unknown_wait(!decision.never_fits())
         };
         denied.with_index(decision.limit_index()).with_min_reset(rest).with_barred()
     }
@@ -273,9 +272,10 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             return self.zero_cost(&state.count, behind, self.algorithm.check(&mut state.state, now, 0));
         }
         let blocked = state.count.left > 0;
-        let decision = match blocked {
-            true => self.algorithm.peek(&mut state.state, now, cost),
-            false => self.algorithm.check(&mut state.state, now, cost),
+        let decision = if blocked {
+            self.algorithm.peek(&mut state.state, now, cost)
+        } else {
+            self.algorithm.check(&mut state.state, now, cost)
         };
         if blocked || !decision.is_allowed() {
             self.count_denial(&mut state.count);
@@ -367,7 +367,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
             (0, denials) => Usage::of(denials, self.denials),
             _ => return Usage::LOCKED_OUT,
         };
-        self.algorithm.usage(&state.state, now).max(denied).of_part()
+        self.algorithm.usage(&state.state, now).max(denied)
     }
 
     /// Returns the queue configuration of the inner algorithm, made exclusive. Calls that arrive during a lockout are

@@ -19,21 +19,35 @@ use crate::clock::Nanos;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    places: u64,
+    waits: Waits,
+    places: Places,
     max_wait: u64,
     overflow: QueueOverflow,
-    /// True if `places` bounds the queue. If false, any number of calls of `acquire` may wait.
-    bounded: bool,
-    /// True if requests of a layer are queued as well, not only calls of `acquire`.
-    enabled: bool,
-    /// True if [`queue`](QueueConfig::queue) has set `places`.
-    explicit: bool,
-    /// True if only calls with priority wait. In this case, `places` is the maximum total cost of these calls.
-    priority_only: bool,
     /// True if it is unknown when a queued call will be admitted.
     untimed: bool,
     /// True if the queue cannot be combined with that of another member of a tuple.
     exclusive: bool,
+}
+
+/// Which calls wait in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Calls of `acquire`.
+    Acquire,
+    /// Calls of `acquire`, and requests of a layer.
+    Requests,
+    /// Calls with priority. The places are the maximum total cost of these calls.
+    PriorityOnly,
+}
+
+/// How many calls may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Places {
+    /// Any number. The value is the number of places if another setting bounds the queue.
+    Unbounded(u64),
+    Default(u64),
+    /// [`queue`](QueueConfig::queue) has set the number.
+    Set(u64),
 }
 
 /// The call that is denied when a queue is full.
@@ -58,13 +72,10 @@ impl QueueConfig {
     #[must_use]
     pub const fn acquire_only(default_places: u64) -> Self {
         Self {
-            places: default_places,
+            waits: Waits::Acquire,
+            places: Places::Unbounded(default_places),
             max_wait: u64::MAX,
             overflow: QueueOverflow::RejectNew,
-            bounded: false,
-            enabled: false,
-            explicit: false,
-            priority_only: false,
             untimed: false,
             exclusive: false,
         }
@@ -77,19 +88,26 @@ impl QueueConfig {
         Self::acquire_only(places).for_all()
     }
 
-    /// Enables the queue for requests of a layer, and makes `places` the maximum number of waiters.
+    /// Enables the queue for requests of a layer, and bounds it.
     const fn for_all(self) -> Self {
-        Self { bounded: true, enabled: true, ..self }
+        if self.is_priority_only() {
+            return self;
+        }
+        let places = match self.places {
+            Places::Unbounded(places) => Places::Default(places),
+            bounded => bounded,
+        };
+        Self { waits: Waits::Requests, places, ..self }
     }
 
     /// Sets how many calls may wait, and enables the queue for requests of a layer. Changes nothing if [only calls with
     /// priority wait](QueueConfig::priority_only).
     #[must_use]
     pub const fn queue(self, places: u64) -> Self {
-        match self.priority_only {
-            true => self,
-            false => Self { places, bounded: true, enabled: true, explicit: true, ..self },
+        if self.is_priority_only() {
+            return self;
         }
+        Self { waits: Waits::Requests, places: Places::Set(places), ..self }
     }
 
     /// Sets the maximum time that a call waits, and enables the queue for requests of a layer.
@@ -108,7 +126,7 @@ impl QueueConfig {
     /// another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
     #[must_use]
     pub const fn priority_only(self, units: u64) -> Self {
-        Self { places: units, bounded: true, enabled: true, explicit: false, priority_only: true, ..self }
+        Self { waits: Waits::PriorityOnly, places: Places::Default(units), ..self }
     }
 
     /// Declares that it is unknown when a queued call will be admitted, because queued calls are admitted when other
@@ -126,38 +144,49 @@ impl QueueConfig {
     /// Returns the configuration of one queue for two members of a tuple, with the stricter value of each setting.
     /// Returns `None` if the two queues cannot be combined.
     pub(super) fn and(self, other: Self) -> Option<Self> {
-        let exclusive = |queue: Self| queue.exclusive || queue.priority_only;
+        let exclusive = |queue: Self| queue.exclusive || queue.is_priority_only();
         (!exclusive(self) && !exclusive(other)).then(|| self.stricter(other))
     }
 
     fn stricter(self, other: Self) -> Self {
+        let (one, two) = (self.places(), other.places());
+        let places = match (self.places, other.places) {
+            (Places::Unbounded(one), Places::Unbounded(two)) => Places::Unbounded(one.min(two)),
+            (Places::Set(_), _) | (_, Places::Set(_)) => Places::Set(one.min(two)),
+            _ => Places::Default(one.min(two)),
+        };
+        let is_for_all = self.holds_requests() && other.holds_requests();
         Self {
-            places: self.places().min(other.places()),
+            waits: if is_for_all { Waits::Requests } else { Waits::Acquire },
+            places,
             max_wait: self.max_wait.min(other.max_wait),
-            bounded: self.bounded || other.bounded,
             overflow: if self.overflow == other.overflow { self.overflow } else { QueueOverflow::RejectNew },
-            enabled: self.enabled && other.enabled,
-            explicit: self.explicit || other.explicit,
-            priority_only: false,
             untimed: self.untimed || other.untimed,
             exclusive: false,
         }
+    }
+
+    const fn is_priority_only(&self) -> bool {
+        matches!(self.waits, Waits::PriorityOnly)
     }
 
     /// Returns how many calls without priority may wait. `u64::MAX` means that only the maximum for all keys together
     /// applies.
     #[must_use]
     pub const fn places(&self) -> u64 {
-        match (self.priority_only, self.bounded) {
-            (true, _) => 0,
-            (false, true) => self.places,
-            (false, false) => u64::MAX,
+        match self.places {
+            _ if self.is_priority_only() => 0,
+            Places::Unbounded(_) => u64::MAX,
+            Places::Default(places) | Places::Set(places) => places,
         }
     }
 
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn priority_units(&self) -> Option<u64> {
-        if self.priority_only { Some(self.places) } else { None }
+        match self.places {
+            Places::Default(units) if self.is_priority_only() => Some(units),
+            _ => None,
+        }
     }
 
     pub(crate) const fn is_timed(&self) -> bool {
@@ -184,13 +213,16 @@ impl QueueConfig {
 
     /// Returns how many calls may wait, if [`queue`](QueueConfig::queue) was called.
     pub(crate) const fn explicit_capacity(&self) -> Option<u64> {
-        if self.explicit { Some(self.places) } else { None }
+        match self.places {
+            Places::Set(places) => Some(places),
+            _ => None,
+        }
     }
 
     /// Returns whether requests of a layer are queued as well, not only calls of `acquire`.
     #[must_use]
     pub const fn holds_requests(&self) -> bool {
-        self.enabled
+        !matches!(self.waits, Waits::Acquire)
     }
 }
 

@@ -190,6 +190,8 @@ impl SlidingCounter {
 impl Algorithm for SlidingCounter {
     type State = SlidingCounterState;
 
+    const USAGE_IS_OF_QUOTA: bool = true;
+
     const DENIALS_STAND: bool = true;
 
     fn new_state(&self, _created_at: Nanos, now: Nanos) -> SlidingCounterState {
@@ -275,7 +277,7 @@ impl Algorithm for SlidingCounter {
     fn usage(&self, state: &SlidingCounterState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of_quota(self.estimate(&state), self.quota.limit())
+        Usage::of(self.estimate(&state), self.quota.limit())
     }
 
     fn policy(&self) -> QuotaPolicy {

@@ -230,6 +230,8 @@ impl SlidingLog {
 impl Algorithm for SlidingLog {
     type State = SlidingLogState;
 
+    const USAGE_IS_OF_QUOTA: bool = true;
+
     const UNDO_BY_COPY: bool = false;
     const DENIALS_STAND: bool = true;
 
@@ -255,10 +257,7 @@ impl Algorithm for SlidingLog {
 
     fn peek(&self, state: &mut SlidingLogState, now: Nanos, cost: u64) -> Decision {
         let behind = self.advance(state, now);
-        match cost <= self.available(state) {
-            true => self.allow(state, behind),
-            false => self.deny(state, behind, cost),
-        }
+        if cost <= self.available(state) { self.allow(state, behind) } else { self.deny(state, behind, cost) }
     }
 
     /// Gives back the oldest units first, because all newer units stay counted for longer. If the time of the charge is
@@ -301,7 +300,7 @@ impl Algorithm for SlidingLog {
         let period = self.quota.period_nanos();
         let elapsed = step(state.last, now, period).elapsed;
         if elapsed >= period {
-            return Usage::of_quota(0, self.quota.limit());
+            return Usage::of(0, self.quota.limit());
         }
         let time = state.time.wrapping_add(elapsed);
         let expired = state.hits.partition_point(|hit| time.wrapping_sub(hit.time) >= period);
@@ -309,7 +308,7 @@ impl Algorithm for SlidingLog {
             Some(last) => state.hits[last].cumulative.wrapping_sub(state.base),
             None => 0,
         };
-        Usage::of_quota(state.total - base, self.quota.limit())
+        Usage::of(state.total - base, self.quota.limit())
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -379,13 +378,14 @@ impl StoredAlgorithm for SlidingLog {
 
     fn check_storable(&self) -> Result<(), ConfigError> {
         self.check_no_priority()?;
-        match self.quota.limit() <= MAX_HITS {
-            true => Ok(()),
-            false => Err(ConfigError::new(format!(
+        if self.quota.limit() <= MAX_HITS {
+            Ok(())
+        } else {
+            Err(ConfigError::new(format!(
                 "a SlidingLog in Redis has a limit of at most {MAX_HITS}, since each call sends the whole log: take a \
                  SlidingWindow for a limit of {}",
                 self.quota.limit()
-            ))),
+            )))
         }
     }
 }

@@ -388,6 +388,8 @@ queue_methods!(SlidingWindow);
 impl Algorithm for SlidingWindow {
     type State = SlidingWindowState;
 
+    const USAGE_IS_OF_QUOTA: bool = true;
+
     const UNDO_BY_COPY: bool = false;
     const DENIALS_STAND: bool = true;
 
@@ -460,7 +462,7 @@ impl Algorithm for SlidingWindow {
     fn usage(&self, state: &SlidingWindowState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of_quota(state.total(), self.quota.limit())
+        Usage::of(state.total(), self.quota.limit())
     }
 
     fn policy(&self) -> QuotaPolicy {
@@ -559,9 +561,10 @@ impl SlidingWindowState {
     /// Creates the state of a key that has used nothing. The state has `slices` closed slices, at most 1,000.
     fn new(now: Nanos, slices: u32) -> Self {
         let slices = slices as usize;
-        let units = match slices <= FEW {
-            true => Units::Few { newest_index: 0, oldest_age: 0, words: [0; CLOSED + FEW] },
-            false => Units::Many { newest_index: 0, oldest_age: 0, words: vec![0; CLOSED + slices].into() },
+        let units = if slices <= FEW {
+            Units::Few { newest_index: 0, oldest_age: 0, words: [0; CLOSED + FEW] }
+        } else {
+            Units::Many { newest_index: 0, oldest_age: 0, words: vec![0; CLOSED + slices].into() }
         };
         Self { last: now, into: 0, units }
     }

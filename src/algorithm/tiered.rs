@@ -181,9 +181,10 @@ impl<A: Algorithm + PartialEq> Tiered<A> {
         now: Nanos,
         ask: impl FnOnce(&mut A::State) -> (R, Keep),
     ) -> R {
-        match state.by == self.algorithm && state.other_tiers.is_empty() {
-            true => ask(&mut state.state).0,
-            false => self.ask_one(state, now, ask),
+        if state.by == self.algorithm && state.other_tiers.is_empty() {
+            ask(&mut state.state).0
+        } else {
+            self.ask_one(state, now, ask)
         }
     }
 
@@ -395,7 +396,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     /// Returns the highest usage of all tiers of the key.
     fn usage(&self, state: &TieredState<A>, now: Nanos) -> Usage {
         let other_tiers = state.other_tiers.iter().map(|(algorithm, state)| algorithm.usage(state, now));
-        other_tiers.fold(state.by.usage(&state.state, now), Usage::max).of_part()
+        other_tiers.fold(state.by.usage(&state.state, now), Usage::max)
     }
 
     #[inline]

@@ -413,6 +413,8 @@ queue_methods!(TokenBucket, "as many calls as the burst");
 impl Algorithm for TokenBucket {
     type State = TokenBucketState;
 
+    const USAGE_IS_OF_QUOTA: bool = true;
+
     const ADDS_UP: bool = true;
     const DENIALS_STAND: bool = true;
 
@@ -536,7 +538,7 @@ impl Algorithm for TokenBucket {
     fn usage(&self, state: &TokenBucketState, now: Nanos) -> Usage {
         let mut state = state.clone();
         self.advance(&mut state, now);
-        Usage::of_quota(state.used.saturating_add(u64::from(state.part > 0)), self.capacity())
+        Usage::of(state.used.saturating_add(u64::from(state.part > 0)), self.capacity())
     }
 
     #[inline]
@@ -670,9 +672,10 @@ mod tests {
                 TokenBucketState { last: Nanos::ZERO, used, part: part % bucket.rate.grains_per_unit() };
             let (mut full, grains) = (state.clone(), bucket.rate.grains(elapsed >> bits));
             bucket.refill(&mut state, elapsed >> bits);
-            match grains <= u128::from(full.part) {
-                true => full.part -= grains as u64,
-                false => bucket.refill_tokens(&mut full, grains),
+            if grains <= u128::from(full.part) {
+                full.part -= grains as u64
+            } else {
+                bucket.refill_tokens(&mut full, grains)
             }
             assert_eq!((state.used, state.part), (full.used, full.part), "seed {seed}");
 

@@ -45,12 +45,13 @@ impl Combined {
     #[inline]
     fn decision(self) -> Decision {
         let Some(reported) = self.reported else { unreachable!("a tuple has at least two limits") };
-        let decision = match reported.is_allowed() {
-            true => Decision::allow(reported.limit(), self.remaining, self.reset)
-                .with_window(self.window.unwrap_or(0)),
-            false => Decision::deny(reported.limit(), self.remaining, reported.retry_nanos(), self.reset)
+        let decision = if reported.is_allowed() {
+            Decision::allow(reported.limit(), self.remaining, self.reset)
+                .with_window(self.window.unwrap_or(0))
+        } else {
+            Decision::deny(reported.limit(), self.remaining, reported.retry_nanos(), self.reset)
                 .with_unknown_wait(!self.never)
-                .with_locked_out(self.locked_out),
+                .with_locked_out(self.locked_out)
         };
         decision.with_index(reported.limit_index())
     }
@@ -63,9 +64,10 @@ impl Combined {
 /// effective window counts as the longest.
 #[inline]
 fn urgency(decision: &Decision, window: Option<u64>) -> (bool, u64, u64) {
-    match decision.is_allowed() {
-        false => (true, decision.retry_nanos().unwrap_or(u64::MAX), 0),
-        true => (false, u64::MAX - decision.remaining(), window.unwrap_or(u64::MAX)),
+    if decision.is_allowed() {
+        (false, u64::MAX - decision.remaining(), window.unwrap_or(u64::MAX))
+    } else {
+        (true, decision.retry_nanos().unwrap_or(u64::MAX), 0)
     }
 }
 
@@ -235,7 +237,7 @@ macro_rules! tuple {
             }
 
             fn usage(&self, state: &Self::State, now: Nanos) -> Usage {
-                Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+.of_part()
+                Usage::NONE$(.max(self.$at.usage(&state.$at, now)))+
             }
 
             /// Returns the combined queue configuration of all members. Returns `None` if a member has no queue

@@ -103,9 +103,8 @@ impl<K> LeastUsed<K> {
 /// A key with at most this usage is evicted without a comparison with other keys. So the many keys of a flood that are
 /// called once are evicted in little time, and such an eviction gives back at most one unit.
 pub(super) fn one_unit<A: Algorithm>(algorithm: &A) -> Usage {
-    let (quota, now) = (algorithm.policy().quota, Nanos::ZERO);
-    let is_of_quota = || algorithm.usage(&algorithm.new_state(now, now), now).is_of_quota();
-    if quota >= 8 && is_of_quota() { Usage::of(1, quota) } else { Usage::NONE }
+    let quota = algorithm.policy().quota;
+    if quota >= 8 && A::USAGE_IS_OF_QUOTA { Usage::of(1, quota) } else { Usage::NONE }
 }
 
 /// Clock readings at regular numbers of new keys. They tell which keys were called while the latest quarter of the

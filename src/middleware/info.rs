@@ -14,51 +14,67 @@ use crate::limiter::Limiter;
 #[cfg(feature = "metrics")]
 use crate::metrics::{self, Passed};
 use crate::observe::{Observer, long_wait};
-use crate::stats::{CallCounts, KeyStats, LimiterStats, PolicyStats, Timeline};
+use crate::stats::{CallCounts, CallOutcome, CallStats, KeyStats, LimiterStats, PolicyStats, Timeline};
 use crate::sys::lock::SpinLock;
 
 /// The name, the settings and the counters of one policy.
 pub struct PolicyInfo {
     names: PolicyNames,
     latest: LatestNames,
-    /// `false` if the policy limits no requests.
-    is_enabled: bool,
-    missing: MissingKey,
-    on_store_error: OnStoreError,
-    shadow: Option<Shadow>,
-    /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
-    /// own.
-    is_tiered: bool,
-    /// The counters of requests. All clones of the layer with the same name share these fields.
-    calls: Arc<CallCounts>,
-    keys: Arc<KeyCounters>,
-    store_errors: Arc<AtomicU64>,
-    #[cfg(feature = "metrics")]
-    passed: Arc<Passed>,
-    timeline: Option<Timeline>,
+    pub(super) settings: Settings,
+    /// `None` if nothing is counted. All clones of the layer with the same name share the counters.
+    counters: Option<Arc<Counters>>,
     observer: Observer,
 }
 
-impl PolicyInfo {
-    pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
-        Self::counting(algorithm, Arc::default())
-    }
+/// What the methods of a layer set for its policy.
+#[derive(Clone)]
+pub(super) struct Settings {
+    /// `false` if the policy limits no requests.
+    pub(super) is_enabled: bool,
+    pub(super) missing: MissingKey,
+    pub(super) on_store_error: OnStoreError,
+    pub(super) shadow: Option<Shadow>,
+    /// `true` if a function chooses the algorithm for each request. The chosen algorithm can differ from the limiter's
+    /// own.
+    pub(super) is_tiered: bool,
+    pub(super) timeline: Option<Timeline>,
+}
 
-    fn counting(algorithm: Arc<AlgorithmInfo>, calls: Arc<CallCounts>) -> Self {
+impl Default for Settings {
+    fn default() -> Self {
         Self {
-            latest: LatestNames::new(algorithm.generation()),
-            names: PolicyNames::unnamed(algorithm),
             is_enabled: true,
             missing: MissingKey::default(),
             on_store_error: OnStoreError::default(),
             shadow: None,
             is_tiered: false,
-            calls,
-            keys: Arc::default(),
-            store_errors: Arc::default(),
-            #[cfg(feature = "metrics")]
-            passed: Arc::default(),
             timeline: None,
+        }
+    }
+}
+
+/// What a policy counts of its requests.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) calls: CallCounts,
+    keys: KeyCounters,
+    store_errors: AtomicU64,
+    #[cfg(feature = "metrics")]
+    passed: Arc<Passed>,
+}
+
+impl PolicyInfo {
+    pub(super) fn new(algorithm: Arc<AlgorithmInfo>) -> Self {
+        Self { counters: Some(Arc::default()), ..Self::uncounted(algorithm) }
+    }
+
+    fn uncounted(algorithm: Arc<AlgorithmInfo>) -> Self {
+        Self {
+            latest: LatestNames::new(algorithm.generation()),
+            names: PolicyNames::unnamed(algorithm),
+            settings: Settings::default(),
+            counters: None,
             observer: Observer::default(),
         }
     }
@@ -71,12 +87,10 @@ impl PolicyInfo {
         Self::new(algorithm).named_as(limiter)
     }
 
-    /// Creates the info for one rejection, which only the limiter counts. A policy's own counters take 16 KiB, so all
-    /// these infos have the same ones.
+    /// Creates the info for one rejection, which only the limiter counts.
     #[cfg(feature = "axum")]
-    pub(super) fn uncounted(limiter: &impl Limiter) -> Self {
-        static UNUSED: std::sync::OnceLock<Arc<CallCounts>> = std::sync::OnceLock::new();
-        Self::counting(limiter.info(), Arc::clone(UNUSED.get_or_init(Arc::default))).named_as(limiter)
+    pub(super) fn of_rejection(limiter: &impl Limiter) -> Self {
+        Self::uncounted(limiter.info()).named_as(limiter)
     }
 
     fn named_as(mut self, limiter: &impl Limiter) -> Self {
@@ -103,11 +117,7 @@ impl PolicyInfo {
     /// Sets the name. The requests are counted from 0, because clones of the layer may have other names.
     pub(super) fn rename(&mut self, name: &str) -> Result<(), ConfigError> {
         self.names_mut().rename(name)?;
-        (self.calls, self.keys, self.store_errors) = Default::default();
-        #[cfg(feature = "metrics")]
-        {
-            self.passed = Arc::default();
-        }
+        self.counters = Some(Arc::default());
         Ok(())
     }
 
@@ -142,60 +152,44 @@ impl PolicyInfo {
     /// Returns whether a request can be queued.
     #[inline]
     pub(super) fn may_queue(&self) -> bool {
-        self.is_tiered || self.names.algorithm().may_queue()
+        self.settings.is_tiered || self.names.algorithm().may_queue()
     }
 
-    pub(super) fn set_enabled(&mut self, is_enabled: bool) {
-        self.is_enabled = is_enabled;
-    }
-
-    pub(super) fn set_missing_key(&mut self, missing: MissingKey) {
-        self.missing = missing;
-    }
-
-    pub(super) fn set_on_store_error(&mut self, treatment: OnStoreError) {
-        self.on_store_error = treatment;
-    }
-
-    pub(super) fn set_shadow(&mut self, shadow: &Shadow) {
-        self.shadow = Some(shadow.clone());
-    }
-
-    /// Sets that a function chooses the algorithm for each request.
-    pub(super) fn set_tiered(&mut self) {
-        self.is_tiered = true;
-    }
-
-    pub(super) fn set_timeline(&mut self, timeline: &Timeline) {
-        self.timeline = Some(timeline.clone());
-    }
-
-    /// Returns the counters of calls. All clones of the layer share them.
+    /// Counts the outcome of a request.
     #[inline]
-    pub(super) fn calls(&self) -> &Arc<CallCounts> {
-        &self.calls
+    pub(super) fn count(&self, outcome: CallOutcome) {
+        if let Some(counters) = &self.counters {
+            counters.calls.add(outcome);
+        }
+    }
+
+    /// Counts a decision on a request that this policy alone decides.
+    #[inline]
+    pub(super) fn count_decision(&self, decision: &Decision, in_shadow: bool) {
+        if let Some(counters) = &self.counters {
+            counters.calls.add_decision(decision, in_shadow);
+        }
+    }
+
+    /// Returns the counters, if there are any.
+    pub(super) fn counters(&self) -> Option<&Arc<Counters>> {
+        self.counters.as_ref()
     }
 
     #[inline]
     pub(super) fn timeline(&self) -> Option<&Timeline> {
-        self.timeline.as_ref()
-    }
-
-    /// Returns whether the policy is enforced, whatever is switched.
-    #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        self.is_enabled && self.shadow.is_none()
+        self.settings.timeline.as_ref()
     }
 
     /// Returns what the policy does with a request that begins now, and may log that the request passes. The mode of a
     /// request is the same until its end, so the switch of shadow mode is read only here.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
-        if !self.is_enabled {
+        if !self.settings.is_enabled {
             self.observer.not_enforced(self.name(), 1, "requests pass because the policy is not enabled");
             return Mode::Off;
         }
-        match self.shadow.as_ref().and_then(Shadow::turned_on) {
+        match self.settings.shadow.as_ref().and_then(Shadow::turned_on) {
             None => Mode::Enforced,
             Some(change) => {
                 self.observer.not_enforced(self.name(), change, "requests pass because of shadow mode");
@@ -213,24 +207,25 @@ impl PolicyInfo {
         error: KeyError,
         in_shadow: bool,
     ) -> Result<Option<StoreKey<T>>, KeyError> {
+        let missing = self.settings.missing;
+        if let Some(counters) = &self.counters {
+            counters.keys.record(&error, missing);
+        }
         if error.is_forbidden() {
-            self.keys.record_forbidden();
             if in_shadow {
                 self.observer.forbidden_in_shadow(self.name());
             }
         } else if error.is_invalid() {
-            self.keys.record_invalid();
             self.observer.invalid_key(self.name(), in_shadow, error.is_too_few(), &error);
         } else {
-            self.keys.record_missing(self.missing);
-            let what = match self.missing {
+            let what = match missing {
                 MissingKey::Reject if in_shadow => "requests without a key pass because of shadow mode",
                 MissingKey::Reject => "requests are rejected because they have no key",
                 MissingKey::Shared => "requests share one budget because they have no key",
                 MissingKey::Pass => "requests are not limited because they have no key",
             };
             self.observer.missing_key(self.name(), in_shadow, error.kind(), what, &error);
-            match self.missing {
+            match missing {
                 MissingKey::Reject => {}
                 MissingKey::Shared => return Ok(Some(StoreKey::Missing)),
                 MissingKey::Pass => return Ok(None),
@@ -242,34 +237,39 @@ impl PolicyInfo {
     /// Returns the shared key if a request whose key cannot be extracted is charged to this key. Neither counts nor
     /// logs the error.
     pub(super) fn without_key_uncounted<T>(&self, error: &KeyError) -> Option<StoreKey<T>> {
-        let is_shared = self.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_invalid();
+        let is_shared =
+            self.settings.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_invalid();
         is_shared.then_some(StoreKey::Missing)
     }
 
     /// Counts and logs a denial in shadow mode.
     #[cold]
     pub(super) fn record_shadow_denial(&self, denial: &Decision) {
-        self.shadow.iter().for_each(Shadow::count);
+        self.settings.shadow.iter().for_each(Shadow::count);
         self.observer.shadow(self.name(), denial);
     }
 
     /// Returns the counts of this policy. `limiter` contains those of its limiter.
     pub(super) fn stats(&self, limiter: LimiterStats) -> PolicyStats {
+        let counters = self.counters.as_deref();
         PolicyStats {
             name: self.name().to_owned(),
-            calls: self.calls.stats(),
-            keys: self.keys.counts(),
-            store_errors: self.store_errors.load(Ordering::Relaxed),
+            calls: counters.map_or_else(CallStats::default, |counters| counters.calls.stats()),
+            keys: counters.map_or_else(KeyStats::default, |counters| counters.keys.counts()),
+            store_errors: counters.map_or(0, |counters| counters.store_errors.load(Ordering::Relaxed)),
             store: limiter.store,
             units: limiter.units,
-            is_enforced: self.is_enabled && !self.shadow.as_ref().is_some_and(Shadow::is_on),
+            is_enforced: self.settings.is_enabled
+                && !self.settings.shadow.as_ref().is_some_and(Shadow::is_on),
         }
     }
 
     /// Passes the counts of this policy to the recorder. If `can_fail` is `false`, the limiter cannot fail.
     #[cfg(feature = "metrics")]
     pub(super) fn record(&self, stats: &PolicyStats, can_fail: bool) {
-        metrics::record(stats, can_fail, &self.passed);
+        if let Some(counters) = &self.counters {
+            metrics::record(stats, can_fail, &counters.passed);
+        }
     }
 
     /// Logs the decision of this policy on a rejected request, if the decision is a denial.
@@ -289,8 +289,10 @@ impl PolicyInfo {
 
     /// Counts and logs a request that the limiter could not decide. Returns whether this policy admits the request.
     pub(super) fn admits_undecided(&self, in_shadow: bool, error: &BoxError) -> bool {
-        let is_admitted = in_shadow || self.on_store_error == OnStoreError::Allow;
-        self.store_errors.fetch_add(1, Ordering::Relaxed);
+        let is_admitted = in_shadow || self.settings.on_store_error == OnStoreError::Allow;
+        if let Some(counters) = &self.counters {
+            counters.store_errors.fetch_add(1, Ordering::Relaxed);
+        }
         self.observer.store_error(self.name(), error, is_admitted);
         is_admitted
     }
@@ -309,17 +311,8 @@ impl Clone for PolicyInfo {
         Self {
             names: self.names.clone(),
             latest: LatestNames::new(self.latest.first),
-            is_enabled: self.is_enabled,
-            missing: self.missing,
-            on_store_error: self.on_store_error,
-            shadow: self.shadow.clone(),
-            is_tiered: self.is_tiered,
-            calls: Arc::clone(&self.calls),
-            keys: Arc::clone(&self.keys),
-            store_errors: Arc::clone(&self.store_errors),
-            #[cfg(feature = "metrics")]
-            passed: Arc::clone(&self.passed),
-            timeline: self.timeline.clone(),
+            settings: self.settings.clone(),
+            counters: self.counters.clone(),
             observer: Observer::default(),
         }
     }
@@ -333,7 +326,7 @@ impl fmt::Debug for PolicyInfo {
 
 /// What a policy does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(super) enum Mode {
     /// Nothing, not even extract its key.
     Off,
     /// The policy decides and counts the request, which passes whatever the decision is.
@@ -362,10 +355,7 @@ impl LatestNames {
 
     #[inline]
     fn get(&self) -> Option<Arc<PolicyNames>> {
-        match self.generation() == self.first {
-            true => None,
-            false => self.cloned(),
-        }
+        if self.generation() == self.first { None } else { self.cloned() }
     }
 
     #[inline(never)]
@@ -434,22 +424,20 @@ struct KeyCounters {
 }
 
 impl KeyCounters {
-    fn record_missing(&self, missing: MissingKey) {
-        let counter = match missing {
-            MissingKey::Reject => &self.rejected,
-            MissingKey::Shared => &self.shared,
-            MissingKey::Pass => &self.unlimited,
+    /// Counts a request that was rejected or treated otherwise because of `error`.
+    fn record(&self, error: &KeyError, missing: MissingKey) {
+        let counter = if error.is_forbidden() {
+            &self.forbidden
+        } else if error.is_invalid() {
+            &self.invalid
+        } else {
+            match missing {
+                MissingKey::Reject => &self.rejected,
+                MissingKey::Shared => &self.shared,
+                MissingKey::Pass => &self.unlimited,
+            }
         };
         counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn record_forbidden(&self) {
-        self.forbidden.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a request that was rejected because the client made its key invalid.
-    fn record_invalid(&self) {
-        self.invalid.fetch_add(1, Ordering::Relaxed);
     }
 
     fn counts(&self) -> KeyStats {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::slice;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use super::info::{Mode, PolicyInfo};
-use super::outcome::{Outcome, limited};
+use super::outcome::Outcome;
 use super::policies::{
-    PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict, undecided,
+    MeterPolicies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict,
+    undecided,
 };
 use crate::key::KeyError;
 use crate::limiter::Reservation;
 use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
-use crate::stats::{CallCounts, CallOutcome, LimiterStats};
+use crate::stats::{CallOutcome, LimiterStats};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
 ///
@@ -38,7 +39,7 @@ impl<P, Q> And<P, Q> {
     message = "`{Self}` cannot be decided together with other policies, for requests of type `{Req}`",
     note = "the key extractor must know the requests, and all limiters must have their state in memory, or all in one `RedisStore`"
 )]
-pub trait JointPolicy<Req>: PolicyCount {
+pub trait JointPolicy<Req>: MeterPolicies<Req> {
     /// The kind of limiter that all policies have.
     type Kind: JointKind;
 
@@ -48,44 +49,45 @@ pub trait JointPolicy<Req>: PolicyCount {
     /// policy rejects the request because of its key. A policy in shadow mode does not.
     fn gather<'a>(
         &'a self,
-        infos: &'a [PolicyInfo],
-        modes: &[Mode],
+        members: &mut Members<'_, '_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, Self::Kind>,
     ) -> Result<(), KeyError>;
 
-    /// Puts the outcome of each policy into its place in `outcomes`, which is empty. An outcome is made from the decision
-    /// of its policy.
-    fn finish(
-        &self,
-        infos: &[PolicyInfo],
-        decided: &mut [Option<JointDecided>],
-        outcomes: &mut [Option<Outcome>],
-    );
+    /// Makes the outcome of each policy from the decision of its limiter.
+    fn finish(&self, members: &mut Members<'_, '_>);
 
     /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
     /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
-    fn decide_shadows(
-        &self,
-        infos: &[PolicyInfo],
-        modes: &[Mode],
-        request: &Req,
-        outcomes: &mut [Option<Outcome>],
-    );
+    fn decide_shadows(&self, members: &mut Members<'_, '_>, request: &Req);
+}
 
-    /// Lets the meter of the request settle the call of each outcome whose policy is metered.
-    fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
+/// One of several policies, with its part in the decision on a request.
+#[derive(Debug)]
+pub struct Member<'a> {
+    pub(super) info: &'a PolicyInfo,
+    pub(super) mode: Mode,
+    /// The decision of the limiter, until the outcome is made from it.
+    pub(super) decided: Option<JointDecided>,
+    pub(super) outcome: &'a mut Option<Outcome>,
+}
+
+/// The policies that decide together, in order. Each policy takes the next one, which is itself.
+pub(super) type Members<'m, 'a> = slice::IterMut<'m, Member<'a>>;
+
+/// Puts together what the policies know of a request. `modes` has one element for each policy.
+fn members<'a>(
+    infos: &'a [PolicyInfo],
+    modes: &[Mode],
+    outcomes: &'a mut [Option<Outcome>],
+) -> SmallVec<[Member<'a>; 2]> {
+    let policies = infos.iter().zip(modes).zip(outcomes);
+    policies.map(|((info, &mode), outcome)| Member { info, mode, decided: None, outcome }).collect()
 }
 
 /// The parts of policies in a joint decision.
 pub(super) type JointParts<'a, K> = Few<Option<<K as JointKind>::Part<'a>>>;
-
-/// Returns the mode of the first policy of a list of modes, which is empty if all policies are
-/// [plain](PolicyInfo::is_plain).
-pub(super) fn first_mode(modes: &[Mode]) -> Mode {
-    modes.first().copied().unwrap_or(Mode::Enforced)
-}
 
 /// The outcomes of policies that decided together. The outcomes of two policies need no allocation.
 #[derive(Debug, Default)]
@@ -121,93 +123,89 @@ impl<P: PolicyCount, Q: PolicyCount> PolicyCount for And<P, Q> {
     }
 }
 
+impl<Req, P: MeterPolicies<Req>, Q: MeterPolicies<Req>> MeterPolicies<Req> for And<P, Q> {
+    #[inline(always)]
+    fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
+        let (first, second) = infos.split_at(P::COUNT);
+        let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
+        self.0.meter(first, request, outcomes);
+        self.1.meter(second, request, others);
+    }
+}
+
 impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<Req> for And<P, Q> {
     type Kind = P::Kind;
 
     fn gather<'a>(
         &'a self,
-        infos: &'a [PolicyInfo],
-        modes: &[Mode],
+        members: &mut Members<'_, '_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, P::Kind>,
     ) -> Result<(), KeyError> {
-        let (infos, others) = infos.split_at(P::COUNT);
-        let (modes, others_modes) = modes.split_at(P::COUNT.min(modes.len()));
-        let first = self.0.gather(infos, modes, request, max_wait, parts);
+        let first = self.0.gather(members, request, max_wait, parts);
         if matches!(&first, Err(error) if error.is_forbidden()) {
             return first;
         }
         // The second policy is asked even if the request has no key for the first. If the second policy forbids the
         // caller, its error replaces that of the first policy.
-        match self.1.gather(others, others_modes, request, max_wait, parts) {
+        match self.1.gather(members, request, max_wait, parts) {
             Err(error) if error.is_forbidden() => Err(error),
             second => first.and(second),
         }
     }
 
-    fn finish(
-        &self,
-        infos: &[PolicyInfo],
-        decided: &mut [Option<JointDecided>],
-        outcomes: &mut [Option<Outcome>],
-    ) {
-        let (infos, others) = infos.split_at(P::COUNT);
-        let (outcomes, others_outcomes) = outcomes.split_at_mut(P::COUNT);
-        let (first, second) = decided.split_at_mut(P::COUNT);
-        self.0.finish(infos, first, outcomes);
-        self.1.finish(others, second, others_outcomes);
+    fn finish(&self, members: &mut Members<'_, '_>) {
+        self.0.finish(members);
+        self.1.finish(members);
     }
 
-    fn decide_shadows(
-        &self,
-        infos: &[PolicyInfo],
-        modes: &[Mode],
-        request: &Req,
-        outcomes: &mut [Option<Outcome>],
-    ) {
-        let (first, second) = infos.split_at(P::COUNT);
-        let (modes, others_modes) = modes.split_at(P::COUNT.min(modes.len()));
-        let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
-        self.0.decide_shadows(first, modes, request, outcomes);
-        self.1.decide_shadows(second, others_modes, request, others);
-    }
-
-    #[inline(always)]
-    fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
-        let (first, second) = infos.split_at(P::COUNT);
-        let (outcomes, others) = outcomes.split_at_mut(P::COUNT);
-        self.0.meter_each(first, request, outcomes);
-        self.1.meter_each(second, request, others);
+    fn decide_shadows(&self, members: &mut Members<'_, '_>, request: &Req) {
+        self.0.decide_shadows(members, request);
+        self.1.decide_shadows(members, request);
     }
 }
 
 impl<P, Q> And<P, Q> {
-    /// Returns the verdict on a request that the policies outside shadow mode have decided. If these policies have
-    /// admitted the request, lets the policies in shadow mode decide it, unless they have already done so.
-    fn verdict<Req>(
+    /// Returns the verdict on a request that the policies outside shadow mode have decided, and counts the request. If
+    /// these policies have admitted the request, lets the policies in shadow mode decide it, unless they have already
+    /// done so.
+    fn verdict<Req>(&self, is_admitted: bool, members: &mut [Member<'_>], request: &Req) -> Verdict
+    where
+        Self: JointPolicy<Req>,
+    {
+        count(members, is_admitted);
+        if !is_admitted {
+            return Err(RejectReason::Denied);
+        }
+        if members.iter().any(|member| member.mode != Mode::Enforced) {
+            self.decide_shadows(&mut members.iter_mut(), request);
+        }
+        Ok(())
+    }
+
+    /// Returns the verdict on a request from the decisions of the policies outside shadow mode.
+    fn decided<Req>(
         &self,
-        infos: &[PolicyInfo],
-        request: &Req,
-        mut decided: AllDecisions,
+        decided: AllDecisions,
         asked: &Asked,
-        outcomes: &mut [Option<Outcome>],
+        members: &mut [Member<'_>],
+        request: &Req,
     ) -> Verdict
     where
         Self: JointPolicy<Req>,
     {
-        self.finish(infos, &mut decided, outcomes);
+        for (member, decided) in members.iter_mut().zip(decided) {
+            member.decided = decided;
+        }
+        self.finish(&mut members.iter_mut());
         let is_allowed = |outcome: &Outcome| outcome.is_shadow() || outcome.decision().is_allowed();
-        let is_admitted = outcomes.iter().flatten().all(is_allowed);
-        count(infos, outcomes, is_admitted);
+        let is_admitted = members.iter().filter_map(|member| member.outcome.as_ref()).all(is_allowed);
+        let verdict = self.verdict(is_admitted, members, request);
         if !is_admitted {
-            count_undecided(infos, outcomes, asked);
-            return Err(RejectReason::Denied);
+            count_undecided(members, asked);
         }
-        if !asked.modes.is_empty() {
-            self.decide_shadows(infos, &asked.modes, request, outcomes);
-        }
-        Ok(())
+        verdict
     }
 }
 
@@ -222,39 +220,31 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         max_wait: Option<Duration>,
         JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
-        let modes: Few<_> = match infos.iter().all(PolicyInfo::is_plain) {
-            true => Few::new(),
-            false => infos.iter().map(PolicyInfo::mode).collect(),
-        };
+        let modes: Few<_> = infos.iter().map(PolicyInfo::mode).collect();
+        outcomes.resize_with(Self::COUNT, || None);
+        let mut members = members(infos, &modes, outcomes);
         let mut parts = Few::new();
-        if let Err(error) = self.gather(infos, &modes, request, max_wait, &mut parts) {
+        if let Err(error) = self.gather(&mut members.iter_mut(), request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
-        (0..Self::COUNT).for_each(|_| outcomes.push(None));
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let names = infos[at].latest_names();
-            Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
+            let Member { info, outcome, .. } = &mut members[at];
+            let names = info.latest_names();
+            Outcome::new(decision, false, Reservation::default()).with_names(names).put(outcome);
         });
         match outcome {
             JointOutcome::Reported(is_admitted) => {
-                count(infos, outcomes, is_admitted);
-                if !is_admitted {
-                    return Progress::Ready(Err(RejectReason::Denied));
-                }
-                if !modes.is_empty() {
-                    self.decide_shadows(infos, &modes, request, outcomes);
-                }
-                Progress::Ready(Ok(()))
+                Progress::Ready(self.verdict(is_admitted, &mut members, request))
             }
             JointOutcome::Ready(decided) => {
                 let asked = Asked::new(Few::new(), &parts, modes);
-                Progress::Ready(self.verdict(infos, request, decided, &asked, outcomes))
+                Progress::Ready(self.decided(decided, &asked, &mut members, request))
             }
             JointOutcome::Pending(wait, queued) => {
-                queued.iter().for_each(|at| infos[*at].calls().add(CallOutcome::Queued));
+                queued.iter().for_each(|at| infos[*at].count(CallOutcome::Queued));
                 let asked = Asked::new(queued, &parts, modes);
                 let limited = infos.iter().zip(&asked.is_limited).filter(|(_, is_limited)| **is_limited);
-                let undecided = Undecided::new(limited.map(|(info, _)| Arc::clone(info.calls())).collect());
+                let undecided = Undecided::new(limited.map(|(info, _)| info));
                 Progress::Pending(JointPolicyWait { wait, asked, undecided })
             }
         }
@@ -273,7 +263,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             Err(error) => {
                 // A policy that does not limit the request has no part in its end.
                 let with_mode =
-                    |(at, info)| (info, if asked.is_limited[at] { asked.mode(at) } else { Mode::Off });
+                    |(at, info)| (info, if asked.is_limited[at] { asked.modes[at] } else { Mode::Off });
                 return undecided(infos.iter().enumerate().map(with_mode), error.into());
             }
         };
@@ -281,15 +271,10 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         for (info, one) in infos.iter().zip(&decided) {
             let is_delayed = || one.as_ref().is_some_and(|one| one.decided.decision().is_delayed());
             if asked.queued.is_empty() && is_delayed() {
-                info.calls().add(CallOutcome::Queued);
+                info.count(CallOutcome::Queued);
             }
         }
-        self.verdict(infos, request, decided, &asked, outcomes)
-    }
-
-    #[inline(always)]
-    fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
-        self.meter_each(infos, request, outcomes);
+        self.decided(decided, &asked, &mut members(infos, &asked.modes, outcomes), request)
     }
 }
 
@@ -302,21 +287,23 @@ impl<Res, P: SettlePolicies<Res>, Q: SettlePolicies<Res>> SettlePolicies<Res> fo
 }
 
 /// Counts a request in each policy that decided it. `is_admitted` says whether all of them admitted the request.
-fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) {
-    for (info, outcome) in limited(infos, outcomes) {
-        info.calls().add(match outcome.is_shadow() && is_admitted {
-            true => CallOutcome::of(outcome.decision(), true),
-            false => CallOutcome::of_joint(outcome.decision(), is_admitted),
+fn count(members: &[Member<'_>], is_admitted: bool) {
+    for Member { info, outcome, .. } in members {
+        let Some(outcome) = outcome else { continue };
+        info.count(if outcome.is_shadow() && is_admitted {
+            CallOutcome::of(outcome.decision(), true)
+        } else {
+            CallOutcome::of_joint(outcome.decision(), is_admitted)
         });
     }
 }
 
 /// Counts a request that was denied in each policy that has no outcome because it was not asked.
-fn count_undecided(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], asked: &Asked) {
-    for (at, (info, outcome)) in infos.iter().zip(outcomes).enumerate() {
+fn count_undecided(members: &[Member<'_>], asked: &Asked) {
+    for (member, is_limited) in members.iter().zip(&asked.is_limited) {
         // In shadow mode, a policy has no part in the denial.
-        if asked.is_limited[at] && outcome.is_none() && asked.mode(at) == Mode::Enforced {
-            info.calls().add(CallOutcome::DeniedByOthers);
+        if *is_limited && member.outcome.is_none() && member.mode == Mode::Enforced {
+            member.info.count(CallOutcome::DeniedByOthers);
         }
     }
 }
@@ -329,17 +316,13 @@ pub struct Asked {
     queued: Few<usize>,
     /// For each policy, whether it limits the request.
     is_limited: Few<bool>,
-    /// The modes of the policies. Empty if all policies are [plain](PolicyInfo::is_plain).
+    /// The modes of the policies.
     modes: Few<Mode>,
 }
 
 impl Asked {
     fn new<T>(queued: Few<usize>, parts: &[Option<T>], modes: Few<Mode>) -> Self {
         Self { queued, is_limited: parts.iter().map(Option::is_some).collect(), modes }
-    }
-
-    fn mode(&self, at: usize) -> Mode {
-        self.modes.get(at).copied().unwrap_or(Mode::Enforced)
     }
 }
 
@@ -350,7 +333,7 @@ pin_project! {
         #[pin]
         wait: W,
         asked: Asked,
-        undecided: Undecided<Few<Arc<CallCounts>>>,
+        undecided: Undecided,
     }
 }
 

@@ -181,7 +181,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// ```
     #[must_use]
     pub fn enabled(self, is_enabled: bool) -> Self {
-        self.with_info(|info| info.set_enabled(is_enabled))
+        self.with_info(|info| info.settings.is_enabled = is_enabled)
     }
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
@@ -197,7 +197,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// ```
     #[must_use]
     pub fn missing_key(self, missing: MissingKey) -> Self {
-        self.with_info(|info| info.set_missing_key(missing))
+        self.with_info(|info| info.settings.missing = missing)
     }
 
     /// Sets what happens to requests that the limiter cannot decide, because its store failed. The default is to
@@ -211,7 +211,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// admitted only if each of the layers has `OnStoreError::Allow` or is in shadow mode.
     #[must_use]
     pub fn on_store_error(self, treatment: OnStoreError) -> Self {
-        self.with_info(|info| info.set_on_store_error(treatment))
+        self.with_info(|info| info.settings.on_store_error = treatment)
     }
 
     /// Sets the policy's name in header fields and bodies. The default is the name of the limiter, if it has one that is
@@ -350,7 +350,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// ```
     #[must_use]
     pub fn shadow(self, shadow: &Shadow) -> Self {
-        self.with_info(|info| info.set_shadow(shadow))
+        self.with_info(|info| info.settings.shadow = Some(shadow.clone()))
     }
 
     /// Sets a timeline. For each of the last 60 seconds, by default, the timeline counts what this policy does, and
@@ -370,7 +370,7 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// ```
     #[must_use]
     pub fn timeline(self, timeline: &Timeline) -> Self {
-        self.with_info(|info| info.set_timeline(timeline))
+        self.with_info(|info| info.settings.timeline = Some(timeline.clone()))
     }
 
     /// Joins two layers: a request is admitted only if both layers allow the request. If one layer denies the request,
@@ -469,7 +469,8 @@ impl<K: Clone, A: Algorithm + PartialEq, C: Clone, R, L: Limiter<Algorithm = Tie
         K: KeyExtractor<Req>,
         F: Fn(&Req, &K::Key) -> A,
     {
-        self.with_info(|info| info.set_tiered()).map_options(|options| TierFn::new(options, choose))
+        self.with_info(|info| info.settings.is_tiered = true)
+            .map_options(|options| TierFn::new(options, choose))
     }
 }
 
@@ -829,7 +830,7 @@ impl<P: Clone, R> Layers<P, R> {
     pub fn enabled(self, is_enabled: bool) -> Self {
         let mut policies = Arc::unwrap_or_clone(self.policies);
         if !is_enabled {
-            policies.infos_mut().iter_mut().for_each(|info| info.set_enabled(false));
+            policies.infos_mut().iter_mut().for_each(|info| info.settings.is_enabled = false);
         }
         Layers { policies: Arc::new(policies), responder: self.responder }
     }

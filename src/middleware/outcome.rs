@@ -85,12 +85,14 @@ impl Outcome {
     }
 
     /// Puts the outcome into its place, which is empty.
-    // The compiler does not know that the place is empty. An assignment would test what to drop, which takes 20
-    // instructions more.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the place is not empty. As the compiler then knows that it is, it drops nothing there.
     #[inline(always)]
     pub(super) fn put(self, place: &mut Option<Self>) {
-        debug_assert!(place.is_none(), "a policy decides a request once");
-        mem::forget(place.replace(self));
+        assert!(place.is_none(), "a policy decides a request once");
+        *place = Some(self);
     }
 
     /// Returns the same outcome with these names. `None` stands for the policy's first names.
@@ -175,15 +177,16 @@ impl Outcome {
 #[inline]
 pub(super) fn take_permit(outcomes: &mut [Option<Outcome>]) -> Permit {
     let has_permit = |outcome: &Outcome| outcome.reservation.is_permit();
-    match outcomes.iter().flatten().any(has_permit) {
-        true => Permit::merged(
+    if outcomes.iter().flatten().any(has_permit) {
+        Permit::merged(
             outcomes
                 .iter_mut()
                 .flatten()
                 .filter(|outcome| has_permit(outcome))
                 .map(|outcome| mem::take(&mut outcome.reservation)),
-        ),
-        false => Permit::default(),
+        )
+    } else {
+        Permit::default()
     }
 }
 
@@ -250,9 +253,10 @@ pub(super) fn record_end(
         let (Some(timeline), Some(_)) = (info.timeline(), outcome) else { continue };
         let now = timeline.now();
         let time = *time.get_or_insert_with(|| now.saturating_since(started));
-        match is_success {
-            true => timeline.record(now, Event::Succeeded(time)),
-            false => timeline.record(now, Event::Failed(time)),
+        if is_success {
+            timeline.record(now, Event::Succeeded(time))
+        } else {
+            timeline.record(now, Event::Failed(time))
         }
     }
 }

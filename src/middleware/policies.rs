@@ -5,12 +5,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::info::{Mode, PolicyInfo};
+use super::info::{Counters, Mode, PolicyInfo};
 use super::outcome::Outcome;
 use crate::error::BoxError;
 use crate::key::KeyError;
+use crate::limiter::joint::Few;
 use crate::observe;
-use crate::stats::{CallCounts, CallOutcome, LimiterStats, PolicyStats};
+use crate::stats::{CallOutcome, LimiterStats, PolicyStats};
 
 /// The policies of a layer. `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies. `set`
 /// contains the keys, the limiters and the options, and decides the requests.
@@ -77,7 +78,7 @@ pub trait PolicyCount {
 /// Policies that decide requests of type `Req`. Only this crate implements the trait.
 ///
 /// `infos` contains the [`PolicyInfo`] of each policy, in the order of the policies.
-pub trait PolicySet<Req>: PolicyCount {
+pub trait PolicySet<Req>: MeterPolicies<Req> {
     /// The outcome of each policy. It is `None` if the policy has not decided the request, for example because the
     /// request is exempt. The default value contains no outcome.
     type Outcomes: AsRef<[Option<Outcome>]> + AsMut<[Option<Outcome>]> + Default;
@@ -103,7 +104,10 @@ pub trait PolicySet<Req>: PolicyCount {
         waited: <Self::Wait as Future>::Output,
         outcomes: &mut Self::Outcomes,
     ) -> Verdict;
+}
 
+/// Policies whose options know the meters of requests of type `Req`. Only this crate implements the trait.
+pub trait MeterPolicies<Req>: PolicyCount {
     /// Lets the meter of the request settle the call of each outcome whose policy is metered. The request is admitted.
     fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]);
 }
@@ -123,24 +127,22 @@ pub trait SettlePolicies<Res>: PolicyCount {
 /// The counters of the policies of a request that is not decided yet. If this value is dropped before the decision,
 /// each of the policies counts the request as cancelled.
 #[derive(Debug)]
-pub(super) struct Undecided<C: AsRef<[Arc<CallCounts>]>>(Option<C>);
+pub(super) struct Undecided(Few<Arc<Counters>>);
 
-impl<C: AsRef<[Arc<CallCounts>]>> Undecided<C> {
-    pub(super) fn new(counts: C) -> Self {
-        Self(Some(counts))
+impl Undecided {
+    pub(super) fn new<'a>(policies: impl IntoIterator<Item = &'a PolicyInfo>) -> Self {
+        Self(policies.into_iter().filter_map(PolicyInfo::counters).cloned().collect())
     }
 
     /// Records that the request is decided.
     pub(super) fn end(&mut self) {
-        self.0 = None;
+        self.0.clear();
     }
 }
 
-impl<C: AsRef<[Arc<CallCounts>]>> Drop for Undecided<C> {
+impl Drop for Undecided {
     fn drop(&mut self) {
-        if let Some(counts) = &self.0 {
-            counts.as_ref().iter().for_each(|counts| counts.add(CallOutcome::Cancelled));
-        }
+        self.0.iter().for_each(|counters| counters.calls.add(CallOutcome::Cancelled));
     }
 }
 

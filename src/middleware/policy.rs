@@ -5,25 +5,25 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
 use super::info::{Mode, PolicyInfo};
-use super::joint::{JointParts, JointPolicy, first_mode};
+use super::joint::{JointParts, JointPolicy, Member, Members};
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
 use super::policies::{
-    Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict, undecided,
+    MeterPolicies, Policies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided,
+    Verdict, undecided,
 };
 use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
 use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter};
-use crate::stats::{CallCounts, CallOutcome, LimiterStats};
+use crate::stats::{CallOutcome, LimiterStats};
 
 /// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
 /// its cost.
@@ -120,7 +120,7 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         match self.limiter.acquire(key, options.attempt(in_shadow, max_wait)) {
             Acquired::Ready(decision, reservation) => {
-                info.calls().add_decision(&decision, in_shadow);
+                info.count_decision(&decision, in_shadow);
                 let mut decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
                 decided.set_tier(options.algorithm());
                 let verdict = verdict(info, &decided);
@@ -144,10 +144,10 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         wait: L::Wait,
     ) -> PolicyWait<L::Wait, A> {
         if L::IS_LOCAL {
-            info.calls().add(CallOutcome::Queued);
+            info.count(CallOutcome::Queued);
         }
         let (tier, borrows) = options.of_wait(algorithm);
-        let undecided = Undecided::new([Arc::clone(info.calls())]);
+        let undecided = Undecided::new([info]);
         PolicyWait { wait, mode, tier, borrows, undecided }
     }
 }
@@ -204,10 +204,10 @@ where
             Ok(decided) => {
                 info.log_store_decided();
                 if !L::IS_LOCAL && decided.decision().is_delayed() {
-                    info.calls().add(CallOutcome::Queued);
+                    info.count(CallOutcome::Queued);
                 }
                 let (in_shadow, (decision, reservation)) = (mode == Mode::Shadow, decided.into_parts());
-                info.calls().add_decision(&decision, in_shadow);
+                info.count_decision(&decision, in_shadow);
                 let names = info.current_names(&self.limiter);
                 let outcome =
                     outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
@@ -218,7 +218,15 @@ where
             Err(error) => undecided([(info, mode)], error),
         }
     }
+}
 
+impl<Req, K, A, C, L> MeterPolicies<Req> for Policy<K, A, C, L>
+where
+    K: KeyExtractor<Req>,
+    A: Algorithm,
+    C: RequestOptions<Req, K::Key, A>,
+    L: Limiter<Algorithm = A>,
+{
     #[inline(always)]
     fn meter(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
         if let [Some(outcome)] = outcomes
@@ -250,13 +258,12 @@ where
 
     fn gather<'a>(
         &'a self,
-        infos: &'a [PolicyInfo],
-        modes: &[Mode],
+        members: &mut Members<'_, '_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, L::Kind>,
     ) -> Result<(), KeyError> {
-        let (info, mode) = (&infos[0], first_mode(modes));
+        let Some(&mut Member { info, mode, .. }) = members.next() else { return Ok(()) };
         info.refresh(&self.limiter);
         let in_shadow = mode == Mode::Shadow;
         let key = self.key(info, mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
@@ -267,50 +274,32 @@ where
         Ok(())
     }
 
-    fn finish(
-        &self,
-        infos: &[PolicyInfo],
-        decided: &mut [Option<JointDecided>],
-        outcomes: &mut [Option<Outcome>],
-    ) {
-        let info = &infos[0];
-        let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided[0].take() else {
+    fn finish(&self, members: &mut Members<'_, '_>) {
+        let Some(Member { info, decided, outcome, .. }) = members.next() else { return };
+        let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided.take() else {
             return;
         };
         let (decision, reservation) = decided.into_parts();
         let names = info.current_names(&self.limiter);
-        let mut outcome = Outcome::new(decision, is_shadow, reservation).with_names(names);
-        outcome.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
-        outcome.set_borrowed(borrowed);
-        outcome.put(&mut outcomes[0]);
+        let mut made = Outcome::new(decision, is_shadow, reservation).with_names(names);
+        made.set_tier(tier.as_deref().and_then(|tier| tier.downcast_ref::<A>()));
+        made.set_borrowed(borrowed);
+        made.put(outcome);
     }
 
-    fn decide_shadows(
-        &self,
-        infos: &[PolicyInfo],
-        modes: &[Mode],
-        request: &Req,
-        outcomes: &mut [Option<Outcome>],
-    ) {
-        let info = &infos[0];
-        if let [Some(outcome)] = outcomes
-            && outcome.is_shadow()
-            && !outcome.decision().is_allowed()
-        {
-            info.record_shadow_denial(outcome.decision());
-        } else if !L::Kind::DECIDES_SHADOWS
-            && first_mode(modes) == Mode::Shadow
-            && let [outcome @ None] = outcomes
+    fn decide_shadows(&self, members: &mut Members<'_, '_>, request: &Req) {
+        let Some(Member { info, mode, outcome, .. }) = members.next() else { return };
+        if let Some(outcome) = outcome {
+            if outcome.is_shadow() && !outcome.decision().is_allowed() {
+                info.record_shadow_denial(outcome.decision());
+            }
+        } else if *mode == Mode::Shadow
+            && !L::Kind::DECIDES_SHADOWS
             && let Some(key) = self.key_uncounted(info, request)
         {
             // A policy in shadow mode neither rejects nor queues the request.
             let _ = self.decide_alone(info, Mode::Shadow, request, &key, None, outcome);
         }
-    }
-
-    #[inline(always)]
-    fn meter_each(&self, infos: &[PolicyInfo], request: &mut Req, outcomes: &mut [Option<Outcome>]) {
-        self.meter(infos, request, outcomes);
     }
 }
 
@@ -361,7 +350,7 @@ pin_project! {
         mode: Mode,
         tier: Option<A>,
         borrows: u64,
-        undecided: Undecided<[Arc<CallCounts>; 1]>,
+        undecided: Undecided,
     }
 }
 

@@ -65,10 +65,7 @@ where
     fn call(&mut self, mut request: Req) -> Self::Future {
         let shared = &self.shared;
         let (policies, infos) = shared.policies.parts();
-        let max_wait = match policies.may_queue(infos) {
-            true => shared.responder.max_wait(&request),
-            false => None,
-        };
+        let max_wait = if policies.may_queue(infos) { shared.responder.max_wait(&request) } else { None };
         let mut outcomes = P::Outcomes::default();
         match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
@@ -313,10 +310,7 @@ impl<P, R> SharedPart<P, R> {
         policies.meter(infos, request, outcomes.as_mut());
         let outcomes = outcomes.as_ref();
         observe::record_decision(|| word(outcomes));
-        let started = match self.has_timeline {
-            true => record_decisions(infos, outcomes, true),
-            false => Nanos::ZERO,
-        };
+        let started = if self.has_timeline { record_decisions(infos, outcomes, true) } else { Nanos::ZERO };
         if outcomes.iter().any(Option::is_some) {
             self.responder.on_admit(request, &reports(infos, outcomes));
         }

@@ -101,10 +101,7 @@ impl CallOutcome {
     /// Returns the outcome of a call with this decision.
     #[inline]
     pub fn of(decision: &Decision, in_shadow: bool) -> Self {
-        match decision.is_allowed() {
-            true => Self::Admitted,
-            false => Self::of_denial(decision, in_shadow),
-        }
+        if decision.is_allowed() { Self::Admitted } else { Self::of_denial(decision, in_shadow) }
     }
 
     /// Returns the outcome of a call that was decided together with others. `all_admitted` is `true` if all of them
@@ -188,9 +185,10 @@ impl CallCounts {
     #[inline]
     pub(crate) fn add_decision(&self, decision: &Decision, in_shadow: bool) {
         // Most calls are admitted. What follows is then compiled without another test of the decision.
-        match decision.is_allowed() {
-            true => self.add(CallOutcome::Admitted),
-            false => self.add(CallOutcome::of_denial(decision, in_shadow)),
+        if decision.is_allowed() {
+            self.add(CallOutcome::Admitted)
+        } else {
+            self.add(CallOutcome::of_denial(decision, in_shadow))
         }
     }
 

@@ -85,12 +85,11 @@ impl SipHasher {
     /// tells whether more bytes follow. So two different sequences of such values never add the same bytes.
     #[inline(always)]
     fn push_small(&mut self, number: u64) {
-        match number < WIDE {
-            true => self.push(number, 1),
-            false => {
-                self.push(WIDE, 1);
-                self.push(number, 8);
-            }
+        if number < WIDE {
+            self.push(number, 1)
+        } else {
+            self.push(WIDE, 1);
+            self.push(number, 8);
         }
     }
 }

@@ -193,9 +193,10 @@ impl Bucket {
 
     /// Returns the decision on a call of `cost` at `now`, without a charge.
     pub(super) fn peek(&self, level: Level, now: u64, cost: u64) -> Decision {
-        match cost.saturating_mul(self.unit) <= self.full - level.missing {
-            true => self.allow(level, now, 0),
-            false => self.deny(level, now, cost),
+        if cost.saturating_mul(self.unit) <= self.full - level.missing {
+            self.allow(level, now, 0)
+        } else {
+            self.deny(level, now, cost)
         }
     }
 

@@ -407,10 +407,7 @@ impl Rules {
     /// wait.
     fn peek(&self, units: u64, held: u64, waiting: u64) -> Decision {
         let left = self.left(held, waiting);
-        match units <= left {
-            true => Decision::allow(self.limit, left, 0),
-            false => self.deny(units, held, waiting),
-        }
+        if units <= left { Decision::allow(self.limit, left, 0) } else { self.deny(units, held, waiting) }
     }
 
     /// Returns the time for which a task may be late before another task replaces it, in nanoseconds.

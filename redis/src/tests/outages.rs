@@ -130,13 +130,12 @@ async fn a_trial_goes_on_if_the_call_that_began_it_is_not_polled_any_more() {
         for is_dropped in [false, true] {
             let server = Staged::new();
             let limiter = limiter(&swaps(&server), window());
-            match is_full {
-                false => open(&server, &limiter).await,
-                true => {
-                    server.set_full(true);
-                    assert!(limiter.check("a").await.is_err());
-                    server.set_full(false);
-                }
+            if is_full {
+                server.set_full(true);
+                assert!(limiter.check("a").await.is_err());
+                server.set_full(false);
+            } else {
+                open(&server, &limiter).await
             }
             server.set(Mode::Serve);
             advance(50 * MS).await;

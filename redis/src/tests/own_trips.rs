@@ -71,9 +71,10 @@ const HANGS: Duration = Duration::from_secs(3_600);
 async fn a_call_whose_trip_moves_to_a_task_gets_its_result() -> Result<(), RedisError> {
     for changes_its_waker in [false, true] {
         let (server, window) = held();
-        let first = match changes_its_waker {
-            false => tokio::spawn(window.check("a")),
-            true => tokio::spawn(begun(window.check("a"))),
+        let first = if changes_its_waker {
+            tokio::spawn(begun(window.check("a")))
+        } else {
+            tokio::spawn(window.check("a"))
         };
         settle().await;
         let second = tokio::spawn(window.check("a"));

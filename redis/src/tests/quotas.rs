@@ -31,12 +31,11 @@ async fn stays_used_up<A: StoredAlgorithm>(algorithms: [A; 2], debt: u64) {
         let old = limiter(&server.connect(), short);
         assert!(old.check_n("a", 10).await.unwrap().is_allowed(), "{shown}");
         old.charge("a", debt).await.unwrap();
-        let new = match is_replaced {
-            true => {
-                old.replace(long);
-                old.clone()
-            }
-            false => limiter(&server.connect(), long),
+        let new = if is_replaced {
+            old.replace(long);
+            old.clone()
+        } else {
+            limiter(&server.connect(), long)
         };
         for _ in 0..2 {
             assert!(!new.check("a").await.unwrap().is_allowed(), "{shown}");

@@ -52,11 +52,12 @@ impl MicroRate {
     /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the string of a state can
     /// represent.
     pub(in crate::algorithm) fn check_storable(self) -> Result<(), ConfigError> {
-        match self.micro <= 1_000_000 * self.unit {
-            true => Ok(()),
-            false => Err(ConfigError::new(
+        if self.micro <= 1_000_000 * self.unit {
+            Ok(())
+        } else {
+            Err(ConfigError::new(
                 "a bucket in Redis refills by at most 10^12 units per second: give a lower rate",
-            )),
+            ))
         }
     }
 }

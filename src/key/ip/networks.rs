@@ -292,14 +292,10 @@ impl fmt::Debug for Networks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.set.with(|set| {
             let Temporary { networks, unix, .. } = &set.temporary;
-            match networks.is_empty() && unix.is_none() {
-                true => set.lasting.fmt(f),
-                false => write!(
-                    f,
-                    "{:?} and {} for a time",
-                    set.lasting,
-                    networks.len() + usize::from(unix.is_some())
-                ),
+            if networks.is_empty() && unix.is_none() {
+                set.lasting.fmt(f)
+            } else {
+                write!(f, "{:?} and {} for a time", set.lasting, networks.len() + usize::from(unix.is_some()))
             }
         })
     }
@@ -445,9 +441,10 @@ impl Temporary {
 
 /// Returns the entry for a network, without the prefix if the network is one address.
 fn text(network: IpNet) -> String {
-    match network.prefix_len() == network.max_prefix_len() {
-        true => network.addr().to_string(),
-        false => network.to_string(),
+    if network.prefix_len() == network.max_prefix_len() {
+        network.addr().to_string()
+    } else {
+        network.to_string()
     }
 }
 
@@ -717,10 +714,7 @@ fn difference(network: IpNet, removed: IpNet) -> Vec<IpNet> {
     while whole.contains(&removed) && whole != removed {
         let Ok(halves) = whole.subnets(whole.prefix_len() + 1) else { break };
         for half in halves {
-            match half.contains(&removed) {
-                true => whole = half,
-                false => left.push(half),
-            }
+            if half.contains(&removed) { whole = half } else { left.push(half) }
         }
     }
     if left.is_empty() { vec![network] } else { left.into_iter().flat_map(as_ipv6).collect() }

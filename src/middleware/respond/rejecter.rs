@@ -65,7 +65,7 @@ impl Rejecter {
     /// Returns the response to a request whose call `limiter` has denied.
     #[must_use]
     pub fn reject<L: Limiter>(&self, limiter: &L, denied: Denied) -> Response {
-        let info = PolicyInfo::uncounted(limiter);
+        let info = PolicyInfo::of_rejection(limiter);
         let outcomes = [Some(Outcome::new(denied.into(), false, Reservation::default()))];
         let reports = reports(slice::from_ref(&info), &outcomes);
         let rejection = Rejection::Limited(&reports);

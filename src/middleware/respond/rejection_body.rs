@@ -263,12 +263,11 @@ where
         _: Shape,
     ) -> Response<ResponseBody<B>> {
         let response = (self.answer)(rejection, head);
-        match *head.method() == Method::HEAD {
-            true => {
-                let length = response.body().length();
-                without_body(response, length)
-            }
-            false => response.map(IntoRejectionBody::into_body),
+        if *head.method() == Method::HEAD {
+            let length = response.body().length();
+            without_body(response, length)
+        } else {
+            response.map(IntoRejectionBody::into_body)
         }
     }
 }

@@ -62,12 +62,11 @@ async fn units_that_are_not_spent_are_returned_after_a_second_or_with_the_limite
             assert!(first.check("a").await.unwrap().is_allowed());
         }
         assert_eq!(second.peek("a").await.unwrap().remaining(), 85, "7 units are leased");
-        match is_dropped {
-            true => {
-                drop(first);
-                sleep(5 * MS).await;
-            }
-            false => sleep(Duration::from_millis(1_010)).await,
+        if is_dropped {
+            drop(first);
+            sleep(5 * MS).await;
+        } else {
+            sleep(Duration::from_millis(1_010)).await
         }
         let refilled = u64::from(!is_dropped);
         assert_eq!(second.peek("a").await.unwrap().remaining(), 92 + refilled);
