@@ -402,10 +402,7 @@ impl Algorithm for Smooth {
 
     fn peek(&self, state: &mut SmoothState, now: Nanos, cost: u64) -> Decision {
         let observed = self.observe(state, now);
-        match cost > 0 && !self.is_due(state) {
-            true => self.deny(state, now),
-            false => self.allow(state, now, observed),
-        }
+        if cost > 0 && !self.is_due(state) { self.deny(state, now) } else { self.allow(state, now, observed) }
     }
 
     /// Moves the next scheduled time earlier by one interval per unit, but not before the key's time. Stored permits
@@ -415,6 +412,7 @@ impl Algorithm for Smooth {
     ///
     /// A charge is rounded up and a refund is rounded down. So if the interval is not a whole number of nanoseconds, a
     /// tiny part of the charge remains, unless all of a call's charge is given back when the call is settled or undone.
+    /// If the configuration was replaced between the charge and its undoing, the next call may be early by one fine unit.
     fn refund(&self, state: &mut SmoothState, now: Nanos, cost: u64, charged_at: Option<Nanos>) {
         // A charge whose time is known is undone as a whole.
         let is_exact = charged_at.is_some() || self.is_whole();

@@ -120,8 +120,8 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
                 }
                 let (cost, charged_at) = self.admitted.swap_remove(*call as usize % self.admitted.len());
                 match cost.checked_sub(*actual) {
-                    // A call that is dropped, or one that is settled.
-                    Some(over) if call % 2 == 0 => self.undo(at, over, charged_at),
+                    // A call that is dropped is undone as a whole. Another call is settled.
+                    Some(_) if call % 2 == 0 => self.undo(at, cost, charged_at),
                     Some(_) => self.refund_settled(at, cost, *actual, charged_at),
                     None => self.charge(at, actual - cost, *max_debt)?,
                 }

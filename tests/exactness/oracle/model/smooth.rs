@@ -23,6 +23,11 @@ pub(crate) struct Smooth {
     /// The time for which the limiter has been idle.
     idle: BigInt,
     stored: Rounded,
+    /// `true` once the configuration was replaced.
+    is_replaced: bool,
+    /// `true` if a charge was undone since then. Its time may have been rounded up in the other configuration, and by
+    /// less than what is undone, so that the next call is due a grain too early.
+    is_undone: bool,
 }
 
 /// An exact number, and by how much the rounded number of the crate may be larger or smaller.
@@ -58,6 +63,8 @@ impl Smooth {
             wait: Rounded::new(BigInt::ZERO),
             idle: nanos(1),
             stored,
+            is_replaced: false,
+            is_undone: false,
         };
         smooth.cap();
         smooth
@@ -136,8 +143,10 @@ impl Oracle for Smooth {
         if cost == 0 || self.no_call_waits() {
             return Verdict::Admit;
         }
-        // A call is never early, unless replacements have made the rounding error larger than the margin.
-        let early = if self.wait.less > self.store.margin() { &self.wait.less } else { &BigInt::ZERO };
+        // A call is never early, unless replacements have made the rounding error larger than the margin, or a charge
+        // was undone since a replacement.
+        let is_early = self.is_undone || self.wait.less > self.store.margin();
+        let early = if is_early { &self.wait.less } else { &BigInt::ZERO };
         if self.wait.exact > early + hair() { Verdict::Refuse } else { Verdict::Either }
     }
 
@@ -176,6 +185,10 @@ impl Oracle for Smooth {
             let left = positive(self.time_of(cost) - nanos(ago));
             self.wait.exact = positive(&self.wait.exact - left);
             self.wait.more += grain() * 2;
+            if self.is_replaced {
+                self.wait.less += grain();
+                self.is_undone = true;
+            }
         }
     }
 
@@ -207,6 +220,7 @@ impl Oracle for Smooth {
         } else {
             self.stored.scale(&store.most, &old.most);
         }
+        self.is_replaced = true;
         // The maximum may be rounded up, and so may the store.
         self.stored.more += store.grain() * 2;
         (self.limit, self.period, self.store, self.clock.period) = (limit, period, store, rule.period);
