@@ -39,12 +39,6 @@ pub(crate) struct Inside {
     pub(crate) max: i32,
 }
 
-impl Scene {
-    pub(crate) fn file(&self) -> String {
-        format!("{}.svg", self.name)
-    }
-}
-
 pub(crate) fn scenes() -> Vec<Scene> {
     let limit = (4, "limit 4");
     vec![

@@ -1,6 +1,7 @@
 //! Turns a stand-alone SVG file into a part of a page.
 
 use crate::colors::{CLASS, style, themed};
+use crate::sheet::escape;
 
 /// Rewrites the SVG of the plotting crate. The result scales with the page, has the colours of the page, and has a
 /// label for screen readers. It is one block of Markdown, without empty lines.
@@ -23,8 +24,4 @@ pub(crate) fn tidy(svg: &str, (width, height): (u32, u32), title: &str) -> Strin
         }
     }
     tidy
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
