@@ -23,6 +23,7 @@ mod figures;
 mod panel;
 mod picture;
 mod sheet;
+mod strips;
 mod svg;
 mod symbols;
 mod two_callers;
@@ -33,10 +34,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::figures::scenes;
+use crate::sheet::with_pictures;
 use crate::two_callers::TwoCallers;
 
 /// The folder of the repository.
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The links of the guide for rustdoc, which contain the pictures of its chapters.
+const LINKS: &str = "src/guide/rustdoc_links.md";
 
 fn main() -> ExitCode {
     match run() {
@@ -72,6 +77,11 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
         files.push((format!("src/algorithm/pictures/{}.svg", scene.name), picture::draw(scene)?));
     }
     let sheet = |name: &str| format!("examples/plot/pictures/{name}.svg");
+    let algorithms = strips::draw(&scenes);
+    let links = std::fs::read_to_string(Path::new(REPOSITORY).join(LINKS))?;
+    let pictures = [("picture of all algorithms", &*algorithms)];
+    files.push((LINKS.to_owned(), with_pictures(&links, &pictures)));
+    files.push((sheet("algorithms"), algorithms));
     files.push((sheet("two_callers"), TwoCallers::run()?.draw()));
     Ok(files)
 }
@@ -109,6 +119,8 @@ mod tests {
     fn the_docs_say_what_each_picture_shows() {
         for (picture, doc) in [
             ("examples/plot/pictures/two_callers.svg", "README.md"),
+            ("examples/plot/pictures/algorithms.svg", "README.md"),
+            ("examples/plot/pictures/algorithms.svg", "src/guide/limits.md"),
         ] {
             let (_, svg) = FILES.iter().find(|(file, _)| file == picture).unwrap();
             let label = svg.split("aria-label='").nth(1).unwrap().split('\'').next().unwrap();
