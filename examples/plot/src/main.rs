@@ -20,6 +20,7 @@ mod colors;
 mod curve;
 mod custom;
 mod figures;
+mod layers;
 mod panel;
 mod picture;
 mod sheet;
@@ -78,10 +79,12 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     }
     let sheet = |name: &str| format!("examples/plot/pictures/{name}.svg");
     let algorithms = strips::draw(&scenes);
+    let layers = layers::draw()?;
     let links = std::fs::read_to_string(Path::new(REPOSITORY).join(LINKS))?;
-    let pictures = [("picture of all algorithms", &*algorithms)];
+    let pictures = [("picture of all algorithms", &*algorithms), ("picture of the layers", &*layers)];
     files.push((LINKS.to_owned(), with_pictures(&links, &pictures)));
     files.push((sheet("algorithms"), algorithms));
+    files.push((sheet("layers"), layers));
     files.push((sheet("two_callers"), TwoCallers::run()?.draw()));
     Ok(files)
 }
@@ -121,6 +124,7 @@ mod tests {
             ("examples/plot/pictures/two_callers.svg", "README.md"),
             ("examples/plot/pictures/algorithms.svg", "README.md"),
             ("examples/plot/pictures/algorithms.svg", "src/guide/limits.md"),
+            ("examples/plot/pictures/layers.svg", "src/guide/ordering.md"),
         ] {
             let (_, svg) = FILES.iter().find(|(file, _)| file == picture).unwrap();
             let label = svg.split("aria-label='").nth(1).unwrap().split('\'').next().unwrap();
