@@ -145,15 +145,9 @@
 //! **The idea** (from Alibaba's Sentinel, where it is called *occupy*). A call with priority takes its units from the
 //! next window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
 //!
-//! ```text
-//!   limit 4, priority for 50 %
+//! In this picture, every third call has priority. At 4.8 s, the window is used up after four of eight calls:
 //!
-//!            window          next window
-//!   ├───────────────────────┼───────────────────────┤
-//!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
-//!            │   └ queued ──────────┘   └──── what is left for the others
-//!            └ denied: it has no priority            ③ is denied: half of the next window is taken
-//! ```
+#![cfg_attr(doc, doc = include_str!("pictures/priority.svg"))]
 //!
 //! In this crate, the borrowing calls are queued, and no other call overtakes them. So their units are reserved without
 //! a charge, and if a borrowing call is cancelled, other calls can use its units.
