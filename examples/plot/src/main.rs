@@ -10,12 +10,13 @@
 //! Nothing is simulated. A [`RateLimiter`] with a [`ManualClock`] decides the calls of the algorithms' pictures, which
 //! are the same in each picture. The limit is 4 per second. In the picture of `Concurrency`, the limit is 4 at a time.
 //! In the picture of `Tiered`, it is 8 per second during a part of the time. The responses of the other pictures are
-//! those of an axum `Router`.
+//! those of an axum `Router`, and the times are those that `cargo bench` has measured.
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock
 
 mod arrivals;
+mod bench;
 mod colors;
 mod curve;
 mod custom;
@@ -34,6 +35,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::bench::{Bench, NUMBERS};
 use crate::figures::scenes;
 use crate::sheet::with_pictures;
 use crate::two_callers::TwoCallers;
@@ -86,6 +88,9 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     files.push((sheet("algorithms"), algorithms));
     files.push((sheet("layers"), layers));
     files.push((sheet("two_callers"), TwoCallers::run()?.draw()));
+    let bench = Bench::read(&std::fs::read_to_string(Path::new(REPOSITORY).join(NUMBERS))?)?;
+    files.push(("benches/store.svg".to_owned(), bench.draw()?));
+    files.push(("benches/store_full.svg".to_owned(), bench.draw_all()?));
     Ok(files)
 }
 
@@ -125,6 +130,8 @@ mod tests {
             ("examples/plot/pictures/algorithms.svg", "README.md"),
             ("examples/plot/pictures/algorithms.svg", "src/guide/limits.md"),
             ("examples/plot/pictures/layers.svg", "src/guide/ordering.md"),
+            ("benches/store.svg", "README.md"),
+            ("benches/store_full.svg", "benches/README.md"),
         ] {
             let (_, svg) = FILES.iter().find(|(file, _)| file == picture).unwrap();
             let label = svg.split("aria-label='").nth(1).unwrap().split('\'').next().unwrap();
