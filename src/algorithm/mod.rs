@@ -167,7 +167,7 @@
 //!
 //! - The calls that arrive, from left to right. A dot is a call that passes, a cross is a call that is denied, and a
 //!   ring is a call that waits.
-//! - Only if calls wait in the picture: the calls that pass, at the times at which they pass. A triangle is a call that
+//! - Only if calls wait in the picture: the calls that pass, at the times at which they pass. A diamond is a call that
 //!   has waited.
 //! - The state of the algorithm: its count, its tokens or its queue.
 //! - The number of calls that have passed within the last second. Where this number exceeds a limit per second, the

@@ -169,7 +169,7 @@ mod tests {
     fn titles_fit_in() {
         for scene in scenes() {
             assert!(scene.title.len() < 70, "{}", scene.title);
-            assert!(scene.limit.len() + scene.workload.summary().len() < 100, "{}", scene.limit);
+            assert!(scene.limit.len() < 60 && scene.workload.summary().len() < 62, "{}", scene.limit);
         }
     }
 }

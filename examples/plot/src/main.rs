@@ -26,8 +26,6 @@ mod panel;
 mod picture;
 mod sheet;
 mod strips;
-mod svg;
-mod symbols;
 mod two_callers;
 mod workload;
 
@@ -77,7 +75,7 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let scenes = scenes();
     let mut files = Vec::new();
     for scene in &scenes {
-        files.push((format!("src/algorithm/pictures/{}.svg", scene.name), picture::draw(scene)?));
+        files.push((format!("src/algorithm/pictures/{}.svg", scene.name), picture::draw(scene)));
     }
     let sheet = |name: &str| format!("examples/plot/pictures/{name}.svg");
     let algorithms = strips::draw(&scenes);

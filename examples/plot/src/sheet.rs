@@ -72,6 +72,9 @@ impl Sheet {
     }
 
     fn write(&mut self, (x, y): (i32, i32), side: Side, style: &str, text: &str) {
+        if text.is_empty() {
+            return;
+        }
         let anchor = match side {
             Side::Left => "",
             Side::Middle => " text-anchor='middle'",
@@ -93,6 +96,11 @@ impl Sheet {
             "<rect x='{x}' y='{y}' width='{width}' height='{height}' rx='6' fill='var(--{fill})' \
              stroke='var(--{edge})'/>"
         ));
+    }
+
+    /// Fills the area inside a line through the points.
+    pub(crate) fn area(&mut self, points: &[(i32, i32)], color: &str) {
+        self.element(&format!("<path d='{}z' fill='var(--{color})'/>", through(points)));
     }
 
     /// Draws a line through the points.
@@ -158,7 +166,7 @@ impl Sheet {
     pub(crate) fn finish(self, height: i32, label: &str) -> String {
         format!(
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' \
-             height='{height}' class='{CLASS}' font-family='Helvetica,Arial,sans-serif' font-size='{TEXT}' \
+             height='{height}' class='{CLASS}' style='max-width:100%;height:auto' font-family='Helvetica,Arial,sans-serif' font-size='{TEXT}' \
              fill='var(--ink)' role='img' aria-label='{}'>\n{}\
              <rect width='{WIDTH}' height='{height}' fill='var(--paper)'/>\n{}</svg>\n",
             escape(label),

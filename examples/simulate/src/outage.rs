@@ -17,7 +17,7 @@ use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tower_throttle_redis::RedisInProcess;
 
 use crate::scenario::{Fault, STOP, Scenario, Spread};
-use crate::sheet::{Sheet, Side, WIDTH, with_pictures};
+use crate::sheet::{Sheet, Side, with_pictures};
 use crate::strategy::ROUND_TRIP;
 
 const MACHINES: usize = 10;
@@ -166,7 +166,6 @@ fn draw() -> String {
     for second in (0..=scenario.time.as_secs() as i32).step_by(5) {
         sheet.text((LEFT + SECOND * second, bottom + 18), Side::Middle, &format!("{second} s"));
     }
-    debug_assert!(right < WIDTH);
     let label = format!(
         "Ten machines share a limit of 100 calls per second, and 150 arrive. While Redis is down, they admit {} per second \
          by rejecting, admitting and deciding locally.",
