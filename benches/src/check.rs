@@ -130,7 +130,7 @@ pub fn run(rounds: usize) {
     });
     table::print(
         "check: time to that of governor's check_key with the same quota",
-        &["", "one key, admitted", "refused", "100,000 keys, admitted", "refused"],
+        &["", "one key, admitted", "denied", "100,000 keys, admitted", "denied"],
         &rows,
     );
 }

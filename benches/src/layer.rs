@@ -32,7 +32,7 @@ const BATCHES: usize = 4;
 
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
-    let (refused, refused_counts) = column(FEW, rounds);
+    let (denied, denied_counts) = column(FEW, rounds);
     let names = [
         PLAIN,
         PASSED,
@@ -52,15 +52,15 @@ pub fn run(rounds: usize) {
             vec![
                 name.to_owned(),
                 table::ratio(admitted.ratio(name, PLAIN)),
-                table::ratio(refused.ratio(name, PLAIN)),
+                table::ratio(denied.ratio(name, PLAIN)),
                 admitted_counts[at].to_string(),
-                refused_counts[at].to_string(),
+                denied_counts[at].to_string(),
             ]
         })
         .collect();
     table::print(
         "a call in process: time to that without a layer; allocations",
-        &["", "admitted", "refused", "allocations, admitted", "refused"],
+        &["", "admitted", "denied", "allocations, admitted", "denied"],
         &rows,
     );
     let pairs = [
@@ -75,21 +75,21 @@ pub fn run(rounds: usize) {
             vec![
                 what.to_owned(),
                 table::ratio(admitted.ratio(name, peer)),
-                table::ratio(refused.ratio(name, peer)),
+                table::ratio(denied.ratio(name, peer)),
                 table::ratio(admitted.extra(name, peer, PLAIN)),
             ]
         })
         .into();
     table::print(
         "a call in process: tower-throttle's time to its peer's, whole, and what the layer adds",
-        &["", "admitted", "refused", "added, admitted"],
+        &["", "admitted", "denied", "added, admitted"],
         &rows,
     );
     let rows = both(rounds);
     let rows: Vec<_> = [(LEAN, LEAN), (FIELDS, FIELDS), (LEAN_PEER, LEAN_PEER), (FIELDS_PEER, FIELDS_PEER)]
-        .map(|(name, _)| vec![name.to_owned(), table::ratio(rows.ratio(&format!("{name}, refused"), name))])
+        .map(|(name, _)| vec![name.to_owned(), table::ratio(rows.ratio(&format!("{name}, denied"), name))])
         .into();
-    table::print("a refused call: time to that of an admitted one", &["", "refused"], &rows);
+    table::print("a denied call: time to that of an admitted one", &["", "denied"], &rows);
 }
 
 fn column(limit: u32, rounds: usize) -> (Rounds, Vec<f64>) {
@@ -108,10 +108,10 @@ pub fn allocations(run: &mut Run) -> f64 {
     run().1 as f64 / (BATCH * BATCHES) as f64
 }
 
-/// Measures admitted and refused calls in the same rounds.
+/// Measures admitted and denied calls in the same rounds.
 fn both(rounds: usize) -> Rounds {
     let mut contestants = field(PLENTY, "");
-    contestants.extend(field(FEW, ", refused"));
+    contestants.extend(field(FEW, ", denied"));
     Rounds::of(timed(contestants), rounds)
 }
 

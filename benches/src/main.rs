@@ -36,9 +36,7 @@ sections: check, layer, server, store (check by table size, threads, memory and 
           of single calls of eight threads, and of calls that are cancelled in a queue), redis (limits in Redis, to PING; needs redis-server), and alone (a part of
           redis: the times of single calls of one caller). The first three if none is named.
     --quick    a tenth of the rounds
-    --markdown of store: also a table of all rows, their numbers in benches/store.tsv, and their picture in
-               benches/store.svg
-    --redraw   draws that picture from those numbers, and measures nothing
+    --markdown of store: also a table of all rows, and their numbers in benches/store.tsv
     --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build
     --help     this text";
 
@@ -52,7 +50,6 @@ fn main() {
             "--quick" => quick = true,
             "--markdown" => markdown = true,
             "--peers" => peers = true,
-            "--redraw" => return store::redraw(),
             "--help" | "-h" => return println!("{HELP}"),
             "check" | "layer" | "server" | "store" | "waits" | "redis" | "alone" => sections.push(argument),
             other => {

@@ -19,7 +19,7 @@ const AXUM_BODY: &str = "tower-throttle, header fields, axum_body";
 
 pub fn run(rounds: usize) {
     let (admitted, admitted_counts) = column(PLENTY, rounds);
-    let (refused, refused_counts) = column(FEW, rounds);
+    let (denied, denied_counts) = column(FEW, rounds);
     let names = [PLAIN, NOTHING, LEAN, LEAN_AXUM_BODY, LEAN_PEER, FIELDS, AXUM_BODY, FIELDS_PEER, KIT_PEER];
     let rows: Vec<_> = (names.into_iter().enumerate())
         .map(|(at, name)| {
@@ -27,16 +27,16 @@ pub fn run(rounds: usize) {
                 name.to_owned(),
                 table::ratio(admitted.ratio(name, NOTHING)),
                 table::ratio(admitted.extra(name, LEAN_PEER, NOTHING)),
-                table::ratio(refused.ratio(name, NOTHING)),
+                table::ratio(denied.ratio(name, NOTHING)),
                 format!("{:.1}", admitted_counts[at]),
-                format!("{:.1}", refused_counts[at]),
+                format!("{:.1}", denied_counts[at]),
             ]
         })
         .collect();
     table::print(
         "a call of an axum app in process: time to that with a layer that does nothing, and the time added to it, to \
          what tower_governor adds without fields",
-        &["", "admitted", "added, admitted", "refused", "allocations, admitted", "refused"],
+        &["", "admitted", "added, admitted", "denied", "allocations, admitted", "denied"],
         &rows,
     );
 }

@@ -52,15 +52,7 @@ use crate::quota::Quota;
 /// ended, and lasts one period. With [`aligned`](FixedWindow::aligned), windows begin at multiples of the period
 /// instead.
 ///
-/// ```text
-///   limit 4        window          window
-///              ├──────────────┤├──────────────┤
-///   calls      ●            ●●● ●●●●  ✗  ✗
-///                           └───────┘
-///               seven in much less than a period: the boundary problem
-/// ```
-///
-/// The drawing shows the price: around the end of a window, more than the limit can pass within one period. If that
+/// The picture shows the price: around the end of a window, more than the limit can pass within one period. If that
 /// matters, use a [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
 /// **Invariant.** Within a window at most `limit` units pass. A denial changes nothing. In

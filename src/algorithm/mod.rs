@@ -145,15 +145,9 @@
 //! **The idea** (from Alibaba's Sentinel, where it is called *occupy*). A call with priority takes its units from the
 //! next window, and waits until that window begins. Only a given percentage of the next window can be borrowed.
 //!
-//! ```text
-//!   limit 4, priority for 50 %
+//! In this picture, every third call has priority. At 4.8 s, the window is used up after four of eight calls:
 //!
-//!            window          next window
-//!   ├───────────────────────┼───────────────────────┤
-//!   ● ● ● ●  ✗   ①   ②  ③✗  ①② ● ●  ✗
-//!            │   └ queued ──────────┘   └──── what is left for the others
-//!            └ denied: it has no priority            ③ is denied: half of the next window is taken
-//! ```
+#![cfg_attr(doc, doc = include_str!("pictures/priority.svg"))]
 //!
 //! In this crate, the borrowing calls are queued, and no other call overtakes them. So their units are reserved without
 //! a charge, and if a borrowing call is cancelled, other calls can use its units.
@@ -173,7 +167,7 @@
 //!
 //! - The calls that arrive, from left to right. A dot is a call that passes, a cross is a call that is denied, and a
 //!   ring is a call that waits.
-//! - Only if calls wait in the picture: the calls that pass, at the times at which they pass. A triangle is a call that
+//! - Only if calls wait in the picture: the calls that pass, at the times at which they pass. A diamond is a call that
 //!   has waited.
 //! - The state of the algorithm: its count, its tokens or its queue.
 //! - The number of calls that have passed within the last second. Where this number exceeds a limit per second, the

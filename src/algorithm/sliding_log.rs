@@ -55,12 +55,6 @@ const MAX_HITS: u64 = 100;
 /// of all earlier records. Records that are a period old are dropped. The difference of two running totals is the units
 /// between them, so a binary search finds when more units are available. Calls at the same instant share a record.
 ///
-/// ```text
-///   records   ●1    ●2 ●4        ●5            ●6      (running totals)
-///             ───────┼─────── period ──────────┼▶ now
-///             base └── 6 - 1 = 5 units count ┘
-/// ```
-///
 /// **Invariant.** The records are those of the last period, in order of time. Their units add up to at most `limit`,
 /// unless the key is in [debt](crate::limiter::Builder::max_debt). There are at most `limit` records, unless the limit
 /// was lowered. If there are as many, a charge after the fact is added to the newest record, and the other units of that

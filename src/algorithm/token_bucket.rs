@@ -63,16 +63,6 @@ const MAX_OWED: u64 = 1 << 20;
 /// integers, and stay small because the fraction `limit / period` is in lowest terms. Grains that are less than a whole
 /// token are kept, not rounded away.
 ///
-/// ```text
-///  tokens
-///  burst 4 ─●      ╭──────────  never above the burst
-///        3  │●    ╱   ↑ refills at limit / period
-///        2  │ ●  ╱
-///        1  │  ●╱
-///        0 ─┴───●───────────── time
-///           four at once, then one per period / limit
-/// ```
-///
 /// The state counts the tokens that are *missing* from a full bucket: `used` whole tokens and `part` grains of one
 /// more. Nothing is missing from a full bucket, so both numbers are zero for a key that was idle for long enough, and
 /// the key may be removed.

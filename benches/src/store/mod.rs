@@ -8,7 +8,6 @@ mod tables;
 
 use std::hint::black_box;
 use std::net::IpAddr;
-use std::process::exit;
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -85,7 +84,7 @@ fn by_tsc<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(TscClock::new()).max_keys(max_keys).build()
 }
 
-/// The calls of one row. If `admitted`, the quotas are so high that no call is refused. Otherwise they are used up
+/// The calls of one row. If `admitted`, the quotas are so high that no call is denied. Otherwise they are used up
 /// before the measurement.
 struct Row<'a> {
     keys: &'a [IpAddr],
@@ -95,7 +94,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Makes calls with each key before the measurement. If the calls of the row must be refused, these calls use up
+    /// Makes calls with each key before the measurement. If the calls of the row must be denied, these calls use up
     /// the quota.
     fn prime(&self, subject: &impl Subject) {
         let calls = if self.admitted { 1 } else { FEW + 1 };
@@ -147,15 +146,7 @@ impl Row<'_> {
     }
 }
 
-/// Draws the picture of the latest summary again.
-pub fn redraw() {
-    if let Err(error) = Report::read().and_then(|report| report.draw()) {
-        eprintln!("cannot draw: {error}");
-        exit(1);
-    }
-}
-
-/// Prints all tables. If `summary`, also prints a table of all rows, and draws a picture of it.
+/// Prints all tables. If `summary`, also prints a table of all rows, and writes its numbers.
 pub fn run(rounds: usize, summary: bool) {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     cores.first().map(|core| core_affinity::set_for_current(*core));
@@ -173,7 +164,7 @@ pub fn run(rounds: usize, summary: bool) {
             }
             let row = Row { keys: &keys[..count], order: &order, apart, admitted };
             let kind = if apart { "one after another" } else { "tight" };
-            let result = if admitted { "admitted" } else { "refused" };
+            let result = if admitted { "admitted" } else { "denied" };
             report.add(&format!("{name}, {kind}, {result}"), &row.rounds(rounds));
         }
     }
@@ -188,7 +179,7 @@ pub fn run(rounds: usize, summary: bool) {
     if let [first, second, ..] = cores[..] {
         for (count, admitted) in [(1, true), (1, false), (100_000, true)] {
             let row = Row { keys: &keys[..count], order: &uniform(count, 200_000), apart: false, admitted };
-            let result = if admitted { "admitted" } else { "refused" };
+            let result = if admitted { "admitted" } else { "denied" };
             let name = if count == 1 { "one key" } else { "100,000 keys" };
             let title = format!("two threads, {name}, {result}");
             report.add(&title, &two_threads(&row, [first, second], rounds));

@@ -63,6 +63,19 @@ pub(crate) fn lockout() -> Scene {
     }
 }
 
+pub(crate) fn priority() -> Scene {
+    let workload = Workload::with_priority(FixedWindow::new(QUOTA).priority(50), &arrivals(), |n| n % 3 == 2);
+    let curve = Curve::of(&workload, Workload::queued);
+    Scene {
+        name: "priority",
+        title: "Priority: some calls wait, and take half of the next window",
+        limit: "Every third call has priority.",
+        is_per_second: true,
+        workload,
+        inside: Inside { name: "calls that wait for the next window", curve, level: (2, "50 %"), max: 4 },
+    }
+}
+
 pub(crate) fn tiers() -> Scene {
     let bucket = |now: Duration, unit: u64| {
         let pays = (2_200..5_250).contains(&now.as_millis());

@@ -9,7 +9,7 @@ use tower_throttle::{Decision, Quota};
 
 use crate::arrivals::{QUOTA, arrivals};
 use crate::curve::{Curve, FINE};
-use crate::custom::{concurrency, lockout, tiers};
+use crate::custom::{concurrency, lockout, priority, tiers};
 use crate::workload::Workload;
 
 /// The sentence that states the limit in most pictures.
@@ -37,12 +37,6 @@ pub(crate) struct Inside {
     pub(crate) level: (i32, &'static str),
     /// The largest number on the axis.
     pub(crate) max: i32,
-}
-
-impl Scene {
-    pub(crate) fn file(&self) -> String {
-        format!("{}.svg", self.name)
-    }
 }
 
 pub(crate) fn scenes() -> Vec<Scene> {
@@ -93,6 +87,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
         ),
         concurrency(),
         lockout(),
+        priority(),
         tiers(),
     ]
 }
@@ -134,6 +129,7 @@ fn saved(decision: Decision) -> u64 {
 mod tests {
     use super::*;
     use crate::custom::CALL;
+    use crate::workload::Fate;
 
     fn scene(name: &str) -> Scene {
         scenes().into_iter().find(|scene| scene.name == name).unwrap()
@@ -156,6 +152,13 @@ mod tests {
         assert_eq!(gaps("smooth_warming_up", 4_800)[..4], [625, 375, 250, 250]);
         assert_eq!(scene("concurrency").workload.max_in_progress(CALL), 4);
         assert_eq!(gaps("lockout", 4_800)[..5], [0, 0, 0, 2_000, 125]);
+        // Only calls with priority wait, and never more than two of them.
+        let workload = scene("priority").workload;
+        let waits =
+            workload.calls.iter().enumerate().filter(|(_, call)| matches!(call.fate, Fate::Waited(_)));
+        assert!(waits.map(|(n, _)| n % 3).all(|rest| rest == 2) && workload.waits());
+        let most = workload.calls.iter().map(|call| workload.queued(call.arrived)).max();
+        assert_eq!(most, Some(2));
         let passes = scene("tiers").workload.passes();
         let at = |millis| passes.iter().filter(|pass| pass.as_millis() == millis).count();
         assert_eq!([at(2_100), at(2_225), at(4_800)], [3, 5, 8]);
@@ -166,7 +169,7 @@ mod tests {
     fn titles_fit_in() {
         for scene in scenes() {
             assert!(scene.title.len() < 70, "{}", scene.title);
-            assert!(scene.limit.len() + scene.workload.summary().len() < 100, "{}", scene.limit);
+            assert!(scene.limit.len() < 60 && scene.workload.summary().len() < 62, "{}", scene.limit);
         }
     }
 }

@@ -48,6 +48,16 @@ pub(crate) struct Workload {
 impl Workload {
     /// Calls a limiter at each of the given times. Calls that have to wait are queued.
     pub(crate) fn of<A: Algorithm>(algorithm: A, arrivals: &[Duration]) -> Self {
+        Self::with_priority(algorithm, arrivals, |_| false)
+    }
+
+    /// Calls a limiter at each of the given times. The calls for whose number `has_priority` returns `true` have
+    /// priority.
+    pub(crate) fn with_priority<A: Algorithm>(
+        algorithm: A,
+        arrivals: &[Duration],
+        has_priority: impl Fn(usize) -> bool,
+    ) -> Self {
         let clock = ManualClock::new();
         let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();
         let mut calls = Vec::new();
@@ -64,7 +74,9 @@ impl Workload {
                 Poll::Pending => true,
             });
             for arrived in arrivals.iter().copied().filter(|arrived| *arrived == now) {
-                let mut call = Box::pin(limiter.acquire("the only key"));
+                let call = limiter.call("the only key");
+                let call = if has_priority(calls.len()) { call.priority() } else { call };
+                let mut call = Box::pin(call.acquire());
                 let fate = match poll(&mut call) {
                     Poll::Ready(decision) if decision.is_allowed() => Fate::Passed,
                     Poll::Ready(_) => Fate::Refused,

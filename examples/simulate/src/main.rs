@@ -5,24 +5,24 @@
 //! ```
 //!
 //! The program prints a table for each scenario. Time is virtual, so that minutes take seconds, and the same seed gives
-//! the same calls. The limiters are those of tower-throttle-redis. Only Redis and the network are simulated. With the path of a
-//! file as its argument, the program also draws the picture of the guide into that file.
+//! the same calls. The limiters are those of tower-throttle-redis. Only Redis and the network are simulated. With the
+//! argument `picture`, the program draws the picture of the guide instead.
 
 #[path = "../../plot/src/colors.rs"]
 #[allow(dead_code, reason = "the picture has few colours")]
 mod colors;
-mod picture;
+mod outage;
 #[path = "../../../tests/support/random.rs"]
 mod random;
 mod run;
 mod scenario;
+#[path = "../../plot/src/sheet.rs"]
+#[allow(dead_code, reason = "the picture has few marks")]
+mod sheet;
 mod strategy;
-#[path = "../../plot/src/svg.rs"]
-mod svg;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ use run::{Outcome, run};
 use scenario::{Fault, Scenario, Spread};
 use strategy::{KINDS, Machines};
 
-/// The scenario of the picture.
-fn pictured() -> Scenario {
+/// The scenario of the fault that many rows of the guide's table have.
+fn center_stops() -> Scenario {
     Scenario {
         quota: Quota::per_second(100),
         machines: 500,
@@ -46,7 +46,7 @@ fn pictured() -> Scenario {
 }
 
 fn scenarios() -> Vec<(&'static str, Scenario)> {
-    let of = |load, spread, fault| Scenario { load, spread, fault, ..pictured() };
+    let of = |load, spread, fault| Scenario { load, spread, fault, ..center_stops() };
     vec![
         ("even load of 80 %", of(80, Spread::Even, Fault::None)),
         ("even load of 200 %", of(200, Spread::Even, Fault::None)),
@@ -54,7 +54,7 @@ fn scenarios() -> Vec<(&'static str, Scenario)> {
         ("skewed load of 200 %", of(200, Spread::Skewed, Fault::None)),
         ("bursts, 80 % on average", of(80, Spread::Bursty, Fault::None)),
         ("even load of 150 %, a fifth of the machines fails", of(150, Spread::Even, Fault::MachinesFail)),
-        ("even load of 150 %, the center stops for 5 s", pictured()),
+        ("even load of 150 %, the center stops for 5 s", center_stops()),
         (
             "8 machines, 1,000 calls a second, even load of 80 %",
             Scenario { quota: Quota::per_second(1_000), machines: 8, ..of(80, Spread::Even, Fault::None) },
@@ -99,7 +99,7 @@ fn print(name: &str, outcomes: &[(&str, Outcome)]) {
     }
 }
 
-fn simulate(picture: Option<&str>) -> Result<(), Box<dyn Error>> {
+fn simulate() {
     println!("500 machines, 100 calls a second in all, a minute of virtual time, if nothing else is said:");
     println!("- admitted: the admitted calls, to those that one exact bucket admits");
     println!("- over: how many units more than the quota were admitted, over any span of time");
@@ -109,16 +109,19 @@ fn simulate(picture: Option<&str>) -> Result<(), Box<dyn Error>> {
     for (name, scenario) in scenarios() {
         let outcomes = outcomes(&scenario);
         print(name, &outcomes);
-        if let Some(file) = picture.filter(|_| scenario.fault == Fault::CenterStops) {
-            std::fs::write(file, picture::draw(&scenario, &outcomes)?)?;
-        }
     }
-    Ok(())
 }
 
 fn main() -> ExitCode {
-    let file = std::env::args().nth(1);
-    match simulate(file.as_deref()) {
+    let drawn = match std::env::args().nth(1).as_deref() {
+        None => {
+            simulate();
+            Ok(())
+        }
+        Some("picture") => outage::write(),
+        Some(_) => Err("usage: simulate [picture]".into()),
+    };
+    match drawn {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("simulate: {error}");

@@ -12,7 +12,7 @@ use tower_throttle_redis::RedisInProcess;
 use tower_throttle_redis::{RedisLeases, RedisLimiter, RedisStore};
 
 /// The time from a machine to the center and back: two ticks of tokio's timer.
-const ROUND_TRIP: Duration = Duration::from_millis(2);
+pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(2);
 
 /// The time for which a call waits for the center. A call that gets no reply within this time is rejected.
 const DEADLINE: Duration = Duration::from_millis(50);

@@ -16,9 +16,4 @@ pub mod exactness {}
 
 #[doc = include_str!("rustdoc_links.md")]
 #[doc = include_str!("many_machines.md")]
-#[cfg_attr(
-    doc,
-    doc = "## A picture of an outage\n\n500 machines share a limit of 100 calls per second, at an even load of 150 %, and Redis stops for five seconds. This is the number of calls that are admitted in each second, as in [the comparison](#a-comparison):\n\n"
-)]
-#[cfg_attr(doc, doc = include_str!("pictures/many_machines.svg"))]
 pub mod many_machines {}
