@@ -79,8 +79,7 @@
 //! # Where to read on
 //!
 //! - [`guide`]: how to set up limits, chapter by chapter.
-//! - [Promises](guide::promises): what is exact, what is bounded, and what is never done. [Threats](guide::threats):
-//!   what an attacker can and cannot do.
+//! - [Promises](guide::promises): what holds, and what an attacker can and cannot do.
 //! - [Recipes](guide::recipes), [troubleshooting](guide::troubleshooting), and [migration](guide::migration) from other
 //!   limiters.
 //! - [`Quota`]: a limit per period, and a burst.
@@ -105,19 +104,15 @@
 //!
 //! A feature only adds something, and the core builds without any.
 //!
-//! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, `key::Route`
-//!   reads axum's `MatchedPath`, and [`Paths`](key::Paths) compares the path in axum's `OriginalUri`. Handlers can take
-//!   an `Option` of a [`Decision`], [`Decisions`](middleware::Decisions), a [`Meter`] and a `Rejecter` as arguments.
-//!   With the method `axum_body`, layers can be optional or boxed.
-//! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
-//!   service still implements tonic's `NamedService`.
-//! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
-//!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
-//! - `serde`: a [`Quota`] in a configuration file, such as `"100/min burst 20"`.
-//! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests, at most once
-//!   a minute, as an error. The layer also logs an error while its store fails. Some probable mistakes are logged as
-//!   warnings, such as a window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
-//!   mode, or whose key is invalid, are logged at level `debug`.
+//! | feature | what it adds |
+//! |---|---|
+//! | `axum` | the peer's address from axum's connect info, `key::Route`, the original path in [`Paths`](key::Paths), `axum_body`; handlers can take `Option<Decision>`, [`Decisions`](middleware::Decisions), [`Meter`] and `Rejecter` as arguments |
+//! | `tracing` | log events: mistakes in the setup, a failed store, and at level `debug` each request that was queued or denied |
+//! | `tonic` | the peer's address of a tonic server; a limited gRPC service still implements `NamedService` |
+//! | `metrics`, `serde` | `record_metrics` for the `metrics` facade; a [`Quota`] in a configuration file, such as `"100/min burst 20"` |
+//!
+//! [Log events](guide::production#log-events) lists the events of `tracing`, and [metrics](guide::production#metrics)
+//! those of `metrics`. `axum` and `tracing` are on by default.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
