@@ -3,11 +3,8 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
 //! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
-//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Some algorithms queue calls that cannot be admitted
-//! now. These are [`LeakyBucket`](algorithm::LeakyBucket), [`Smooth`](algorithm::Smooth), and any algorithm on which
-//! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. A window on which `priority(percent)` was called
-//! queues only calls with [priority](algorithm#priority). The layer forwards a queued call when the algorithm admits
-//! the call.
+//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Calls over the limit can wait for their turn instead:
+//! see [queueing](guide::queueing).
 //!
 //! # First steps
 //!
@@ -31,7 +28,7 @@
 //!     let app = Router::new()
 //!         .route("/", get(|| async { "hello" }))
 //!         .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)));
-//!     // The limit reads the peer's address from axum's connect info. Without it, each request is answered with 500.
+//!     // The limit reads the peer's address. Without it, each request is answered with 500.
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
 //! #
@@ -67,10 +64,12 @@
 //!   layer wraps another instead, the outer layer charges calls that the inner layer denies.
 //! - **What does a call cost?** One unit, or what [`cost`](RateLimitLayer::cost) says. If the cost is known only when the
 //!   response has ended, as for tokens and rows, the limit is [metered](guide::costs).
-//! - **Where?** [Ordering](guide::ordering) says which layers belong outside of the limit, such as CORS, and which
+//! - **Where?** [Ordering](guide::ordering) says which layers belong outside the limit, such as CORS, and which
 //!   inside.
 //! - **Is the limit right?** Try it in [shadow mode](guide::rollout), and watch its [counts](guide::production).
-//! - **How many machines?** State in memory belongs to one process. [Many machines] compares the ways to share a limit.
+//! - **Which server?** [Servers and frameworks](guide::servers) has axum, tonic, hyper and others.
+//! - **How many machines?** State in memory [belongs to one process](guide::ordering#where-state-lives). [Many
+//!   machines] compares the ways to share a limit.
 //!
 //! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 //!
