@@ -3,11 +3,8 @@
 //! A [`RateLimitLayer<K, A>`](RateLimitLayer) wraps any tower `Service`. A [key extractor](key) `K` identifies the
 //! caller, and an [algorithm] `A` decides whether the call is admitted now. The layer forwards an admitted call and
 //! reports the remaining units. A denied call is answered with `429 Too Many Requests` and the time to wait in
-//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Some algorithms queue calls that cannot be admitted
-//! now. These are [`LeakyBucket`](algorithm::LeakyBucket), [`Smooth`](algorithm::Smooth), and any algorithm on which
-//! `queue(n)`, `max_wait(duration)` or `overflow(..)` was called. A window on which `priority(percent)` was called
-//! queues only calls with [priority](algorithm#priority). The layer forwards a queued call when the algorithm admits
-//! the call.
+//! `Retry-After`, and a denied gRPC call with `RESOURCE_EXHAUSTED`. Calls over the limit can wait for their turn instead:
+//! see [queueing](guide::queueing).
 //!
 //! # First steps
 //!
@@ -31,7 +28,7 @@
 //!     let app = Router::new()
 //!         .route("/", get(|| async { "hello" }))
 //!         .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)));
-//!     // The limit reads the peer's address from axum's connect info. Without it, each request is answered with 500.
+//!     // The limit reads the peer's address. Without it, each request is answered with 500.
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
 //! #
@@ -67,10 +64,12 @@
 //!   layer wraps another instead, the outer layer charges calls that the inner layer denies.
 //! - **What does a call cost?** One unit, or what [`cost`](RateLimitLayer::cost) says. If the cost is known only when the
 //!   response has ended, as for tokens and rows, the limit is [metered](guide::costs).
-//! - **Where?** [Ordering](guide::ordering) says which layers belong outside of the limit, such as CORS, and which
+//! - **Where?** [Ordering](guide::ordering) says which layers belong outside the limit, such as CORS, and which
 //!   inside.
 //! - **Is the limit right?** Try it in [shadow mode](guide::rollout), and watch its [counts](guide::production).
-//! - **How many machines?** State in memory belongs to one process. [Many machines] compares the ways to share a limit.
+//! - **Which server?** [Servers and frameworks](guide::servers) has axum, tonic, hyper and others.
+//! - **How many machines?** State in memory [belongs to one process](guide::ordering#where-state-lives). [Many
+//!   machines] compares the ways to share a limit.
 //!
 //! [Many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html
 //!
@@ -79,8 +78,7 @@
 //! # Where to read on
 //!
 //! - [`guide`]: how to set up limits, chapter by chapter.
-//! - [Promises](guide::promises): what is exact, what is bounded, and what is never done. [Threats](guide::threats):
-//!   what an attacker can and cannot do.
+//! - [Promises](guide::promises): what holds, and what an attacker can and cannot do.
 //! - [Recipes](guide::recipes), [troubleshooting](guide::troubleshooting), and [migration](guide::migration) from other
 //!   limiters.
 //! - [`Quota`]: a limit per period, and a burst.
@@ -105,19 +103,15 @@
 //!
 //! A feature only adds something, and the core builds without any.
 //!
-//! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, `key::Route`
-//!   reads axum's `MatchedPath`, and [`Paths`](key::Paths) compares the path in axum's `OriginalUri`. Handlers can take
-//!   an `Option` of a [`Decision`], [`Decisions`](middleware::Decisions), a [`Meter`] and a `Rejecter` as arguments.
-//!   With the method `axum_body`, layers can be optional or boxed.
-//! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
-//!   service still implements tonic's `NamedService`.
-//! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
-//!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
-//! - `serde`: a [`Quota`] in a configuration file, such as `"100/min burst 20"`.
-//! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests, at most once
-//!   a minute, as an error. The layer also logs an error while its store fails. Some probable mistakes are logged as
-//!   warnings, such as a window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
-//!   mode, or whose key is invalid, are logged at level `debug`.
+//! | feature | what it adds |
+//! |---|---|
+//! | `axum` | the peer's address from axum's connect info, `key::Route`, the original path in [`Paths`](key::Paths), `axum_body`; handlers can take `Option<Decision>`, [`Decisions`](middleware::Decisions), [`Meter`] and `Rejecter` as arguments |
+//! | `tracing` | log events: mistakes in the setup, a failed store, and at level `debug` each request that was queued or denied |
+//! | `tonic` | the peer's address of a tonic server; a limited gRPC service still implements `NamedService` |
+//! | `metrics`, `serde` | `record_metrics` for the `metrics` facade; a [`Quota`] in a configuration file, such as `"100/min burst 20"` |
+//!
+//! [Log events](guide::production#log-events) lists the events of `tracing`, and [metrics](guide::production#metrics)
+//! those of `metrics`. `axum` and `tracing` are on by default.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

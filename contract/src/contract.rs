@@ -54,7 +54,7 @@ impl<M: Clone + Send + Sync + 'static> Contract<M> {
     ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime whose timer is enabled.
+    /// Panics outside a tokio runtime whose timer is enabled.
     pub async fn run(&self) -> Report {
         self.run_if(|_| true).await
     }
@@ -68,7 +68,7 @@ impl<M: Clone + Send + Sync + 'static> Contract<M> {
     ///
     /// # Panics
     ///
-    /// Panics outside of a tokio runtime whose timer is enabled.
+    /// Panics outside a tokio runtime whose timer is enabled.
     pub async fn run_if(&self, is_wanted: impl Fn(&str) -> bool) -> Report {
         let mut running = JoinSet::new();
         for &Case { name, run } in self.cases.iter().filter(|case| is_wanted(case.name)) {

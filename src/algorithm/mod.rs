@@ -7,16 +7,16 @@
 //!
 //! # Which one do I want?
 //!
-//! | you want | use | maximum in any one period |
+//! | you want | take | at most in any one period |
 //! |---|---|---|
-//! | bursts up to a size, and a steady rate on average | [`TokenBucket`] | burst + limit |
-//! | never more than the limit in **any** period | [`SlidingWindow`] | limit |
-//! | never more than the limit in any period, and each unit available again after exactly one period | [`SlidingLog`] | limit |
-//! | about the limit in any period, with two counts per key | [`SlidingCounter`] | just under 2 × limit, if calls are bunched at the ends of windows |
-//! | the cheapest to explain: "100 per hour, then wait for the next hour" | [`FixedWindow`] | just under 2 × limit around the end of a window, 2 × limit if aligned |
-//! | to delay calls instead of denying them: calls **wait** and are admitted at a steady rate | [`LeakyBucket`] | limit, if each call is counted at its scheduled time |
-//! | to pace calls of your own, with stored permits or a warm-up | [`Smooth`] | limit; if bursty, also the permits stored in one second |
-//! | a number of calls **at a time**, however long each takes | [`Concurrency`] | no bound |
+//! | bursts, and a steady rate on average | [`TokenBucket`] | burst + limit; the burst is the limit by default |
+//! | never more than the limit | [`SlidingWindow`] | limit |
+//! | never more than the limit, and each unit available again after exactly one period; memory in proportion to the limit | [`SlidingLog`] | limit |
+//! | about the limit, with two counts per key | [`SlidingCounter`] | just under 2 × limit, for calls bunched at the ends of windows |
+//! | 100 per day, then wait for the next one | [`FixedWindow`] | just under 2 × limit; 2 × limit with `.aligned()` |
+//! | requests that wait and leave at a steady rate | [`LeakyBucket`] | limit, each counted at its scheduled time |
+//! | to pace calls of your own, with stored permits or a warm-up (Guava's rate limiters) | [`Smooth`] | limit; if bursty, also the permits stored in one second |
+//! | 100 at a time, however long each takes | [`Concurrency`] | no bound |
 //!
 //! If in doubt, use [`TokenBucket`]. To protect a service that fails above a number of calls per period, use
 //! [`SlidingWindow`] if callers can retry, and [`LeakyBucket`] if they should wait.
@@ -60,17 +60,17 @@
 //!
 //! | nginx | this crate |
 //! |---|---|
-//! | `limit_req burst=b nodelay` | `TokenBucket::new(quota.burst(b + 1))` |
-//! | `limit_req burst=b` | `LeakyBucket::new(quota).queue(b)` |
-//! | `limit_req burst=b delay=d` | `TokenBucket::new(quota.burst(d + 1)).queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, and further calls are denied |
+//! | `limit_req burst=b nodelay` | a `TokenBucket` with `.burst(b + 1)` |
+//! | `limit_req burst=b` | a `LeakyBucket` with `.queue(b)` |
+//! | `limit_req burst=b delay=d` | a `TokenBucket` with `.burst(d + 1)` and `.queue(b - d)`: `d + 1` pass at once, the next `b - d` are paced, and further calls are denied |
 //! | `limit_conn n` | `Concurrency::per_key(n)` |
 //!
 //! # Combined algorithms
 //!
 //! | you want | write | more state per key |
 //! |---|---|---|
-//! | ten a second **and** a thousand a day: a call is charged to both limits or to neither | a tuple: `(TokenBucket::new(..), FixedWindow::new(..))` | none beyond the states of the members |
-//! | a key that is denied ten times in a minute to be locked out for an hour | `algorithm.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
+//! | ten a second **and** a thousand a day: a call is charged to both limits or to neither | a tuple: `(a_second, a_day)` | none beyond the states of the members |
+//! | a key that is denied ten times in a minute to be locked out for an hour | `.block_for(hour).after(10)`: [`Lockout`] | 32 bytes |
 //! | payments to borrow from the next window | `window.priority(20)`: [priority](#priority) | none |
 //! | free and paying users, or limits chosen for each request | [`Tiered`] | the size of the algorithm, and 24 bytes |
 //!

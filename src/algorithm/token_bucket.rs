@@ -54,25 +54,16 @@ const MAX_OWED: u64 = 1 << 20;
 /// takes a token.
 ///
 /// **Where it breaks.** A task per key overloads a server with a million keys. And `period / limit` is rarely a whole
-/// number of nanoseconds: 7 per minute is one per 8,571,428,571.43 ns. If this interval is rounded down, the bucket
-/// admits calls too early. If it is rounded up, the bucket loses tokens. In floating point, the rate drifts. Systems in
-/// wide use admit 0.96 calls a minute for "1 per minute", or 1,006 at once for a burst of 1,000.
+/// number of nanoseconds: if this interval is rounded, the bucket admits calls too early, or loses tokens. In floating
+/// point, the rate drifts.
 ///
-/// **The idea.** When a call arrives, add the tokens for the time since the last call. Count in *grains*, so that
-/// nothing is a fraction: one token is `period` grains, and `limit` grains arrive per nanosecond. Both numbers are
-/// integers, and stay small because the fraction `limit / period` is in lowest terms. Grains that are less than a whole
-/// token are kept, not rounded away.
+/// **The idea.** When a call arrives, add the tokens for the time since the last call, in [units so
+/// small](crate::guide::design#how-a-token-bucket-counts) that nothing is a fraction.
 ///
-/// The state counts the tokens that are *missing* from a full bucket: `used` whole tokens and `part` grains of one
-/// more. Nothing is missing from a full bucket, so both numbers are zero for a key that was idle for long enough, and
-/// the key may be removed.
+/// **Invariant.** Without queued calls and [debt](crate::limiter::Builder::max_debt), in any span of time `t` at most
+/// `burst + t * limit / period` units pass.
 ///
-/// **Invariant.** Without queued calls and [debt](crate::limiter::Builder::max_debt), `used + part / period <= burst`. A
-/// call of cost `n` passes exactly when `used + n + part / period <= burst`. So in any span of time `t` at most `burst +
-/// t * limit / period` units pass. In debt, `used` is above the burst, so the bucket is full later.
-///
-/// **Cost.** A call takes constant time, and a key takes 24 bytes. There is no division if less than the time of one
-/// token has passed since the last call, as for a busy key.
+/// **Cost.** A call takes constant time, and a key takes 24 bytes.
 ///
 /// A leaky bucket that is used as a meter, and the generic cell rate algorithm (GCRA), decide exactly as a token bucket
 /// does, and only keep a different state. So the crate does not provide them separately. See "Leaky bucket" and

@@ -1,28 +1,37 @@
 //! The guide: how to set up limits, chapter by chapter.
 //!
-//! - [Recipes](recipes): whole pieces of code for sign-ins, plans, uploads, clients that limit themselves, jobs,
-//!   webhooks, gRPC, WebSockets, GraphQL and SQL, limits from a file, a limit from a log, tests, and more.
-//! - [Limits](limits): a decision tree, quotas, several limits at once, tiers, lockouts, priority.
-//! - [Keys](keys): keys with examples, exemptions, deny lists, missing keys.
+//! **Start**
+//!
+//! - [Limits](limits): a decision tree, quotas, algorithms, several limits at once, tiers, lockouts, priority.
+//! - [Keys](keys): addresses, users, tokens; exemptions, deny lists, missing keys.
+//! - [Servers and frameworks](servers): axum, tonic, hyper, and others.
 //! - [Behind a proxy](proxy): the client's address, when all connections come from a proxy.
-//! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
-//! - [Responses](responses): what a rejected caller gets, how to change it, and how a handler gives the same answer.
-//! - [Queueing](queueing): requests that wait instead of being rejected.
-//! - [Concurrency limits](concurrency): limits of requests in progress, and of open WebSockets.
-//! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, WebSockets.
-//! - [Trying a limit](rollout): shadow mode, and costs that depend on the response.
-//! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing; what is
-//!   exact, and what is not.
-//! - [In production](production): a checklist; counters, log events and metrics; what to watch and to alert on; the
-//!   pager rang.
-//! - [Ordering](ordering): which layers belong outside the rate-limit layer, and which inside.
-//! - [Without HTTP](engine): the engine, other services, tonic, clocks for tests, and limiters of your own.
-//! - [Troubleshooting](troubleshooting): why 500, why all callers get 429, or none.
+//! - [Recipes](recipes): sign-ins, plans, uploads, outbound clients, jobs, webhooks, gRPC, WebSockets, tests, and more.
 //! - [Migration](migration): from tower_governor, axum-governor, governor, tower's own limits, nginx and
 //!   express-rate-limit.
+//!
+//! **Operate**
+//!
+//! - [Trying a limit](rollout): shadow mode, a load test, costs that depend on the response.
+//! - [In production](production): a checklist, counts, log events, metrics, alerts, the pager.
+//! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing.
+//! - [Troubleshooting](troubleshooting): why 500, why all callers get 429, or none.
+//!
+//! **Understand**
+//!
+//! - [Ordering](ordering): which layers belong outside a limit, and where its state lives.
+//! - [Responses](responses): what a rejected caller gets, and how to change it.
+//! - [Queueing](queueing): requests that wait instead of being rejected.
+//! - [Concurrency](concurrency): requests in progress, and open WebSockets.
+//! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, WebSockets.
+//! - [Without HTTP](engine): limits in your own code, other services, clocks for tests, limiters of your own.
+//!
+//! **Refer**
+//!
+//! - [Promises](promises): what holds, what an attacker can and cannot do, and which test says so.
+//! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
 //! - [Compile errors](compile_errors): what the compiler says, and what to change.
-//! - [Promises](promises): what is exact, what is bounded, and what is never done.
-//! - [Threats](threats): what an attacker can and cannot do, and which test says so.
+//! - [Design](design): how it works inside, which you need not know.
 //! - [Glossary](glossary): the words of the guide.
 //!
 //! The Rust code of all chapters is compiled and run as doc tests.
@@ -43,6 +52,10 @@ pub mod concurrency {}
 #[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("costs.md"))]
 pub mod costs {}
+
+#[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("design.md"))]
+pub mod design {}
 
 #[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("engine.md"))]
@@ -101,8 +114,8 @@ pub mod responses {}
 pub mod rollout {}
 
 #[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
-#[cfg_attr(not(doctest), doc = include_str!("threats.md"))]
-pub mod threats {}
+#[cfg_attr(not(doctest), doc = include_str!("servers.md"))]
+pub mod servers {}
 
 #[cfg_attr(not(doctest), doc = include_str!("rustdoc_links.md"))]
 #[cfg_attr(not(doctest), doc = include_str!("troubleshooting.md"))]

@@ -19,14 +19,14 @@ pub enum OnClose {
 ///
 /// With every choice, memory stays bounded, and a key with calls in progress or queued calls is never evicted.
 /// [`stats`](crate::limiter::RateLimiter::stats) counts the effects of a full table. When the table is full for the
-/// first time, a warning is logged (feature `tracing`). [Floods of keys](crate::guide::floods) has the figures that the
-/// default is based on.
+/// first time, a warning is logged (feature `tracing`). [Design](crate::guide::design) has the figures that the default is based
+/// on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnFull {
-    /// Evicts the key that has used least among a few that were not called lately. [Floods of
-    /// keys](crate::guide::floods#which-key-evictleastused-evicts) says which keys these are, and what a key that is
-    /// called often can rely on. At its next call, an evicted key has the state of a new key.
+    /// Evicts the key that has used least among a few that were not called lately. [Design](crate::guide::design) says
+    /// which keys these are, and [floods of keys](crate::guide::floods) what a key that is called often can rely on. At
+    /// its next call, an evicted key has the state of a new key.
     ///
     /// A key at its limit can get its whole quota once more, if it is silent while a flood of keys that are at their
     /// limits replaces the whole table. If this happens too often, choose [`Reject`](OnFull::Reject).

@@ -74,13 +74,8 @@ const DEFAULT_MAX_QUEUED: usize = 10_000;
 /// [`TokenBucket`](crate::algorithm::TokenBucket). When a table with the default `max_keys` is full, 73 % of its slots
 /// are occupied. So with a `TokenBucket`, count 44 bytes per key: 4.4 MB for the default of 100,000 keys.
 ///
-/// The table consists of shards, each with its own lock. Up to 4,096 keys, there is one shard for each 64 keys of
-/// `max_keys`. Above that, there is about one shard for each 1,500 keys, but there are at least 64. Above 1.5 million
-/// keys, there are 512 to 1,024 shards, and each of them has more keys. An empty table takes less than 64 kB by
-/// default. A shard grows by doubling. A call with a new key that makes a shard grow moves all keys of that shard:
-/// usually fewer than a thousand, or more if `max_keys` is above 1.5 million. During the move, other calls for keys of
-/// that shard usually wait for a few microseconds, and sometimes for about a hundred. The memory of removed keys is
-/// reused, but not freed while the limiter exists.
+/// The memory of removed keys is reused, but not freed while the limiter exists. [Design](crate::guide::design) says how
+/// the table is built.
 ///
 /// State is lost when the process ends, or when the last clone of the limiter is dropped.
 ///

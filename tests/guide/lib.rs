@@ -27,5 +27,6 @@ chapters! {
     recipes: "axum" "serde" "tonic";
     responses: "axum";
     rollout;
+    servers: "axum" "tonic";
     troubleshooting: "axum";
 }

@@ -20,12 +20,14 @@ fn at_once(n: u64) -> TokenBucket {
 /// Returns the metrics of the guide, with the names of their labels and of the outcomes.
 fn promised() -> BTreeMap<String, BTreeSet<String>> {
     let guide = include_str!("../../../src/guide/production.md");
-    let rows = guide.lines().filter(|line| line.starts_with("| `tower_throttle_"));
+    let (_, rows) = guide.split_once("| name | kind | labels | value |").unwrap();
+    let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));
     let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     rows.flat_map(|row| {
         let cells: Vec<_> = row.split('|').collect();
         let labels: BTreeSet<_> = names(cells[3]).into_iter().collect();
-        names(cells[1]).into_iter().map(move |name| (name, labels.clone())).collect::<Vec<_>>()
+        let names = names(cells[1]).into_iter().map(|name| format!("tower_throttle_{name}"));
+        names.map(move |name| (name, labels.clone())).collect::<Vec<_>>()
     })
     .collect()
 }

@@ -88,7 +88,7 @@ pub(crate) trait Oracle: Clone + Debug {
     }
 }
 
-/// A key's own time, which is the sum of the clock's advances, as promise 6 of the guide says.
+/// A key's own time, which is the sum of the clock's advances, as the guide promises of a clock that steps back.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     pub(crate) period: u64,

@@ -1,0 +1,12 @@
+/// What the listener has read.
+#[derive(Clone)]
+struct Info {
+    client: std::net::IpAddr,
+}
+
+fn main() {
+    // the block
+    let bucket = tower_throttle::algorithm::TokenBucket::new(tower_throttle::Quota::per_minute(100));
+    let layer = tower_throttle::RateLimitLayer::new(by_client, bucket);
+    let _: axum::Router = axum::Router::new().layer(layer);
+}
