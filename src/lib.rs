@@ -105,20 +105,7 @@
 //!
 //! A feature only adds something, and the core builds without any.
 //!
-//! - `axum` (default): [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read axum's `ConnectInfo`, `key::Route`
-//!   reads axum's `MatchedPath`, and [`Paths`](key::Paths) compares the path in axum's `OriginalUri`. Handlers can take
-//!   an `Option` of a [`Decision`], [`Decisions`](middleware::Decisions), a [`Meter`] and a `Rejecter` as arguments.
-//!   With the method `axum_body`, layers can be optional or boxed.
-//! - `tonic`: [`PeerIp`](key::PeerIp) and [`ClientIp`](key::ClientIp) read tonic's `TcpConnectInfo`, and a limited gRPC
-//!   service still implements tonic's `NamedService`.
-//! - `metrics`: the method `record_metrics` of a layer, which passes the layer's counts to the recorder of the
-//!   [`metrics`](https://docs.rs/metrics) facade, for Prometheus and others. See [in production](guide::production).
-//! - `serde`: a [`Quota`] in a configuration file, such as `"100/min burst 20"`.
-//! - `tracing` (default): log events. A layer logs each kind of configuration mistake that affects requests, at most once
-//!   a minute, as an error. The layer also logs an error while its store fails. Some probable mistakes are logged as
-//!   warnings, such as a window whose quota has a burst. Requests that were queued or denied, that were admitted only because of shadow
-//!   mode, or whose key is invalid, are logged at level `debug`.
-
+#![doc = include_str!("features.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;

@@ -26,6 +26,22 @@ fn small() -> Scenario {
     }
 }
 
+/// The text above the picture says which of the scenarios it shows.
+#[test]
+fn the_caption_of_the_picture_is_its_scenario() {
+    let (pictured, guide) = (super::pictured(), include_str!("../../../redis/src/guide/mod.rs"));
+    let words = format!(
+        "{} machines share a limit of {} calls per second, at an even load of {} %",
+        pictured.machines,
+        pictured.quota.limit(),
+        pictured.load
+    );
+    assert!(guide.contains(&words), "{words}");
+    assert!(matches!((pictured.fault, pictured.spread), (Fault::CenterStops, Spread::Even)));
+    assert_eq!(super::scenario::STOP, Duration::from_secs(5));
+    assert!(guide.contains("Redis stops for five seconds"));
+}
+
 #[test]
 fn the_same_seed_has_the_same_outcome() {
     for fault in [Fault::None, Fault::MachinesFail, Fault::CenterStops] {
