@@ -68,3 +68,38 @@ fn the_most_in_a_period_is_that_of_the_tables() {
         assert_eq!(most, expected, "{name}");
     }
 }
+
+/// The three tables have other words for other readers, and the same bounds.
+#[test]
+fn each_table_has_the_same_bounds() {
+    let bounds = [
+        ("TokenBucket", "burst + limit"),
+        ("SlidingWindow", "limit"),
+        ("SlidingLog", "limit"),
+        ("SlidingCounter", "just under 2 x limit"),
+        ("FixedWindow", "just under 2 x limit"),
+        ("LeakyBucket", "limit"),
+    ];
+    for (file, text) in [
+        ("README.md", include_str!("../../README.md")),
+        ("limits.md", include_str!("../../src/guide/limits.md")),
+        ("algorithm", include_str!("../../src/algorithm/mod.rs")),
+    ] {
+        let mut rows = 0;
+        let (_, table) = text.split_once("any one period |\n").unwrap();
+        for row in
+            table.lines().map(|line| line.trim_start_matches("//! ")).take_while(|row| row.starts_with('|'))
+        {
+            let cells: Vec<_> = row.split('|').map(|cell| cell.trim().replace('×', "x")).collect();
+            let named = |name: &&(&str, &str)| cells[2].contains(&format!("`{}`", name.0));
+            let Some((name, bound)) = bounds.iter().find(named) else { continue };
+            let rest = cells[3].strip_prefix(bound).unwrap_or_else(|| panic!("{file}: {row}"));
+            assert!(
+                *name != "FixedWindow" || rest.contains("2 x limit") && rest.contains("aligned"),
+                "{file}: {row}"
+            );
+            rows += 1;
+        }
+        assert!(rows >= 4, "{file} has a row for {rows} of them");
+    }
+}
