@@ -454,7 +454,7 @@ impl fmt::Display for Decision {
         match self.retry_after() {
             Some(wait) => write!(f, ", retry after {wait:?}"),
             None if !self.is_allowed() => f.write_str(", no wait is known to help"),
-            None if self.delay > 0 => write!(f, ", held for {:?}", self.delay()),
+            None if self.delay > 0 => write!(f, ", queued for {:?}", self.delay()),
             None => Ok(()),
         }
     }

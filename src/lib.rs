@@ -103,16 +103,7 @@
 //!
 //! A feature only adds something, and the core builds without any.
 //!
-//! | feature | what it adds |
-//! |---|---|
-//! | `axum` | the peer's address from axum's connect info, `key::Route`, the original path in [`Paths`](key::Paths), `axum_body`; handlers can take `Option<Decision>`, [`Decisions`](middleware::Decisions), [`Meter`] and `Rejecter` as arguments |
-//! | `tracing` | log events: mistakes in the setup, a failed store, and at level `debug` each request that was queued or denied |
-//! | `tonic` | the peer's address of a tonic server; a limited gRPC service still implements `NamedService` |
-//! | `metrics`, `serde` | `record_metrics` for the `metrics` facade; a [`Quota`] in a configuration file, such as `"100/min burst 20"` |
-//!
-//! [Log events](guide::production#log-events) lists the events of `tracing`, and [metrics](guide::production#metrics)
-//! those of `metrics`. `axum` and `tracing` are on by default.
-
+#![doc = include_str!("features.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod algorithm;

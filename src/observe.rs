@@ -84,8 +84,8 @@ impl Recurrence {
         if let Some(count) = self.due(false) {
             #[cfg(feature = "tracing")]
             tracing::warn!(target: TARGET, event = "proxy_as_client", reason = advice, count,
-                "tower-throttle: peers on this machine or in a private network have forwarded requests: if they are \
-                 proxies, all their clients are counted as one");
+                "tower-throttle[T03]: peers on this machine or in a private network have forwarded requests: if they \
+                 are proxies, all their clients share one budget");
         }
     }
 
@@ -95,7 +95,8 @@ impl Recurrence {
         if let Some(count) = self.due(false) {
             #[cfg(feature = "tracing")]
             tracing::warn!(target: TARGET, event = "priority_ignored", limiter, count,
-                "tower-throttle: calls have priority, which this limit ignores: call `priority(percent)` on its window");
+                "tower-throttle[T07]: calls have priority, which this limit ignores: call `priority(percent)` on its \
+                 window");
         }
     }
 
@@ -105,7 +106,7 @@ impl Recurrence {
         if let Some(count) = self.due_of(now, total) {
             #[cfg(feature = "tracing")]
             tracing::warn!(target: TARGET, event = "table_full", limiter, max_keys, count,
-                "tower-throttle: the table of keys is full: set `max_keys` above the number of distinct keys in the \
+                "tower-throttle[T06]: the key table is full: set `max_keys` above the number of distinct keys in the \
                  longest window, or verify keys before limiting by them");
         }
     }
@@ -182,27 +183,30 @@ impl Observer {
     ) {
         let mistakes = &self.missing_key[usize::from(in_shadow)];
         if let Some(count) = mistakes.get(kind).and_then(|mistake| mistake.due(false)) {
-            error("missing_key", policy, what, why, count);
+            #[cfg(feature = "tracing")]
+            tracing::error!(target: TARGET, event = "missing_key", policy, reason = %why, count,
+                "tower-throttle[T01]: {what}");
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client, or in shadow mode passes in spite of it, at
-    /// level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one
+    /// Logs a request that was rejected because of a mistake of the client, or admitted in shadow mode, at level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one
     /// is due, since a wrong number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, in_shadow: bool, is_too_few: bool, why: &dyn Display) {
         let too_few = if is_too_few { self.list_too_short[usize::from(in_shadow)].due(false) } else { None };
         #[cfg(feature = "tracing")]
         if let Some(count) = too_few {
-            let what = match in_shadow {
-                false => "requests are rejected because their lists of addresses are too short",
-                true => "requests with too short lists of addresses pass because of shadow mode",
+            let what = if in_shadow {
+                "requests whose lists of addresses are too short are admitted in shadow mode"
+            } else {
+                "requests are rejected because their lists of addresses are too short"
             };
             tracing::warn!(target: TARGET, event = "list_too_short", policy, reason = %why, count,
-                "tower-throttle: {what}");
+                "tower-throttle[T02]: {what}");
         } else {
-            let what = match in_shadow {
-                false => "a request is rejected because its client made a mistake",
-                true => "a request with a mistake of its client passes because of shadow mode",
+            let what = if in_shadow {
+                "a request was admitted in shadow mode, although its client made a mistake"
+            } else {
+                "a request was rejected because its client made a mistake"
             };
             tracing::debug!(target: TARGET, event = "invalid_key", policy, reason = %why, "tower-throttle: {what}");
         }
@@ -212,11 +216,10 @@ impl Observer {
     #[cold]
     pub(crate) fn store_error(&self, policy: &str, why: &BoxError, admits: bool) {
         if let Some(count) = self.store.failed() {
-            let what = match admits {
-                true => "requests are not limited because the store cannot decide",
-                false => "requests are rejected because the store cannot decide",
-            };
-            error("store_failed", policy, what, why, count);
+            let what = if admits { "not limited" } else { "rejected" };
+            #[cfg(feature = "tracing")]
+            tracing::error!(target: TARGET, event = "store_failed", policy, reason = %why, count,
+                "tower-throttle[T05]: requests are {what} because the store cannot decide");
         }
     }
 
@@ -235,8 +238,8 @@ impl Observer {
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
         #[cfg(feature = "tracing")]
         if decision.is_delayed() {
-            tracing::debug!(target: TARGET, event = "held", policy, delay = ?decision.delay(),
-                "tower-throttle: held");
+            tracing::debug!(target: TARGET, event = "queued", policy, delay = ?decision.delay(),
+                "tower-throttle: queued");
         }
     }
 
@@ -255,8 +258,10 @@ impl Observer {
         if denial.never_fits()
             && let Some(count) = self.cost_never_fits.due(false)
         {
-            let what = "a request costs more than the limit can ever admit";
-            error("cost_never_fits", policy, what, &"raise the burst or lower the cost", count);
+            #[cfg(feature = "tracing")]
+            tracing::error!(target: TARGET, event = "cost_never_fits", policy,
+                reason = "raise the burst or lower the cost", count,
+                "tower-throttle[T04]: a request costs more than the limit can ever admit");
         }
         if denial.is_closed()
             && let Some(count) = self.closed.due(false)
@@ -267,14 +272,14 @@ impl Observer {
         }
     }
 
-    /// Logs, at level `debug`, a request of a forbidden caller that passes in shadow mode.
+    /// Logs, at level `debug`, a request of a forbidden caller that is admitted in shadow mode.
     pub(crate) fn forbidden_in_shadow(&self, policy: &str) {
         #[cfg(feature = "tracing")]
         tracing::debug!(target: TARGET, event = "shadow_forbidden", policy,
-            "tower-throttle: a request of a forbidden caller passes because of shadow mode");
+            "tower-throttle: a request of a forbidden caller was admitted in shadow mode");
     }
 
-    /// Logs that the policy lets requests pass, and `why`, unless this was logged after the switch with the number
+    /// Logs that the policy rejects no requests, and `why`, unless this was logged after the switch with the number
     /// `switch`, or a later one.
     #[inline]
     pub(crate) fn not_enforced(&self, policy: &str, switch: u64, why: &'static str) {
@@ -291,7 +296,7 @@ impl Observer {
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
         #[cfg(feature = "tracing")]
         tracing::debug!(target: TARGET, event = "shadow_denied", policy, decision = %denial,
-            "tower-throttle: let through in shadow mode");
+            "tower-throttle: admitted in shadow mode");
     }
 }
 
@@ -300,7 +305,7 @@ impl Observer {
 pub(crate) fn same_name(policy: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, event = "same_name", policy,
-        "tower-throttle: two policies have this name: their metrics of requests are added up, and of each other \
+        "tower-throttle[T10]: two policies have this name: their metrics of requests are added up, and of each other \
          metric, one is shown: give each layer a name of its own by `.name(..)`");
 }
 
@@ -308,7 +313,7 @@ pub(crate) fn same_name(policy: &str) {
 pub(crate) fn burst_ignored(limiter: Option<&str>, window: &QuotaPolicy) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: TARGET, event = "burst_ignored", limiter,
-        "tower-throttle: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
+        "tower-throttle[T08]: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
         window.quota, window.window);
 }
 
@@ -317,8 +322,8 @@ pub(crate) fn long_wait(limiter: Option<&str>, longest_wait: Duration) {
     #[cfg(feature = "tracing")]
     if longest_wait > LONG_WAIT {
         tracing::warn!(target: TARGET, event = "long_wait", limiter, ?longest_wait,
-            "tower-throttle: with a full queue, a request waits for {longest_wait:?}, and after {LONG_WAIT:?} many \
-             proxies and clients give up: set `max_wait` on the algorithm, or a smaller `queue`");
+            "tower-throttle[T09]: with a full queue, a request waits for {longest_wait:?}, and after {LONG_WAIT:?} \
+             many proxies and clients give up: set `max_wait` on the algorithm, or a smaller `queue`");
     }
 }
 
@@ -342,12 +347,6 @@ fn record_in_span(decided: impl FnOnce() -> Option<&'static str>) {
     {
         tracing::Span::current().record(FIELD, decided);
     }
-}
-
-/// Logs a mistake or a failure that affects requests.
-fn error(event: &'static str, policy: &str, what: &'static str, why: &dyn Display, count: u64) {
-    #[cfg(feature = "tracing")]
-    tracing::error!(target: TARGET, event, policy, reason = %why, count, "tower-throttle: {what}");
 }
 
 #[cfg(test)]

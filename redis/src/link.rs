@@ -827,7 +827,7 @@ impl fmt::Debug for Link {
 #[cfg(feature = "tracing")]
 fn log_failed(error: &RedisError, count: u64) {
     tracing::error!(target: "tower_throttle", event = "redis_failed", reason = %error, count,
-        "tower-throttle: limits in Redis are not decided there until it answers again");
+        "tower-throttle[R01]: limits in Redis are not decided there until it answers again");
 }
 
 #[cfg(feature = "tracing")]

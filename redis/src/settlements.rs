@@ -169,7 +169,7 @@ impl Drop for Unsettled {
 #[cfg(feature = "tracing")]
 fn log_failed(limiter: &str, error: &RedisError, count: u64) {
     tracing::error!(target: "tower_throttle", event = "settlement_failed", limiter, reason = %error, count,
-        "tower-throttle: settlements fail, so that units are not charged or not given back");
+        "tower-throttle[R02]: settlements fail, so that units are not charged or not given back");
 }
 
 #[cfg(not(feature = "tracing"))]

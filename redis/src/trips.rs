@@ -949,7 +949,7 @@ impl<A: StoredAlgorithm> Denials<A> {
 #[cfg(feature = "tracing")]
 fn log_not_replaced(error: &RedisError) {
     tracing::error!(target: "tower_throttle", event = "not_replaced", reason = %error,
-        "tower-throttle: the algorithm was not replaced");
+        "tower-throttle[R04]: the algorithm was not replaced");
 }
 
 #[cfg(not(feature = "tracing"))]

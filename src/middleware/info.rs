@@ -181,18 +181,18 @@ impl PolicyInfo {
         self.settings.timeline.as_ref()
     }
 
-    /// Returns what the policy does with a request that begins now, and may log that the request passes. The mode of a
-    /// request is the same until its end, so the switch of shadow mode is read only here.
+    /// Returns what the policy does with a request that begins now, and may log that the policy is not enforced. The
+    /// mode of a request is the same until its end, so the switch of shadow mode is read only here.
     #[inline]
     pub(super) fn mode(&self) -> Mode {
         if !self.settings.is_enabled {
-            self.observer.not_enforced(self.name(), 1, "requests pass because the policy is not enabled");
+            self.observer.not_enforced(self.name(), 1, "requests are not limited: the policy is not enabled");
             return Mode::Off;
         }
         match self.settings.shadow.as_ref().and_then(Shadow::turned_on) {
             None => Mode::Enforced,
             Some(change) => {
-                self.observer.not_enforced(self.name(), change, "requests pass because of shadow mode");
+                self.observer.not_enforced(self.name(), change, "all requests are admitted in shadow mode");
                 Mode::Shadow
             }
         }
@@ -219,7 +219,7 @@ impl PolicyInfo {
             self.observer.invalid_key(self.name(), in_shadow, error.is_too_few(), &error);
         } else {
             let what = match missing {
-                MissingKey::Reject if in_shadow => "requests without a key pass because of shadow mode",
+                MissingKey::Reject if in_shadow => "requests without a key are admitted in shadow mode",
                 MissingKey::Reject => "requests are rejected because they have no key",
                 MissingKey::Shared => "requests share one budget because they have no key",
                 MissingKey::Pass => "requests are not limited because they have no key",

@@ -5,6 +5,7 @@ mod cooperative;
 mod decision_tables;
 mod denial_reasons;
 mod leaky_queue;
+mod most_in_a_period;
 mod one_queue;
 mod panics;
 mod refund;

@@ -162,6 +162,7 @@ async fn a_denial_over_http_1_of_a_request_with_a_body_closes_the_connection() {
 }
 
 /// A layer outside of the limit that removes `Content-Length`, and the headers by which a caller brings it to do so.
+#[cfg(feature = "axum")]
 macro_rules! assert_closes_or_drains {
     ($outer:expr, $headers:expr, $body:expr) => {{
         for (version, expected) in [(Version::HTTP_11, &["close"][..]), (Version::HTTP_2, &[])] {

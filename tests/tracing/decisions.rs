@@ -39,7 +39,7 @@ async fn each_change_of_a_store_between_failing_and_deciding_is_logged_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holding_a_request_is_logged_at_debug_and_so_is_a_denial() {
+async fn a_wait_in_the_queue_is_logged_at_debug_and_so_is_a_denial() {
     let (log, _guard) = Log::start();
     let bucket = LeakyBucket::new(Quota::per_second(10)).queue(1);
     let service = RateLimitLayer::new(Global, bucket).layer(service_fn(hello));
@@ -50,12 +50,14 @@ async fn holding_a_request_is_logged_at_debug_and_so_is_a_denial() {
     assert_eq!(calls.join_all().await.len(), 10);
     let lines = log.lines();
     assert!(lines.iter().all(|line| line.starts_with("DEBUG")), "{lines:#?}");
-    let held = |line: &&String| line.ends_with("held event=\"held\" policy=\"default\" delay=100ms");
+    let queued = |line: &&String| {
+        line.ends_with("tower-throttle: queued event=\"queued\" policy=\"default\" delay=100ms")
+    };
     let denied = |line: &&String| {
         line.ends_with("denied event=\"denied\" policy=\"default\" retry_after=100ms outcome=\"queue_full\"")
     };
     assert_eq!(
-        (lines.iter().filter(held).count(), lines.iter().filter(denied).count()),
+        (lines.iter().filter(queued).count(), lines.iter().filter(denied).count()),
         (1, 8),
         "{lines:#?}"
     );

@@ -27,6 +27,7 @@ async fn a_thousand_requests_without_a_peer_are_one_line_that_names_the_fix() {
     let lines = log.lines();
     let [line] = &lines[..] else { panic!("{lines:#?}") };
     assert!(line.contains("ERROR") && line.contains("front door"), "{line}");
+    assert!(line.contains("tower-throttle[T01]: requests are rejected"), "{line}");
     assert!(line.contains("into_make_service_with_connect_info::<SocketAddr>()"), "{line}");
 }
 
@@ -216,7 +217,7 @@ fn the_warning_of_a_burst_says_which_limit_it_is_and_what_to_change() {
     let _ = RateLimiter::new(SlidingLog::new(hour));
     let line = |of: &str, limiter: &str| {
         let text = format!("the window of {of} ignores its burst: remove the burst, or use a TokenBucket");
-        format!(" WARN tower_throttle: tower-throttle: {text} event=\"burst_ignored\"{limiter}")
+        format!(" WARN tower_throttle: tower-throttle[T08]: {text} event=\"burst_ignored\"{limiter}")
     };
     let login = " limiter=\"login\"";
     assert_eq!(
@@ -253,7 +254,8 @@ async fn a_call_with_priority_on_a_limit_without_priority_is_a_warning_once() {
     }
     let line = "calls have priority, which this limit ignores: call `priority(percent)` on its window";
     let event = "event=\"priority_ignored\"";
-    let of = |limiter: &str| format!(" WARN tower_throttle: tower-throttle: {line} {event}{limiter} count=1");
+    let of =
+        |limiter: &str| format!(" WARN tower_throttle: tower-throttle[T07]: {line} {event}{limiter} count=1");
     assert_eq!(log.lines(), [of(" limiter=\"login\"")]);
 
     // The limiters of layers that are joined, and of tiers. Each limiter has its own line.
@@ -287,7 +289,7 @@ fn a_layer_that_may_hold_requests_for_long_is_a_warning_with_both_times() {
              `max_wait` on the algorithm, or a smaller `queue`"
         );
         let fields = format!("event=\"long_wait\" limiter=\"reports\" longest_wait={wait}");
-        [format!(" WARN tower_throttle: tower-throttle: {text} {fields}")]
+        [format!(" WARN tower_throttle: tower-throttle[T09]: {text} {fields}")]
     };
     let (minute, hour) = (Quota::per_minute(2), Quota::per_hour(10));
     assert_eq!(warnings(LeakyBucket::new(minute)), line("60s"));

@@ -38,7 +38,7 @@ async fn after_each_switch_the_first_request_that_passes_is_one_line() {
         assert_eq!(new.len(), 3, "{round}: {new:#?}");
         for (line, name) in new.iter().zip(["one", "two", "four"]) {
             assert!(
-                line.trim_start().starts_with("INFO") && line.contains("because of shadow mode"),
+                line.trim_start().starts_with("INFO") && line.contains("are admitted in shadow mode"),
                 "{line}"
             );
             assert!(line.contains(&format!("policy=\"{name}\"")), "{line}");
@@ -81,7 +81,7 @@ async fn in_shadow_mode_each_key_error_is_logged_and_again_when_the_limit_is_enf
     let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_hour(9))).shadow(&shadow);
     let requests = || [get(), with_list("192.0.2.1"), with_list("a, b"), with_list("203.0.113.7, 10.0.0.1")];
     for (is_on, statuses, levels, what) in [
-        (true, [200; 4], ["ERROR", "WARN", "DEBUG", "DEBUG"], "because of shadow mode"),
+        (true, [200; 4], ["ERROR", "WARN", "DEBUG", "DEBUG"], "admitted in shadow mode"),
         (false, [500, 400, 400, 403], ["ERROR", "WARN", "DEBUG", ""], "rejected"),
     ] {
         shadow.set(is_on);

@@ -712,7 +712,7 @@ async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: A
 #[cfg(feature = "tracing")]
 fn log_refused(error: &RedisError, count: u64) {
     tracing::warn!(target: "tower_throttle", event = "messages_refused", reason = %error, count,
-        "tower-throttle: calls that wait for permits ask Redis, because no messages arrive");
+        "tower-throttle[R03]: calls that wait for permits ask Redis, because no messages arrive");
 }
 
 #[cfg(not(feature = "tracing"))]

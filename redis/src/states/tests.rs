@@ -130,6 +130,28 @@ fn long_logs_cannot_be_kept() {
     assert!(error.to_string().contains("SlidingWindow"), "{error}");
 }
 
+/// What the table on the front page has as "no": `build` says why, and what to take.
+#[tokio::test]
+async fn what_redis_cannot_keep_is_not_built_and_the_error_says_what_to_change() {
+    let store = crate::store::RedisStore::builder("redis://127.0.0.1:1").connect_lazily().unwrap();
+    let quota = Quota::per_minute(101);
+    let errors = [
+        store.limiter("a", SlidingLog::new(quota)).build().map(drop),
+        store.limiter("b", SlidingWindow::new(quota).priority(20)).build().map(drop),
+        store
+            .limiter("c", TokenBucket::new(Quota::per(u64::MAX, Duration::from_secs(1)).unwrap()))
+            .build()
+            .map(drop),
+    ];
+    let texts = errors.map(|error| error.unwrap_err().to_string());
+    for (text, change) in
+        texts.iter().zip(["take a SlidingWindow", "remove `.priority(..)`", "give a lower rate"])
+    {
+        assert!(text.contains(change), "{text}");
+    }
+    assert!(store.limiter("a", SlidingLog::new(Quota::per_minute(100))).build().is_ok());
+}
+
 #[test]
 fn a_window_with_priority_is_refused_wherever_it_is() {
     fn refused<A: StoredAlgorithm>(algorithm: A) {

@@ -86,7 +86,8 @@ impl tracing::Subscriber for Events {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// Panics unless the guide of `tower-throttle` has this event, with its level and its fields.
+/// Panics unless the guide of `tower-throttle` has this event, with its level and its fields, and its text begins as it
+/// should.
 fn assert_promised(event: &Event, level: &str) {
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/guide/production.md");
     let guide = std::fs::read_to_string(guide).unwrap();
@@ -94,6 +95,9 @@ fn assert_promised(event: &Event, level: &str) {
     let cells: Vec<_> = row.unwrap_or_else(|| panic!("{event:?}")).split('|').map(str::trim).collect();
     let fields: BTreeSet<_> = cells[3].split('`').skip(1).step_by(2).collect();
     assert_eq!((cells[2], fields), (level, event.fields.clone()), "{event:?}");
+    // A mistake has a code, which `.ci/codes` compares with the guide.
+    let start = if ["warn", "error"].contains(&level) { "tower-throttle[R" } else { "tower-throttle: " };
+    assert!(event.text.contains(&format!("message={start}")), "{event:?}");
 }
 
 fn window() -> FixedWindow {

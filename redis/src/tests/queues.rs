@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
+use http::{Request, Response};
 use tokio::time::{Instant, advance};
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::faults::swaps;
 use super::flights::settle;
 use super::limiter;
 use super::staged::Staged;
 use crate::limiter::RedisLimiter;
-use tower_throttle::Decision;
-use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, StoredAlgorithm, Tiered};
+use tower_throttle::key::Global;
+use tower_throttle::{Decision, Quota, RateLimitLayer, RateLimiter};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -80,4 +82,27 @@ async fn a_call_does_not_overtake_those_that_wait() {
     let delays = [first.await, second.await].map(|call| call.unwrap().unwrap().delay().as_secs());
     assert_eq!(delays, [3_600, 7_200]);
     assert_eq!(start.elapsed().as_secs(), 7_200);
+}
+
+/// The queue of calls with priority is one of a process, and Redis does not know it.
+#[tokio::test(start_paused = true)]
+async fn the_priority_of_a_tier_has_no_effect_in_redis() {
+    let hello =
+        service_fn(|_: Request<String>| async { Ok::<_, std::io::Error>(Response::new(String::new())) });
+    // The status of the second of two requests with priority, and its wait.
+    macro_rules! second {
+        ($limiter:expr) => {{
+            let service = RateLimitLayer::with_limiter(Global, $limiter)
+                .tier(|_: &Request<String>, _: &_| window(1).priority(100))
+                .priority(|_: &Request<String>| true)
+                .layer(hello);
+            let call = || service.clone().oneshot(Request::new(String::new()));
+            assert_eq!(call().await.unwrap().status(), 200);
+            let start = Instant::now();
+            (call().await.unwrap().status().as_u16(), start.elapsed().as_secs())
+        }};
+    }
+    let in_memory = second!(RateLimiter::new(Tiered::new(window(1))));
+    assert_eq!(in_memory, (200, 3_600), "it waits for the next window");
+    assert_eq!(second!(build(Tiered::new(window(1)))), (429, 0), "it is denied, and not queued");
 }

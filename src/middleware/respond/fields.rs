@@ -82,8 +82,8 @@ impl FieldNames {
     ///
     /// # Panics
     ///
-    /// Panics if a name is not a valid header field name or has an upper-case letter. In a `const`, the panic is a
-    /// compile error.
+    /// Panics if a name is not a valid header field name or has an upper-case letter. The text has the name. In a
+    /// `const`, the panic is a compile error.
     #[must_use]
     pub const fn new(
         limit: &'static str,
@@ -94,12 +94,57 @@ impl FieldNames {
         let names = [limit, remaining, time];
         let mut at = 0;
         while at < names.len() {
-            // `from_static` panics if the name is not valid. A `const fn` cannot drop the result of `from_static`.
-            // `forget` leaks nothing, since the result only refers to a static string.
-            std::mem::forget(HeaderName::from_static(names[at]));
+            if !is_field_name(names[at]) {
+                panic_of_name(names[at]);
+            }
             at += 1;
         }
         Self { names, reset }
+    }
+}
+
+/// Returns whether a name is a token of RFC 9110 without upper-case letters, as `HeaderName::from_static` takes it.
+const fn is_field_name(name: &str) -> bool {
+    let name = name.as_bytes();
+    let mut at = 0;
+    while at < name.len() {
+        let is_valid = matches!(name[at], b'a'..=b'z' | b'0'..=b'9' | b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.'
+            | b'^'..=b'`' | b'|' | b'~');
+        if !is_valid {
+            return false;
+        }
+        at += 1;
+    }
+    !name.is_empty() && name.len() < 1 << 16
+}
+
+/// Panics with a text that has the name, also at compile time, when a panic formats nothing. So the text is put together
+/// byte by byte. Of a long name, it has the beginning, and `?` for each byte that is not visible ASCII.
+const fn panic_of_name(name: &str) -> ! {
+    const TEXT: (&[u8], &[u8]) =
+        (b"`", b"` is no name of a header field: take lower-case letters, digits and hyphens");
+    const MAX: usize = 60;
+    let mut text = [b' '; TEXT.0.len() + MAX + TEXT.1.len()];
+    let (name, mut length) = (name.as_bytes(), 0);
+    let shown = if name.len() < MAX { name.len() } else { MAX };
+    let mut part = 0;
+    while part < 3 {
+        let (bytes, count) = match part {
+            0 => (TEXT.0, TEXT.0.len()),
+            1 => (name, shown),
+            _ => (TEXT.1, TEXT.1.len()),
+        };
+        let mut at = 0;
+        while at < count {
+            text[length] = if bytes[at].is_ascii_graphic() || bytes[at] == b' ' { bytes[at] } else { b'?' };
+            length += 1;
+            at += 1;
+        }
+        part += 1;
+    }
+    match str::from_utf8(text.split_at(length).0) {
+        Ok(text) => panic!("{}", text),
+        Err(_) => panic!("the name of a header field has an invalid byte"),
     }
 }
 
@@ -446,6 +491,38 @@ mod tests {
     use crate::quota::Quota;
     use http::StatusCode;
     use http::header::{AGE, RETRY_AFTER};
+
+    #[test]
+    fn a_name_is_one_that_the_crate_http_takes() {
+        for byte in 0..=255 {
+            let name = [b'x', byte];
+            if let Ok(text) = str::from_utf8(&name) {
+                // The crate takes quotation marks, too, which RFC 9110 does not.
+                let is_taken = HeaderName::from_lowercase(&name).is_ok() && byte != b'"';
+                assert_eq!(is_field_name(text), is_taken, "{text:?}");
+            }
+        }
+        assert!(!is_field_name("") && !is_field_name("é"));
+        let long = "x".repeat(1 << 16);
+        for length in [(1 << 16) - 1, 1 << 16] {
+            let is_taken = HeaderName::from_lowercase(&long.as_bytes()[..length]).is_ok();
+            assert_eq!(is_field_name(&long[..length]), is_taken, "{length}");
+        }
+    }
+
+    #[test]
+    fn the_panic_of_a_name_has_the_name_and_the_change() {
+        let text_of = |name: &'static str| {
+            let made =
+                std::panic::catch_unwind(|| FieldNames::new("x-a", "x-b", name, ResetFormat::DeltaSeconds));
+            made.unwrap_err().downcast_ref::<String>().unwrap().clone()
+        };
+        let change = "is no name of a header field: take lower-case letters, digits and hyphens";
+        assert_eq!(text_of("X-App-Reset"), format!("`X-App-Reset` {change}"));
+        assert_eq!(text_of("x app: größe"), format!("`x app: gr????e` {change}"));
+        let long = "X".repeat(100);
+        assert_eq!(text_of(Box::leak(long.into_boxed_str())), format!("`{}` {change}", "X".repeat(60)));
+    }
 
     fn fields(algorithm: &impl Algorithm, decision: &Decision) -> [String; 3] {
         let info = PolicyInfo::new(AlgorithmInfo::of(algorithm));

@@ -26,6 +26,24 @@ async fn a_request_without_a_key_is_rejected_and_the_body_names_nothing() {
     assert_eq!((counts.rejected, counts.shared, counts.unlimited, counts.forbidden), (1, 0, 0, 0));
 }
 
+/// The value of these keys is the caller's to send or not. Without it, there is one budget for all, and no error.
+#[tokio::test]
+async fn callers_without_a_token_a_cookie_or_a_header_share_one_budget() {
+    macro_rules! assert_shared {
+        ($key:expr) => {{
+            let layer = RateLimitLayer::new($key, at_once(2));
+            assert_eq!(statuses!(layer, from("1.1.1.1"), from("2.2.2.2"), from("3.3.3.3")), [200, 200, 429]);
+            assert_eq!(layer.stats().keys, KeyStats::default(), "no key is missing");
+            // the mend that the README names
+            let layer = RateLimitLayer::new($key.or(PeerIp::new()), at_once(2));
+            assert_eq!(statuses!(layer, from("1.1.1.1"), from("2.2.2.2"), from("3.3.3.3")), [200; 3]);
+        }};
+    }
+    assert_shared!(Bearer::new());
+    assert_shared!(Cookie::new("session").unwrap());
+    assert_shared!(Header::new("x-api-key").unwrap());
+}
+
 #[tokio::test]
 async fn calls_without_a_key_may_share_one_budget_or_pass() {
     let shared = RateLimitLayer::new(PeerIp::new(), at_once(1)).missing_key(MissingKey::Shared);

@@ -32,7 +32,7 @@ use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{Tiered, TokenBucket};
 use tower_throttle::limiter::Denied;
 use tower_throttle::key::{self, Header, PeerIp, from_fn};
-use tower_throttle::middleware::{Rejection, Shadow};
+use tower_throttle::middleware::{FieldNames, Rejection, ResetFormat, Shadow};
 use tower_throttle::{ErrorResponder, HttpResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
 
 /// Limits an app, and so asks for what axum wants of a layer.
@@ -47,7 +47,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 44] = [
+pub(super) const MISTAKES: [Mistake; 45] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -411,5 +411,12 @@ pub(super) const MISTAKES: [Mistake; 44] = [
             r"(Duration::from_secs(1)).retry_after(false));
     app!(limit);",
         ],
+    },
+    Mistake {
+        name: "upper_case_field_name",
+        body: r#"const NAMES: FieldNames = FieldNames::new("X-Limit", "x-left", "x-reset", ResetFormat::DeltaSeconds);"#,
+        says: &["`X-Limit` is no name of a header field: take lower-case letters, digits and hyphens"],
+        in_guide: false,
+        change: ["X-Limit", "x-limit"],
     },
 ];
