@@ -179,7 +179,7 @@ fn run(server: &RedisServer, limit: u64, random: &mut Random) -> (Vec<Line>, Sus
 fn a_resource_that_checks_tokens_sees_no_more_holders_than_the_limit_however_processes_fail() {
     let mut random = Random::new(18);
     let mut refused = 0;
-    for schedule in 0..scaled(100) {
+    for schedule in 0..scaled(30) {
         let (server, limit) = (RedisServer::start(), 1 + schedule % 3);
         let (lines, suspended) = run(&server, limit, &mut random);
         let mut held = BTreeMap::<u64, Span>::new();
