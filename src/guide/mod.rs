@@ -26,7 +26,7 @@
 //! - [Costs that are known only at the end](costs): estimates, meters, debt; tokens, jobs, WebSockets.
 //! - [Without HTTP](engine): limits in your own code, other services, clocks for tests, limiters of your own.
 //!
-//! **Refer**
+//! **Reference**
 //!
 //! - [Promises](promises): what holds, what an attacker can and cannot do, and which test says so.
 //! - [Floods of keys](floods): what happens when the key table is full, and how to size it.
