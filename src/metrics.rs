@@ -45,92 +45,117 @@ impl Passed {
     }
 }
 
+/// A metric: its name, its description, and the value.
+type Metric = (&'static str, &'static str, fn(&PolicyStats) -> u64);
+
+const WAIT: &str = "tower_throttle_wait_seconds";
+const CALLS: (&str, &str) = ("tower_throttle_calls_total", "Requests by outcome.");
+const KEYLESS: (&str, &str) =
+    ("tower_throttle_keyless_total", "Requests without a valid key, and requests of forbidden callers.");
+const SETTLED: (&str, &str) = (
+    "tower_throttle_settled_units_total",
+    "Units that were charged or given back after the fact, and used units that were not charged.",
+);
+const QUEUED: Metric =
+    ("tower_throttle_queued_total", "Requests that joined a queue.", |stats| stats.calls.queued);
+const STORE_ERRORS: Metric =
+    ("tower_throttle_store_errors_total", "Requests that the store could not decide.", |stats| {
+        stats.store_errors
+    });
+
+/// What a limiter counts.
+const OF_LIMITER: [Metric; 2] = [
+    ("tower_throttle_evicted_total", "Keys that were evicted to make room for new keys.", |stats| {
+        stats.store.evicted
+    }),
+    (
+        "tower_throttle_evicted_at_limit_total",
+        "Evicted keys that were at their limits or locked out.",
+        |stats| stats.store.evicted_at_limit,
+    ),
+];
+
+/// The present values of a limiter.
+const GAUGES: [Metric; 3] = [
+    (
+        "tower_throttle_enforced",
+        "0 if the policy lets all requests pass, in shadow mode or switched off, and otherwise 1.",
+        |stats| stats.is_enforced.into(),
+    ),
+    ("tower_throttle_keys", "Keys that are kept now.", |stats| stats.store.keys),
+    ("tower_throttle_waiting", "Calls that are queued now.", |stats| stats.store.waiting),
+];
+
+/// What a store on a server counts.
+const OF_STORE: [Metric; 5] = [
+    ("tower_throttle_trips_total", "Commands that were sent to the server.", |stats| stats.store.trips),
+    ("tower_throttle_late_total", "Calls that failed at their deadline or later.", |stats| stats.store.late),
+    ("tower_throttle_fallbacks_total", "Calls that the fallback limiter has decided.", |stats| {
+        stats.store.fallbacks
+    }),
+    ("tower_throttle_settle_errors_total", "Settlements that failed.", |stats| stats.store.settle_errors),
+    ("tower_throttle_circuit_openings_total", "How often the circuit breaker has opened.", |stats| {
+        stats.store.circuit_openings
+    }),
+];
+
+const CIRCUIT_OPEN: Metric =
+    ("tower_throttle_circuit_open", "1 if the circuit breaker is open now, and otherwise 0.", |stats| {
+        stats.store.is_circuit_open.into()
+    });
+
 /// Passes the counts of a policy to the recorder, with a description of each metric. If `can_fail` is `false`, the
 /// limiter cannot fail, and the metrics of calls to a server are left out.
 pub(crate) fn record(stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>) {
-    let PolicyStats { name, calls, keys, store_errors, store, units, is_enforced } = stats;
+    let PolicyStats { name, calls, keys, units, .. } = stats;
     passed.check_name(name);
     let mut passed = passed.counts.iter();
-    // An empty outcome stands for a counter without this label.
-    let mut requests = |metric: &'static str, description: &'static str, totals: &[(&'static str, u64)]| {
-        describe_counter!(metric, description);
-        for ((outcome, total), passed) in totals.iter().zip(&mut passed) {
-            let counter = match *outcome {
-                "" => counter!(metric, "policy" => name.clone()),
-                outcome => counter!(metric, "policy" => name.clone(), "outcome" => outcome),
-            };
-            counter.increment(total.saturating_sub(passed.fetch_max(*total, Ordering::Relaxed)));
-        }
+    // Adds what was counted since the last time. Each total has its place in `passed`, so the order never changes.
+    let mut add = |metric: &'static str, outcome: Option<&'static str>, total: u64| {
+        let counter = match outcome {
+            None => counter!(metric, "policy" => name.clone()),
+            Some(outcome) => counter!(metric, "policy" => name.clone(), "outcome" => outcome),
+        };
+        let before = passed.next().map_or(total, |passed| passed.fetch_max(total, Ordering::Relaxed));
+        counter.increment(total.saturating_sub(before));
     };
-    let of_policy = |metric: &'static str, description: &'static str, total: u64| {
+    let set = |(metric, description, get): Metric| {
         describe_counter!(metric, description);
-        counter!(metric, "policy" => name.clone()).absolute(total);
+        counter!(metric, "policy" => name.clone()).absolute(get(stats));
     };
-    let now = |metric: &'static str, description: &'static str, value: u64| {
+    let set_now = |(metric, description, get): Metric| {
         describe_gauge!(metric, description);
-        gauge!(metric, "policy" => name.clone()).set(value as f64);
+        gauge!(metric, "policy" => name.clone()).set(get(stats) as f64);
     };
-    requests("tower_throttle_calls_total", "Requests by outcome.", &calls.ended_by_outcome());
-    let keyless = [
-        ("rejected", keys.rejected),
-        ("shared", keys.shared),
-        ("unlimited", keys.unlimited),
-        ("forbidden", keys.forbidden),
-        ("invalid", keys.invalid),
-    ];
-    let description = "Requests without a valid key, and requests of forbidden callers.";
-    requests("tower_throttle_keyless_total", description, &keyless);
-    requests("tower_throttle_queued_total", "Requests that joined a queue.", &[("", calls.queued)]);
-    describe_histogram!(WAIT, "Waits of requests that were queued and admitted.");
-    of_policy(
-        "tower_throttle_evicted_total",
-        "Keys that were evicted to make room for new keys.",
-        store.evicted,
-    );
-    of_policy(
-        "tower_throttle_evicted_at_limit_total",
-        "Evicted keys that were at their limits or locked out.",
-        store.evicted_at_limit,
-    );
-    let settled = [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)];
-    let description =
-        "Units that were charged or given back after the fact, and used units that were not charged.";
-    describe_counter!(SETTLED, description);
-    for (outcome, total) in settled {
-        counter!(SETTLED, "policy" => name.clone(), "outcome" => outcome).absolute(total);
-    }
-    let description =
-        "0 if the policy lets all requests pass, in shadow mode or switched off, and otherwise 1.";
-    now("tower_throttle_enforced", description, (*is_enforced).into());
-    now("tower_throttle_keys", "Keys that are kept now.", store.keys);
-    now("tower_throttle_waiting", "Calls that are queued now.", store.waiting);
-    if !can_fail {
-        return;
-    }
-    let description = "Requests that the store could not decide.";
-    requests("tower_throttle_store_errors_total", description, &[("", *store_errors)]);
-    of_policy("tower_throttle_trips_total", "Commands that were sent to the server.", store.trips);
-    of_policy("tower_throttle_late_total", "Calls that failed at their deadline or later.", store.late);
-    of_policy(
-        "tower_throttle_fallbacks_total",
-        "Calls that the fallback limiter has decided.",
-        store.fallbacks,
-    );
-    of_policy("tower_throttle_settle_errors_total", "Settlements that failed.", store.settle_errors);
-    of_policy(
-        "tower_throttle_circuit_openings_total",
-        "How often the circuit breaker has opened.",
-        store.circuit_openings,
-    );
-    now(
-        "tower_throttle_circuit_open",
-        "1 if the circuit breaker is open now, and otherwise 0.",
-        store.is_circuit_open.into(),
-    );
-}
 
-const SETTLED: &str = "tower_throttle_settled_units_total";
-const WAIT: &str = "tower_throttle_wait_seconds";
+    describe_counter!(CALLS.0, CALLS.1);
+    for (outcome, total) in calls.ended_by_outcome() {
+        add(CALLS.0, Some(outcome), total);
+    }
+    describe_counter!(KEYLESS.0, KEYLESS.1);
+    add(KEYLESS.0, Some("rejected"), keys.rejected);
+    add(KEYLESS.0, Some("shared"), keys.shared);
+    add(KEYLESS.0, Some("unlimited"), keys.unlimited);
+    add(KEYLESS.0, Some("forbidden"), keys.forbidden);
+    add(KEYLESS.0, Some("invalid"), keys.invalid);
+    describe_counter!(QUEUED.0, QUEUED.1);
+    add(QUEUED.0, None, (QUEUED.2)(stats));
+    describe_histogram!(WAIT, "Waits of requests that were queued and admitted.");
+    OF_LIMITER.into_iter().for_each(set);
+    describe_counter!(SETTLED.0, SETTLED.1);
+    for (outcome, total) in
+        [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)]
+    {
+        counter!(SETTLED.0, "policy" => name.clone(), "outcome" => outcome).absolute(total);
+    }
+    GAUGES.into_iter().for_each(set_now);
+    if can_fail {
+        describe_counter!(STORE_ERRORS.0, STORE_ERRORS.1);
+        add(STORE_ERRORS.0, None, (STORE_ERRORS.2)(stats));
+        OF_STORE.into_iter().for_each(set);
+        set_now(CIRCUIT_OPEN);
+    }
+}
 
 /// Records the wait of a call that was queued and admitted.
 pub(crate) fn record_wait(policy: &str, wait: Duration) {

@@ -15,11 +15,18 @@ use crate::error::BoxError;
 #[cfg(feature = "tracing")]
 const TARGET: &str = "tower_throttle";
 
+/// Logs an event, at the level that is the first argument. Without the feature `tracing`, does nothing.
+macro_rules! event {
+    ($level:ident, $($event:tt)+) => {{
+        #[cfg(feature = "tracing")]
+        tracing::$level!(target: TARGET, $($event)+);
+    }};
+}
+
 /// The time between two events about a mistake that goes on.
 const MINUTE: u64 = 60_000_000_000;
 
 /// The time after which many proxies and clients give up.
-#[cfg(feature = "tracing")]
 const LONG_WAIT: Duration = Duration::from_secs(30);
 
 /// The number of kinds of missing keys.
@@ -82,10 +89,14 @@ impl Recurrence {
     /// says what to change.
     pub fn proxy_as_client(&self, advice: &'static str) {
         if let Some(count) = self.due(false) {
-            #[cfg(feature = "tracing")]
-            tracing::warn!(target: TARGET, event = "proxy_as_client", reason = advice, count,
+            event!(
+                warn,
+                event = "proxy_as_client",
+                reason = advice,
+                count,
                 "tower-throttle[T03]: peers on this machine or in a private network have forwarded requests: if they \
-                 are proxies, all their clients share one budget");
+                 are proxies, all their clients share one budget"
+            );
         }
     }
 
@@ -93,10 +104,14 @@ impl Recurrence {
     /// limiter.
     pub fn priority_ignored(&self, limiter: Option<&str>) {
         if let Some(count) = self.due(false) {
-            #[cfg(feature = "tracing")]
-            tracing::warn!(target: TARGET, event = "priority_ignored", limiter, count,
+            event!(
+                warn,
+                event = "priority_ignored",
+                limiter,
+                count,
                 "tower-throttle[T07]: calls have priority, which this limit ignores: call `priority(percent)` on its \
-                 window");
+                 window"
+            );
         }
     }
 
@@ -104,10 +119,15 @@ impl Recurrence {
     /// `limiter` is the name of the limiter.
     pub fn table_full(&self, now: u64, total: u64, limiter: Option<&str>, max_keys: usize) {
         if let Some(count) = self.due_of(now, total) {
-            #[cfg(feature = "tracing")]
-            tracing::warn!(target: TARGET, event = "table_full", limiter, max_keys, count,
+            event!(
+                warn,
+                event = "table_full",
+                limiter,
+                max_keys,
+                count,
                 "tower-throttle[T06]: the key table is full: set `max_keys` above the number of distinct keys in the \
-                 longest window, or verify keys before limiting by them");
+                 longest window, or verify keys before limiting by them"
+            );
         }
     }
 }
@@ -183,24 +203,23 @@ impl Observer {
     ) {
         let mistakes = &self.missing_key[usize::from(in_shadow)];
         if let Some(count) = mistakes.get(kind).and_then(|mistake| mistake.due(false)) {
-            #[cfg(feature = "tracing")]
-            tracing::error!(target: TARGET, event = "missing_key", policy, reason = %why, count,
+            event!(error, event = "missing_key", policy, reason = %why, count,
                 "tower-throttle[T01]: {what}");
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client, or admitted in shadow mode, at level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one
-    /// is due, since a wrong number of hops causes the same error.
+    /// Logs a request that was rejected because of a mistake of the client, or admitted in shadow mode, at level
+    /// `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one is
+    /// due, since a wrong number of hops causes the same error.
     pub(crate) fn invalid_key(&self, policy: &str, in_shadow: bool, is_too_few: bool, why: &dyn Display) {
         let too_few = if is_too_few { self.list_too_short[usize::from(in_shadow)].due(false) } else { None };
-        #[cfg(feature = "tracing")]
         if let Some(count) = too_few {
             let what = if in_shadow {
                 "requests whose lists of addresses are too short are admitted in shadow mode"
             } else {
                 "requests are rejected because their lists of addresses are too short"
             };
-            tracing::warn!(target: TARGET, event = "list_too_short", policy, reason = %why, count,
+            event!(warn, event = "list_too_short", policy, reason = %why, count,
                 "tower-throttle[T02]: {what}");
         } else {
             let what = if in_shadow {
@@ -208,7 +227,7 @@ impl Observer {
             } else {
                 "a request was rejected because its client made a mistake"
             };
-            tracing::debug!(target: TARGET, event = "invalid_key", policy, reason = %why, "tower-throttle: {what}");
+            event!(debug, event = "invalid_key", policy, reason = %why, "tower-throttle: {what}");
         }
     }
 
@@ -217,8 +236,7 @@ impl Observer {
     pub(crate) fn store_error(&self, policy: &str, why: &BoxError, admits: bool) {
         if let Some(count) = self.store.failed() {
             let what = if admits { "not limited" } else { "rejected" };
-            #[cfg(feature = "tracing")]
-            tracing::error!(target: TARGET, event = "store_failed", policy, reason = %why, count,
+            event!(error, event = "store_failed", policy, reason = %why, count,
                 "tower-throttle[T05]: requests are {what} because the store cannot decide");
         }
     }
@@ -228,17 +246,14 @@ impl Observer {
     #[inline]
     pub(crate) fn store_decided(&self, policy: &str) {
         if self.store.fails.load(Ordering::Relaxed) && self.store.decided() {
-            #[cfg(feature = "tracing")]
-            tracing::info!(target: TARGET, event = "store_recovered", policy,
-                "tower-throttle: the store decides again");
+            event!(info, event = "store_recovered", policy, "tower-throttle: the store decides again");
         }
     }
 
     /// Logs a call that was queued and admitted, at level `debug`. A call that was not queued is not logged.
     pub(crate) fn waited(&self, policy: &str, decision: &Decision) {
-        #[cfg(feature = "tracing")]
         if decision.is_delayed() {
-            tracing::debug!(target: TARGET, event = "queued", policy, delay = ?decision.delay(),
+            event!(debug, event = "queued", policy, delay = ?decision.delay(),
                 "tower-throttle: queued");
         }
     }
@@ -246,9 +261,8 @@ impl Observer {
     /// Logs a call that was denied, at level `debug`. The event contains no key. If the call costs more than the limit
     /// can ever admit, or if the limiter is closed, also logs this.
     pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
-        #[cfg(feature = "tracing")]
-        tracing::debug!(
-            target: TARGET,
+        event!(
+            debug,
             event = "denied",
             policy,
             retry_after = denial.retry_after().map(tracing::field::debug),
@@ -258,25 +272,36 @@ impl Observer {
         if denial.never_fits()
             && let Some(count) = self.cost_never_fits.due(false)
         {
-            #[cfg(feature = "tracing")]
-            tracing::error!(target: TARGET, event = "cost_never_fits", policy,
-                reason = "raise the burst or lower the cost", count,
-                "tower-throttle[T04]: a request costs more than the limit can ever admit");
+            event!(
+                error,
+                event = "cost_never_fits",
+                policy,
+                reason = "raise the burst or lower the cost",
+                count,
+                "tower-throttle[T04]: a request costs more than the limit can ever admit"
+            );
         }
         if denial.is_closed()
             && let Some(count) = self.closed.due(false)
         {
-            #[cfg(feature = "tracing")]
-            tracing::info!(target: TARGET, event = "limiter_closed", policy, count,
-                "tower-throttle: requests are rejected because the limiter was closed, as by a shutdown");
+            event!(
+                info,
+                event = "limiter_closed",
+                policy,
+                count,
+                "tower-throttle: requests are rejected because the limiter was closed, as by a shutdown"
+            );
         }
     }
 
     /// Logs, at level `debug`, a request of a forbidden caller that is admitted in shadow mode.
     pub(crate) fn forbidden_in_shadow(&self, policy: &str) {
-        #[cfg(feature = "tracing")]
-        tracing::debug!(target: TARGET, event = "shadow_forbidden", policy,
-            "tower-throttle: a request of a forbidden caller was admitted in shadow mode");
+        event!(
+            debug,
+            event = "shadow_forbidden",
+            policy,
+            "tower-throttle: a request of a forbidden caller was admitted in shadow mode"
+        );
     }
 
     /// Logs that the policy rejects no requests, and `why`, unless this was logged after the switch with the number
@@ -286,16 +311,14 @@ impl Observer {
         if self.not_enforced.load(Ordering::Relaxed) < switch
             && self.not_enforced.fetch_max(switch, Ordering::Relaxed) < switch
         {
-            #[cfg(feature = "tracing")]
-            tracing::info!(target: TARGET, event = "not_enforced", policy, "tower-throttle: {why}");
+            event!(info, event = "not_enforced", policy, "tower-throttle: {why}");
         }
     }
 
     /// Logs, at level `debug`, a call that was admitted only because of shadow mode, and would otherwise have been
     /// denied or queued.
     pub(crate) fn shadow(&self, policy: &str, denial: &Decision) {
-        #[cfg(feature = "tracing")]
-        tracing::debug!(target: TARGET, event = "shadow_denied", policy, decision = %denial,
+        event!(debug, event = "shadow_denied", policy, decision = %denial,
             "tower-throttle: admitted in shadow mode");
     }
 }
@@ -303,27 +326,38 @@ impl Observer {
 /// Logs that the metrics of a policy are mixed with those of another one, which has the same name.
 #[cfg(feature = "metrics")]
 pub(crate) fn same_name(policy: &str) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: TARGET, event = "same_name", policy,
+    event!(
+        warn,
+        event = "same_name",
+        policy,
         "tower-throttle[T10]: two policies have this name: their metrics of requests are added up, and of each other \
-         metric, one is shown: give each layer a name of its own by `.name(..)`");
+         metric, one is shown: give each layer a name of its own by `.name(..)`"
+    );
 }
 
 /// Logs a window whose quota has a burst, which a window ignores. `limiter` is the name of the limiter.
 pub(crate) fn burst_ignored(limiter: Option<&str>, window: &QuotaPolicy) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(target: TARGET, event = "burst_ignored", limiter,
+    event!(
+        warn,
+        event = "burst_ignored",
+        limiter,
         "tower-throttle[T08]: the window of {} per {:?} ignores its burst: remove the burst, or use a TokenBucket",
-        window.quota, window.window);
+        window.quota,
+        window.window
+    );
 }
 
 /// Logs that requests of a layer may wait longer than many clients do. `limiter` is the name of the limiter.
 pub(crate) fn long_wait(limiter: Option<&str>, longest_wait: Duration) {
-    #[cfg(feature = "tracing")]
     if longest_wait > LONG_WAIT {
-        tracing::warn!(target: TARGET, event = "long_wait", limiter, ?longest_wait,
+        event!(
+            warn,
+            event = "long_wait",
+            limiter,
+            ?longest_wait,
             "tower-throttle[T09]: with a full queue, a request waits for {longest_wait:?}, and after {LONG_WAIT:?} \
-             many proxies and clients give up: set `max_wait` on the algorithm, or a smaller `queue`");
+             many proxies and clients give up: set `max_wait` on the algorithm, or a smaller `queue`"
+        );
     }
 }
 
