@@ -20,7 +20,8 @@ use crate::clock::Nanos;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
     waits: Waits,
-    places: Places,
+    bound: Bound,
+    places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
     /// True if it is unknown when a queued call will be admitted.
@@ -40,14 +41,14 @@ enum Waits {
     PriorityOnly,
 }
 
-/// How many calls may wait.
+/// What the number of places means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Places {
-    /// Any number. The value is the number of places if another setting bounds the queue.
-    Unbounded(u64),
-    Default(u64),
+enum Bound {
+    /// Any number of calls may wait. If another setting bounds the queue, it has this number of places.
+    None,
+    Default,
     /// [`queue`](QueueConfig::queue) has set the number.
-    Set(u64),
+    Set,
 }
 
 /// The call that is denied when a queue is full.
@@ -73,7 +74,8 @@ impl QueueConfig {
     pub const fn acquire_only(default_places: u64) -> Self {
         Self {
             waits: Waits::Acquire,
-            places: Places::Unbounded(default_places),
+            bound: Bound::None,
+            places: default_places,
             max_wait: u64::MAX,
             overflow: QueueOverflow::RejectNew,
             untimed: false,
@@ -93,11 +95,11 @@ impl QueueConfig {
         if self.is_priority_only() {
             return self;
         }
-        let places = match self.places {
-            Places::Unbounded(places) => Places::Default(places),
-            bounded => bounded,
+        let bound = match self.bound {
+            Bound::None => Bound::Default,
+            bound => bound,
         };
-        Self { waits: Waits::Requests, places, ..self }
+        Self { waits: Waits::Requests, bound, ..self }
     }
 
     /// Sets how many calls may wait, and enables the queue for requests of a layer. Changes nothing if [only calls with
@@ -107,7 +109,7 @@ impl QueueConfig {
         if self.is_priority_only() {
             return self;
         }
-        Self { waits: Waits::Requests, places: Places::Set(places), ..self }
+        Self { waits: Waits::Requests, bound: Bound::Set, places, ..self }
     }
 
     /// Sets the maximum time that a call waits, and enables the queue for requests of a layer.
@@ -126,7 +128,7 @@ impl QueueConfig {
     /// another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
     #[must_use]
     pub const fn priority_only(self, units: u64) -> Self {
-        Self { waits: Waits::PriorityOnly, places: Places::Default(units), ..self }
+        Self { waits: Waits::PriorityOnly, bound: Bound::Default, places: units, ..self }
     }
 
     /// Declares that it is unknown when a queued call will be admitted, because queued calls are admitted when other
@@ -149,16 +151,16 @@ impl QueueConfig {
     }
 
     fn stricter(self, other: Self) -> Self {
-        let (one, two) = (self.places(), other.places());
-        let places = match (self.places, other.places) {
-            (Places::Unbounded(one), Places::Unbounded(two)) => Places::Unbounded(one.min(two)),
-            (Places::Set(_), _) | (_, Places::Set(_)) => Places::Set(one.min(two)),
-            _ => Places::Default(one.min(two)),
+        let bound = match (self.bound, other.bound) {
+            (Bound::None, Bound::None) => Bound::None,
+            (Bound::Set, _) | (_, Bound::Set) => Bound::Set,
+            _ => Bound::Default,
         };
         let is_for_all = self.holds_requests() && other.holds_requests();
         Self {
             waits: if is_for_all { Waits::Requests } else { Waits::Acquire },
-            places,
+            bound,
+            places: self.places().min(other.places()),
             max_wait: self.max_wait.min(other.max_wait),
             overflow: if self.overflow == other.overflow { self.overflow } else { QueueOverflow::RejectNew },
             untimed: self.untimed || other.untimed,
@@ -174,19 +176,16 @@ impl QueueConfig {
     /// applies.
     #[must_use]
     pub const fn places(&self) -> u64 {
-        match self.places {
+        match self.bound {
             _ if self.is_priority_only() => 0,
-            Places::Unbounded(_) => u64::MAX,
-            Places::Default(places) | Places::Set(places) => places,
+            Bound::None => u64::MAX,
+            Bound::Default | Bound::Set => self.places,
         }
     }
 
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn priority_units(&self) -> Option<u64> {
-        match self.places {
-            Places::Default(units) if self.is_priority_only() => Some(units),
-            _ => None,
-        }
+        if self.is_priority_only() { Some(self.places) } else { None }
     }
 
     pub(crate) const fn is_timed(&self) -> bool {
@@ -213,10 +212,7 @@ impl QueueConfig {
 
     /// Returns how many calls may wait, if [`queue`](QueueConfig::queue) was called.
     pub(crate) const fn explicit_capacity(&self) -> Option<u64> {
-        match self.places {
-            Places::Set(places) => Some(places),
-            _ => None,
-        }
+        if matches!(self.bound, Bound::Set) { Some(self.places) } else { None }
     }
 
     /// Returns whether requests of a layer are queued as well, not only calls of `acquire`.
