@@ -181,6 +181,12 @@ impl PolicyInfo {
         self.settings.timeline.as_ref()
     }
 
+    /// Returns whether the policy is enforced, whatever is switched.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.settings.is_enabled && self.settings.shadow.is_none()
+    }
+
     /// Returns what the policy does with a request that begins now, and may log that the policy is not enforced. The
     /// mode of a request is the same until its end, so the switch of shadow mode is read only here.
     #[inline]

@@ -10,14 +10,14 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use super::info::{Mode, PolicyInfo};
-use super::outcome::Outcome;
+use super::outcome::{Outcome, limited};
 use super::policies::{
     MeterPolicies, PolicyCount, PolicySet, Progress, RejectReason, SettlePolicies, Undecided, Verdict,
     undecided,
 };
 use crate::key::KeyError;
 use crate::limiter::Reservation;
-use crate::limiter::joint::{AllDecisions, Few, JointDecided, JointKind, JointOutcome};
+use crate::limiter::joint::{AllDecisions, Few, JointKind, JointOutcome};
 use crate::stats::{CallOutcome, LimiterStats};
 
 /// Two policies, each of which can itself be an `And`. Created by [`and`](crate::middleware::RateLimitLayer::and).
@@ -49,18 +49,30 @@ pub trait JointPolicy<Req>: MeterPolicies<Req> {
     /// policy rejects the request because of its key. A policy in shadow mode does not.
     fn gather<'a>(
         &'a self,
-        members: &mut Members<'_, '_>,
+        members: &mut Members<'_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, Self::Kind>,
     ) -> Result<(), KeyError>;
 
-    /// Makes the outcome of each policy from the decision of its limiter.
-    fn finish(&self, members: &mut Members<'_, '_>);
+    /// Makes the outcome of each policy from the decision of its limiter. Each policy takes the next decision.
+    fn finish(&self, members: &mut Members<'_>, decided: &mut Decisions);
 
     /// Lets the policies in shadow mode decide a request that all other policies have admitted. The policies that have
     /// not decided yet decide one after another, and not together. Also counts the denials in shadow mode.
-    fn decide_shadows(&self, members: &mut Members<'_, '_>, request: &Req);
+    fn decide_shadows(&self, members: &mut Members<'_>, request: &Req);
+}
+
+/// The decisions of the limiters of all policies, in order.
+pub(super) type Decisions = <AllDecisions as IntoIterator>::IntoIter;
+
+/// The policies that decide together, in order. Each policy takes the next member, which is itself.
+#[derive(Debug)]
+pub struct Members<'a> {
+    infos: slice::Iter<'a, PolicyInfo>,
+    /// Empty if all policies are [plain](PolicyInfo::is_plain).
+    modes: slice::Iter<'a, Mode>,
+    outcomes: slice::IterMut<'a, Option<Outcome>>,
 }
 
 /// One of several policies, with its part in the decision on a request.
@@ -68,22 +80,23 @@ pub trait JointPolicy<Req>: MeterPolicies<Req> {
 pub struct Member<'a> {
     pub(super) info: &'a PolicyInfo,
     pub(super) mode: Mode,
-    /// The decision of the limiter, until the outcome is made from it.
-    pub(super) decided: Option<JointDecided>,
     pub(super) outcome: &'a mut Option<Outcome>,
 }
 
-/// The policies that decide together, in order. Each policy takes the next one, which is itself.
-pub(super) type Members<'m, 'a> = slice::IterMut<'m, Member<'a>>;
+impl<'a> Members<'a> {
+    fn new(infos: &'a [PolicyInfo], modes: &'a [Mode], outcomes: &'a mut [Option<Outcome>]) -> Self {
+        Self { infos: infos.iter(), modes: modes.iter(), outcomes: outcomes.iter_mut() }
+    }
+}
 
-/// Puts together what the policies know of a request. `modes` has one element for each policy.
-fn members<'a>(
-    infos: &'a [PolicyInfo],
-    modes: &[Mode],
-    outcomes: &'a mut [Option<Outcome>],
-) -> SmallVec<[Member<'a>; 2]> {
-    let policies = infos.iter().zip(modes).zip(outcomes);
-    policies.map(|((info, &mode), outcome)| Member { info, mode, decided: None, outcome }).collect()
+impl<'a> Iterator for Members<'a> {
+    type Item = Member<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Member<'a>> {
+        let mode = self.modes.next().copied().unwrap_or(Mode::Enforced);
+        Some(Member { info: self.infos.next()?, mode, outcome: self.outcomes.next()? })
+    }
 }
 
 /// The parts of policies in a joint decision.
@@ -138,7 +151,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
 
     fn gather<'a>(
         &'a self,
-        members: &mut Members<'_, '_>,
+        members: &mut Members<'_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, P::Kind>,
@@ -155,12 +168,12 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> JointPolicy<
         }
     }
 
-    fn finish(&self, members: &mut Members<'_, '_>) {
-        self.0.finish(members);
-        self.1.finish(members);
+    fn finish(&self, members: &mut Members<'_>, decided: &mut Decisions) {
+        self.0.finish(members, decided);
+        self.1.finish(members, decided);
     }
 
-    fn decide_shadows(&self, members: &mut Members<'_, '_>, request: &Req) {
+    fn decide_shadows(&self, members: &mut Members<'_>, request: &Req) {
         self.0.decide_shadows(members, request);
         self.1.decide_shadows(members, request);
     }
@@ -170,40 +183,45 @@ impl<P, Q> And<P, Q> {
     /// Returns the verdict on a request that the policies outside shadow mode have decided, and counts the request. If
     /// these policies have admitted the request, lets the policies in shadow mode decide it, unless they have already
     /// done so.
-    fn verdict<Req>(&self, is_admitted: bool, members: &mut [Member<'_>], request: &Req) -> Verdict
-    where
-        Self: JointPolicy<Req>,
-    {
-        count(members, is_admitted);
-        if !is_admitted {
-            return Err(RejectReason::Denied);
-        }
-        if members.iter().any(|member| member.mode != Mode::Enforced) {
-            self.decide_shadows(&mut members.iter_mut(), request);
-        }
-        Ok(())
-    }
-
-    /// Returns the verdict on a request from the decisions of the policies outside shadow mode.
-    fn decided<Req>(
+    fn verdict<Req>(
         &self,
-        decided: AllDecisions,
-        asked: &Asked,
-        members: &mut [Member<'_>],
+        is_admitted: bool,
+        infos: &[PolicyInfo],
+        modes: &[Mode],
         request: &Req,
+        outcomes: &mut [Option<Outcome>],
     ) -> Verdict
     where
         Self: JointPolicy<Req>,
     {
-        for (member, decided) in members.iter_mut().zip(decided) {
-            member.decided = decided;
-        }
-        self.finish(&mut members.iter_mut());
-        let is_allowed = |outcome: &Outcome| outcome.is_shadow() || outcome.decision().is_allowed();
-        let is_admitted = members.iter().filter_map(|member| member.outcome.as_ref()).all(is_allowed);
-        let verdict = self.verdict(is_admitted, members, request);
+        count(infos, outcomes, is_admitted);
         if !is_admitted {
-            count_undecided(members, asked);
+            return Err(RejectReason::Denied);
+        }
+        if !modes.is_empty() {
+            self.decide_shadows(&mut Members::new(infos, modes, outcomes), request);
+        }
+        Ok(())
+    }
+
+    /// Returns the verdict on a request from the decisions of the limiters.
+    fn decided<Req>(
+        &self,
+        decided: AllDecisions,
+        infos: &[PolicyInfo],
+        asked: &Asked,
+        request: &Req,
+        outcomes: &mut [Option<Outcome>],
+    ) -> Verdict
+    where
+        Self: JointPolicy<Req>,
+    {
+        self.finish(&mut Members::new(infos, &asked.modes, outcomes), &mut decided.into_iter());
+        let is_allowed = |outcome: &Outcome| outcome.is_shadow() || outcome.decision().is_allowed();
+        let is_admitted = outcomes.iter().flatten().all(is_allowed);
+        let verdict = self.verdict(is_admitted, infos, &asked.modes, request, outcomes);
+        if !is_admitted {
+            asked.count_undecided(Members::new(infos, &asked.modes, outcomes));
         }
         verdict
     }
@@ -220,25 +238,28 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
         max_wait: Option<Duration>,
         JointOutcomes(outcomes): &mut JointOutcomes,
     ) -> Progress<Self::Wait> {
-        let modes: Few<_> = infos.iter().map(PolicyInfo::mode).collect();
-        outcomes.resize_with(Self::COUNT, || None);
-        let mut members = members(infos, &modes, outcomes);
+        let modes: Few<_> = if infos.iter().all(PolicyInfo::is_plain) {
+            Few::new()
+        } else {
+            infos.iter().map(PolicyInfo::mode).collect()
+        };
+        (0..Self::COUNT).for_each(|_| outcomes.push(None));
         let mut parts = Few::new();
-        if let Err(error) = self.gather(&mut members.iter_mut(), request, max_wait, &mut parts) {
+        let mut members = Members::new(infos, &modes, outcomes);
+        if let Err(error) = self.gather(&mut members, request, max_wait, &mut parts) {
             return Progress::Ready(Err(RejectReason::KeyError(error)));
         }
         let outcome = P::Kind::decide(&mut parts, &mut |at, decision| {
-            let Member { info, outcome, .. } = &mut members[at];
-            let names = info.latest_names();
-            Outcome::new(decision, false, Reservation::default()).with_names(names).put(outcome);
+            let names = infos[at].latest_names();
+            Outcome::new(decision, false, Reservation::default()).with_names(names).put(&mut outcomes[at]);
         });
         match outcome {
             JointOutcome::Reported(is_admitted) => {
-                Progress::Ready(self.verdict(is_admitted, &mut members, request))
+                Progress::Ready(self.verdict(is_admitted, infos, &modes, request, outcomes))
             }
             JointOutcome::Ready(decided) => {
                 let asked = Asked::new(Few::new(), &parts, modes);
-                Progress::Ready(self.decided(decided, &asked, &mut members, request))
+                Progress::Ready(self.decided(decided, infos, &asked, request, outcomes))
             }
             JointOutcome::Pending(wait, queued) => {
                 queued.iter().for_each(|at| infos[*at].count(CallOutcome::Queued));
@@ -263,7 +284,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
             Err(error) => {
                 // A policy that does not limit the request has no part in its end.
                 let with_mode =
-                    |(at, info)| (info, if asked.is_limited[at] { asked.modes[at] } else { Mode::Off });
+                    |(at, info)| (info, if asked.is_limited[at] { asked.mode(at) } else { Mode::Off });
                 return undecided(infos.iter().enumerate().map(with_mode), error.into());
             }
         };
@@ -274,7 +295,7 @@ impl<Req, P: JointPolicy<Req>, Q: JointPolicy<Req, Kind = P::Kind>> PolicySet<Re
                 info.count(CallOutcome::Queued);
             }
         }
-        self.decided(decided, &asked, &mut members(infos, &asked.modes, outcomes), request)
+        self.decided(decided, infos, &asked, request, outcomes)
     }
 }
 
@@ -287,24 +308,13 @@ impl<Res, P: SettlePolicies<Res>, Q: SettlePolicies<Res>> SettlePolicies<Res> fo
 }
 
 /// Counts a request in each policy that decided it. `is_admitted` says whether all of them admitted the request.
-fn count(members: &[Member<'_>], is_admitted: bool) {
-    for Member { info, outcome, .. } in members {
-        let Some(outcome) = outcome else { continue };
+fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) {
+    for (info, outcome) in limited(infos, outcomes) {
         info.count(if outcome.is_shadow() && is_admitted {
             CallOutcome::of(outcome.decision(), true)
         } else {
             CallOutcome::of_joint(outcome.decision(), is_admitted)
         });
-    }
-}
-
-/// Counts a request that was denied in each policy that has no outcome because it was not asked.
-fn count_undecided(members: &[Member<'_>], asked: &Asked) {
-    for (member, is_limited) in members.iter().zip(&asked.is_limited) {
-        // In shadow mode, a policy has no part in the denial.
-        if *is_limited && member.outcome.is_none() && member.mode == Mode::Enforced {
-            member.info.count(CallOutcome::DeniedByOthers);
-        }
     }
 }
 
@@ -316,13 +326,27 @@ pub struct Asked {
     queued: Few<usize>,
     /// For each policy, whether it limits the request.
     is_limited: Few<bool>,
-    /// The modes of the policies.
+    /// The modes of the policies. Empty if all policies are [plain](PolicyInfo::is_plain).
     modes: Few<Mode>,
 }
 
 impl Asked {
     fn new<T>(queued: Few<usize>, parts: &[Option<T>], modes: Few<Mode>) -> Self {
         Self { queued, is_limited: parts.iter().map(Option::is_some).collect(), modes }
+    }
+
+    fn mode(&self, at: usize) -> Mode {
+        self.modes.get(at).copied().unwrap_or(Mode::Enforced)
+    }
+
+    /// Counts a request that was denied in each policy that has no outcome because it was not asked.
+    fn count_undecided(&self, members: Members<'_>) {
+        for (member, is_limited) in members.zip(&self.is_limited) {
+            // In shadow mode, a policy has no part in the denial.
+            if *is_limited && member.outcome.is_none() && member.mode == Mode::Enforced {
+                member.info.count(CallOutcome::DeniedByOthers);
+            }
+        }
     }
 }
 

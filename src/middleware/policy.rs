@@ -11,7 +11,7 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use super::info::{Mode, PolicyInfo};
-use super::joint::{JointParts, JointPolicy, Member, Members};
+use super::joint::{Decisions, JointParts, JointPolicy, Member, Members};
 use super::options::{Options, RequestOptions, SettleResponse, UnitCost};
 use super::outcome::Outcome;
 use super::policies::{
@@ -258,12 +258,12 @@ where
 
     fn gather<'a>(
         &'a self,
-        members: &mut Members<'_, '_>,
+        members: &mut Members<'_>,
         request: &Req,
         max_wait: Option<Duration>,
         parts: &mut JointParts<'a, L::Kind>,
     ) -> Result<(), KeyError> {
-        let Some(&mut Member { info, mode, .. }) = members.next() else { return Ok(()) };
+        let Some(Member { info, mode, .. }) = members.next() else { return Ok(()) };
         info.refresh(&self.limiter);
         let in_shadow = mode == Mode::Shadow;
         let key = self.key(info, mode, request)?.filter(|_| !in_shadow || L::Kind::DECIDES_SHADOWS);
@@ -274,11 +274,11 @@ where
         Ok(())
     }
 
-    fn finish(&self, members: &mut Members<'_, '_>) {
-        let Some(Member { info, decided, outcome, .. }) = members.next() else { return };
-        let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided.take() else {
+    fn finish(&self, members: &mut Members<'_>, decided: &mut Decisions) {
+        let (Some(Member { info, outcome, .. }), Some(decided)) = (members.next(), decided.next()) else {
             return;
         };
+        let Some(JointDecided { decided, algorithm: tier, borrowed, is_shadow }) = decided else { return };
         let (decision, reservation) = decided.into_parts();
         let names = info.current_names(&self.limiter);
         let mut made = Outcome::new(decision, is_shadow, reservation).with_names(names);
@@ -287,13 +287,13 @@ where
         made.put(outcome);
     }
 
-    fn decide_shadows(&self, members: &mut Members<'_, '_>, request: &Req) {
+    fn decide_shadows(&self, members: &mut Members<'_>, request: &Req) {
         let Some(Member { info, mode, outcome, .. }) = members.next() else { return };
         if let Some(outcome) = outcome {
             if outcome.is_shadow() && !outcome.decision().is_allowed() {
                 info.record_shadow_denial(outcome.decision());
             }
-        } else if *mode == Mode::Shadow
+        } else if mode == Mode::Shadow
             && !L::Kind::DECIDES_SHADOWS
             && let Some(key) = self.key_uncounted(info, request)
         {

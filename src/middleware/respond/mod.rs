@@ -13,6 +13,7 @@ mod rejecter;
 mod rejection_body;
 mod watch;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -407,15 +408,48 @@ impl<'a> PolicyReport<'a> {
     }
 }
 
+/// The reports of the policies that decided a request.
+pub(super) enum Reports<'a> {
+    One(Option<PolicyReport<'a>>),
+    /// The reports, and their number. The rest of the array repeats the first report.
+    Few([PolicyReport<'a>; 4], usize),
+    Many(Vec<PolicyReport<'a>>),
+}
+
+impl<'a> Deref for Reports<'a> {
+    type Target = [PolicyReport<'a>];
+
+    #[inline]
+    fn deref(&self) -> &[PolicyReport<'a>] {
+        match self {
+            Self::One(report) => report.as_slice(),
+            Self::Few(reports, count) => &reports[..*count],
+            Self::Many(reports) => reports,
+        }
+    }
+}
+
 /// Returns the reports of the policies that decided a request, without those in shadow mode.
 // This function is inlined, so that responders that do not read the reports do not pay for them.
 #[inline(always)]
-pub(super) fn reports<'a>(
-    infos: &'a [PolicyInfo],
-    outcomes: &'a [Option<Outcome>],
-) -> SmallVec<[PolicyReport<'a>; 4]> {
-    let enforced = limited(infos, outcomes).filter(|(_, outcome)| !outcome.is_shadow());
-    enforced.map(|(info, outcome)| PolicyReport::new(info, outcome)).collect()
+pub(super) fn reports<'a>(infos: &'a [PolicyInfo], outcomes: &'a [Option<Outcome>]) -> Reports<'a> {
+    let report = |(info, outcome): (&'a PolicyInfo, &'a Outcome)| {
+        (!outcome.is_shadow()).then(|| PolicyReport::new(info, outcome))
+    };
+    if let [_] = outcomes {
+        return Reports::One(limited(infos, outcomes).find_map(report));
+    }
+    let all = || limited(infos, outcomes).filter_map(report);
+    let Some(first) = all().next() else { return Reports::One(None) };
+    let (mut few, mut count) = ([first; 4], 0);
+    if outcomes.len() > few.len() {
+        return Reports::Many(all().collect());
+    }
+    for report in all() {
+        few[count] = report;
+        count += 1;
+    }
+    Reports::Few(few, count)
 }
 
 /// The decisions of all policies that admitted a request, by name. If
