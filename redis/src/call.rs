@@ -27,10 +27,17 @@ use tower_throttle::store_support::holds_requests;
 /// use tower_throttle::algorithm::{TokenBucket, Tiered};
 /// use tower_throttle_redis::RedisStore;
 ///
-/// let (free, paid) = (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)));
+/// let (free, paid) =
+///     (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)));
 /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
 /// let limiter = redis.limiter("api", Tiered::new(free)).build()?;
-/// let decision = limiter.call("user:42").cost(3).tier(&paid).max_wait(Duration::from_millis(200)).acquire().await?;
+/// let decision = limiter
+///     .call("user:42")
+///     .cost(3)
+///     .tier(&paid)
+///     .max_wait(Duration::from_millis(200))
+///     .acquire()
+///     .await?;
 /// # Ok(())
 /// # }
 /// ```

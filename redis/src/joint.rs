@@ -230,9 +230,9 @@ async fn decide_joint(parts: Few<Option<Known>>) -> Result<AllDecisions, RedisEr
     }
     // A part in shadow mode has no decision if the call is denied.
     if is_denied {
-        all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow)))
+        all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow)));
     } else {
-        closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied))
+        closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied));
     }
     Ok(all)
 }

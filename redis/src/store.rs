@@ -291,7 +291,8 @@ impl RedisStore {
     /// use tower_throttle_redis::RedisStore;
     ///
     /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
-    /// let exports = redis.permits("exports", 1).queue(5).max_wait(Duration::from_secs(30)).build()?;
+    /// let exports =
+    ///     redis.permits("exports", 1).queue(5).max_wait(Duration::from_secs(30)).build()?;
     /// # Ok(())
     /// # }
     /// ```

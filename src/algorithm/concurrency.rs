@@ -166,7 +166,8 @@ impl Concurrency {
     /// use tower_throttle::algorithm::Concurrency;
     ///
     /// let limiter = RateLimiter::new(Concurrency::per_key(2).total(3));
-    /// let permits: Vec<_> = ["a", "a", "b"].map(|key| limiter.try_acquire_permit(key)).into_iter().collect();
+    /// let permits: Vec<_> =
+    ///     ["a", "a", "b"].map(|key| limiter.try_acquire_permit(key)).into_iter().collect();
     /// assert!(permits.iter().all(Result::is_ok));
     /// assert!(limiter.try_acquire_permit("b").is_err());
     /// ```

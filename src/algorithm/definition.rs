@@ -169,7 +169,8 @@ pub trait Algorithm: Clone + Debug + Send + Sync + 'static {
     /// use tower_throttle::algorithm::{Algorithm, FixedWindow, Lockout, TokenBucket};
     /// use tower_throttle::{Quota, RateLimiter};
     ///
-    /// let limits = (TokenBucket::new(Quota::per_second(1)), FixedWindow::new(Quota::per_minute(5)));
+    /// let limits =
+    ///     (TokenBucket::new(Quota::per_second(1)), FixedWindow::new(Quota::per_minute(5)));
     /// let algorithm: Lockout<_> = limits.block_for(Duration::from_secs(3_600)).after(10);
     /// let logins = RateLimiter::new(algorithm);
     /// ```

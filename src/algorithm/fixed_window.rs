@@ -26,7 +26,9 @@ use crate::quota::Quota;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let clock = ManualClock::new();
-/// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(2))).clock(clock.clone()).build();
+/// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_minute(2)))
+///     .clock(clock.clone())
+///     .build();
 /// assert!(limiter.check("user:42").is_allowed());
 /// clock.advance(Duration::from_secs(59));
 /// assert!(limiter.check("user:42").is_allowed());

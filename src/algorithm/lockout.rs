@@ -35,7 +35,8 @@ use crate::error::ConfigError;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// // five logins a minute; ten denials within a minute lock the user out for an hour
-/// let algorithm = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
+/// let algorithm =
+///     FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
 /// let logins = RateLimiter::new(algorithm);
 /// # for _ in 0..14 {
 /// #     let _ = logins.check("user:42");
@@ -158,7 +159,8 @@ impl<A: Algorithm> Lockout<A> {
     /// use tower_throttle::algorithm::FixedWindow;
     ///
     /// let hour = Duration::from_secs(3_600);
-    /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10).extend_on_retry();
+    /// let logins =
+    ///     FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10).extend_on_retry();
     /// assert_eq!((logins.duration(), logins.denials()), (hour, 10));
     /// ```
     #[must_use]

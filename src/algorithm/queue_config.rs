@@ -14,7 +14,9 @@ use crate::clock::Nanos;
 /// use std::time::Duration;
 /// use tower_throttle::algorithm::{QueueOverflow, QueueConfig};
 ///
-/// let queue_config = QueueConfig::enabled(10).within(Duration::from_secs(1)).with_overflow(QueueOverflow::DropOldest);
+/// let queue_config = QueueConfig::enabled(10)
+///     .within(Duration::from_secs(1))
+///     .with_overflow(QueueOverflow::DropOldest);
 /// assert_eq!((queue_config.places(), queue_config.max_wait()), (10, 1_000_000_000));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

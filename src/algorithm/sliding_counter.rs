@@ -27,7 +27,9 @@ use crate::quota::Quota;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let clock = ManualClock::new();
-/// let limiter = RateLimiter::builder(SlidingCounter::new(Quota::per_second(10))).clock(clock.clone()).build();
+/// let limiter = RateLimiter::builder(SlidingCounter::new(Quota::per_second(10)))
+///     .clock(clock.clone())
+///     .build();
 /// assert!(limiter.check_n("user:42", 10).is_allowed());
 /// clock.advance(Duration::from_millis(1_300));
 /// // 30 % of the next window has passed: 10 * 0.7 = 7 units still count

@@ -29,7 +29,9 @@ const MAX_HITS: u64 = 100;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let clock = ManualClock::new();
-/// let limiter = RateLimiter::builder(SlidingLog::new(Quota::per_second(2))).clock(clock.clone()).build();
+/// let limiter = RateLimiter::builder(SlidingLog::new(Quota::per_second(2)))
+///     .clock(clock.clone())
+///     .build();
 /// assert!(limiter.check("user:42").is_allowed());
 /// clock.advance(Duration::from_millis(300));
 /// assert!(limiter.check("user:42").is_allowed());

@@ -37,7 +37,9 @@ const CLOSED: usize = 2;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
 /// let clock = ManualClock::new();
-/// let limiter = RateLimiter::builder(SlidingWindow::new(Quota::per_second(2))).clock(clock.clone()).build();
+/// let limiter = RateLimiter::builder(SlidingWindow::new(Quota::per_second(2)))
+///     .clock(clock.clone())
+///     .build();
 /// assert!(limiter.check("user:42").is_allowed());
 /// clock.advance(Duration::from_millis(999));
 /// assert!(limiter.check("user:42").is_allowed());
@@ -71,8 +73,8 @@ const CLOSED: usize = 2;
 ///   ├────┬────┬────┬────┬────┬───┤
 ///   │ 2  │ 0  │ 3  │ 1  │ 0  │ 2 │  open slice
 ///   └────┴────┴────┴────┴────┴───┘
-///     ↑    └─── closed, counted ─┘   all are counted until their last instant is one period old
-///     forgotten
+///     ↑    └─── closed, counted ─┘
+///     forgotten                      a slice counts until its last instant is one period old
 /// ```
 ///
 /// The first admitted call after a key was idle sets when the key's slices end: this call is at the last instant of a

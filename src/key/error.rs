@@ -82,8 +82,11 @@ impl KeyError {
     ///     type Key = u64;
     ///
     ///     fn extract(&self, request: &Request<B>) -> Result<Option<u64>, KeyError> {
-    ///         let tenant = request.uri().path().split('/').nth(1).and_then(|tenant| tenant.parse().ok());
-    ///         tenant.map(Some).ok_or_else(|| KeyError::invalid("the path does not begin with a tenant's number"))
+    ///         let tenant =
+    ///             request.uri().path().split('/').nth(1).and_then(|tenant| tenant.parse().ok());
+    ///         tenant.map(Some).ok_or_else(|| {
+    ///             KeyError::invalid("the path does not begin with a tenant's number")
+    ///         })
     ///     }
     /// }
     /// ```

@@ -89,7 +89,8 @@ impl Paths {
     /// use tower_throttle::key::Paths;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Paths::new(["/health", "/metrics"]));
+    /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
+    ///     .unless(Paths::new(["/health", "/metrics"]));
     /// ```
     #[must_use]
     #[track_caller]
@@ -172,7 +173,8 @@ impl<B: Body> RequestPredicate<Request<B>> for Preflight {
 /// use tower_throttle::key::{GrpcHealth, GrpcReflection};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
-/// let layer = RateLimitLayer::per_ip(Quota::per_second(10)).unless(GrpcHealth).unless(GrpcReflection);
+/// let layer =
+///     RateLimitLayer::per_ip(Quota::per_second(10)).unless(GrpcHealth).unless(GrpcReflection);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;

@@ -67,7 +67,8 @@ impl Header {
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// let by_api_key = Header::new("x-api-key")?;
-    /// let layer = RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
+    /// let layer =
+    ///     RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
     /// layer.limiter().reset(&by_api_key.key(&"4711".parse()?));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

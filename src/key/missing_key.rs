@@ -18,7 +18,8 @@ use crate::limiter::{KeyWriter, MemoryKey, SharedKey};
 ///
 /// // while the proxy is being set up: requests without its header have one budget together
 /// let by_client = ClientIp::x_forwarded_for(TrustedProxies::hops(1)?);
-/// let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_minute(100))).missing_key(MissingKey::Shared);
+/// let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_minute(100)))
+///     .missing_key(MissingKey::Shared);
 /// # Ok::<(), tower_throttle::error::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -47,7 +47,8 @@
 //! use tower_throttle::{Quota, RateLimitLayer};
 //!
 //! let by_api_key = Header::new("x-api-key")?.or(PeerIp::new());
-//! let layer = RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
+//! let layer =
+//!     RateLimitLayer::new(by_api_key.clone(), TokenBucket::new(Quota::per_minute(100)));
 //! layer.limiter().reset(&by_api_key.first_key(|header| header.key(&"4711".parse().unwrap())));
 //! layer.limiter().reset(&by_api_key.second_key(|peer| peer.key([192, 0, 2, 1].into())));
 //! # Ok::<(), http::header::InvalidHeaderName>(())

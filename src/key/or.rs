@@ -25,7 +25,11 @@ use crate::limiter::{KeyWriter, SharedKey};
 ///     id: u64,
 /// }
 ///
-/// let by_user = first_of((key::Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
+/// let by_user = first_of((
+///     key::Extension::<User, _>::new(|user| user.id),
+///     Bearer::new(),
+///     PeerIp::new(),
+/// ));
 /// ```
 pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
     extractors.nested()
@@ -49,14 +53,19 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
 ///     id: u64,
 /// }
 ///
-/// let by_user = first_of((key::Extension::<User, _>::new(|user| user.id), Bearer::new(), PeerIp::new()));
+/// let by_user = first_of((
+///     key::Extension::<User, _>::new(|user| user.id),
+///     Bearer::new(),
+///     PeerIp::new(),
+/// ));
 /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)));
 /// // keys that are built by hand equal those of requests
 /// layer.limiter().reset(&by_user.first_key(|users| users.key(&User { id: 42 })));
-/// layer.limiter().reset(&by_user.second_key(|others| others.first_key(|tokens| tokens.key("t0ken"))));
-/// layer.limiter().reset(
-///     &by_user.second_key(|others| others.second_key(|peers| peers.key([192, 0, 2, 1].into()))),
-/// );
+/// let token = by_user.second_key(|others| others.first_key(|tokens| tokens.key("t0ken")));
+/// layer.limiter().reset(&token);
+/// let address = by_user
+///     .second_key(|others| others.second_key(|peers| peers.key([192, 0, 2, 1].into())));
+/// layer.limiter().reset(&address);
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Or<First, Second> {

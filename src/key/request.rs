@@ -121,7 +121,8 @@ impl<B> KeyExtractor<Request<B>> for Method {
 /// ```
 /// use tower_throttle::key::{self, PeerIp};
 ///
-/// let by_peer_and_site = (PeerIp::new(), key::Host::known(["www.example.com", "api.example.com"]));
+/// let by_peer_and_site =
+///     (PeerIp::new(), key::Host::known(["www.example.com", "api.example.com"]));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Host {

@@ -22,8 +22,12 @@ use crate::limiter::{KeyWriter, SharedKey};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
 /// // a budget for each address and route
-/// let layer = RateLimitLayer::new((PeerIp::new(), Route::new()), TokenBucket::new(Quota::per_second(5)));
-/// let app: Router = Router::new().route("/users/{id}", get(|| async { "hello" })).layer(layer);
+/// let layer = RateLimitLayer::new(
+///     (PeerIp::new(), Route::new()),
+///     TokenBucket::new(Quota::per_second(5)),
+/// );
+/// let app: Router =
+///     Router::new().route("/users/{id}", get(|| async { "hello" })).layer(layer);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Route;

@@ -25,7 +25,8 @@ use crate::decision::{Decision, Denied};
 /// use tower_throttle::algorithm::{FixedWindow, Tiered};
 /// use tower_throttle::{Quota, RateLimiter};
 ///
-/// let (free, paid) = (FixedWindow::new(Quota::per_hour(1)), FixedWindow::new(Quota::per_hour(100)));
+/// let (free, paid) =
+///     (FixedWindow::new(Quota::per_hour(1)), FixedWindow::new(Quota::per_hour(100)));
 /// let limiter = RateLimiter::new(Tiered::new(free));
 /// assert!(limiter.check("user:42").is_allowed());
 /// assert!(!limiter.check("user:42").is_allowed());
@@ -79,7 +80,8 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(5)));
     /// assert!(limiter.call("upstream").cost(5).check().is_allowed());
-    /// let decision = limiter.call("upstream").cost(2).max_wait(Duration::from_millis(200)).acquire().await;
+    /// let decision =
+    ///     limiter.call("upstream").cost(2).max_wait(Duration::from_millis(200)).acquire().await;
     /// assert_eq!(decision.delay(), Duration::from_millis(200));
     /// # }
     /// ```

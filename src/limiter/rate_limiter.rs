@@ -360,7 +360,8 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// use tower_throttle::{Quota, RateLimiter};
     ///
     /// let hour = Duration::from_secs(3_600);
-    /// let logins = RateLimiter::new(FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10));
+    /// let logins =
+    ///     RateLimiter::new(FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10));
     /// assert!(logins.lock_out("user:42", 24 * hour));
     /// assert!(logins.check("user:42").is_locked_out());
     /// assert!(logins.lift_lockout("user:42"));
@@ -392,7 +393,8 @@ impl<A: Algorithm> RateLimiter<A> {
     /// use tower_throttle::algorithm::FixedWindow;
     /// use tower_throttle::{Quota, RateLimiter};
     ///
-    /// let limiter = RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).max_keys(100).build();
+    /// let limiter =
+    ///     RateLimiter::builder(FixedWindow::new(Quota::per_day(1_000))).max_keys(100).build();
     /// for key in 0..150 {
     ///     assert!(limiter.check(&key).is_allowed());
     /// }

@@ -396,7 +396,8 @@ impl LatestNames {
 /// # use tower_throttle::limiter::Limiter;
 /// # fn example<L: Limiter<Algorithm = TokenBucket>>(limiter: L) {
 /// // while the store of `limiter` fails, requests are not limited
-/// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter).on_store_error(OnStoreError::Allow);
+/// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter)
+///     .on_store_error(OnStoreError::Allow);
 /// # }
 /// ```
 ///

@@ -30,13 +30,14 @@ use crate::stats::{PolicyStats, Timeline};
 /// A tower layer that limits requests. `K` extracts the key of a request, and the algorithm `A` limits each key.
 ///
 /// ```
+/// use axum::body::Body;
 /// use http::Request;
 /// use tower_throttle::algorithm::SlidingWindow;
 /// use tower_throttle::key::{Paths, PeerIp};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
 /// let layer = RateLimitLayer::new(PeerIp::new(), SlidingWindow::new(Quota::per_minute(100)))
-///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 })
+///     .cost(|request: &Request<Body>| if request.uri().path() == "/export" { 10 } else { 1 })
 ///     .unless(Paths::new(["/health", "/metrics"]))
 ///     .name("per-ip");
 /// # let _: axum::Router = axum::Router::new().layer(layer);
@@ -123,7 +124,9 @@ impl<K, A: Algorithm, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, UnitCost, 
     /// use tower_throttle::key::PeerIp;
     /// use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
     ///
-    /// let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_minute(100))).max_keys(1_000_000).build();
+    /// let limiter = RateLimiter::builder(TokenBucket::new(Quota::per_minute(100)))
+    ///     .max_keys(1_000_000)
+    ///     .build();
     /// let layer = RateLimitLayer::with_limiter(PeerIp::new(), limiter.clone());
     /// println!("{} addresses are known", limiter.len());
     /// ```
@@ -283,7 +286,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
     ///     .unless(Preflight)
     ///     .unless(Paths::new(["/health", "/metrics"]))
-    ///     .unless(|request: &Request<axum::body::Body>| request.extensions().get::<Staff>().is_some());
+    ///     .unless(|request: &Request<axum::body::Body>| {
+    ///         request.extensions().get::<Staff>().is_some()
+    ///     });
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
@@ -399,8 +404,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// use tower_throttle::key::{Global, PeerIp};
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5))
-    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))).name("all"));
+    /// let all = RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000)));
+    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5)).and(all.name("all"));
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     #[must_use]
@@ -415,11 +420,12 @@ impl<K: Clone, A: Algorithm, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, 
     /// memory, this limit never denies a request with a cost of 0.
     ///
     /// ```
+    /// use axum::body::Body;
     /// use http::Request;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
-    ///     .cost(|request: &Request<axum::body::Body>| if request.uri().path() == "/export" { 10 } else { 1 });
+    ///     .cost(|request: &Request<Body>| if request.uri().path() == "/export" { 10 } else { 1 });
     /// ```
     #[must_use]
     pub fn cost<F, Req>(self, cost: F) -> RateLimitLayer<K, A, CostFn<F>, R, L>
@@ -502,7 +508,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     /// use tower_throttle::key::PeerIp;
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// // five failed logins a minute, which are answered with 401; successful logins are free, even with a redirect
+    /// // five failed logins a minute, which are answered with 401;
+    /// // successful logins are free, even with a redirect
     /// let logins = RateLimitLayer::new(PeerIp::new(), FixedWindow::new(Quota::per_minute(5)))
     ///     .settle(|response: &Response| u64::from(response.status().is_client_error()));
     /// # let _: axum::Router = axum::Router::new().layer(logins);
@@ -566,7 +573,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Settles + Limiter<Algorithm = A>> R
     ///     rows.join("\n")
     /// }
     ///
-    /// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000)).cost(|_: &Request<Body>| 100).metered();
+    /// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000))
+    ///     .cost(|_: &Request<Body>| 100)
+    ///     .metered();
     /// let app: Router = Router::new().route("/", get(report)).layer(rows);
     /// # }
     /// ```
@@ -586,7 +595,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// // Responses of a cache, for which no worker counts seconds, are free.
-    /// let seconds = RateLimitLayer::per_ip(Quota::per_hour(600)).metered().unmetered(Unmetered::Refund);
+    /// let seconds =
+    ///     RateLimitLayer::per_ip(Quota::per_hour(600)).metered().unmetered(Unmetered::Refund);
     /// # let _: axum::Router = axum::Router::new().layer(seconds);
     /// ```
     #[must_use]
@@ -642,8 +652,11 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     ///
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).on_reject(
     ///     |rejection: &Rejection<'_>, request: &Request<axum::body::Body>| {
-    ///         for report in rejection.policies().iter().filter(|report| !report.decision().is_allowed()) {
-    ///             eprintln!("{} denied {}: {}", report.name(), request.uri().path(), report.decision());
+    ///         let path = request.uri().path();
+    ///         for report in rejection.policies() {
+    ///             if !report.decision().is_allowed() {
+    ///                 eprintln!("{} denied {path}: {}", report.name(), report.decision());
+    ///             }
     ///         }
     ///     },
     /// );
@@ -717,7 +730,10 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).name("per-ip");
     /// let app: axum::Router = axum::Router::new().layer(layer.clone());
     /// let stats = layer.stats();
-    /// println!("{}: {} admitted, {} denied", stats.name, stats.calls.admitted, stats.calls.denied);
+    /// println!(
+    ///     "{}: {} admitted, {} denied",
+    ///     stats.name, stats.calls.admitted, stats.calls.denied
+    /// );
     /// assert_eq!(stats.keys.rejected, 0, "requests without a peer address");
     /// ```
     #[must_use]
@@ -766,8 +782,9 @@ impl<K, A: Algorithm, C, R: IntoAxumBody, L> RateLimitLayer<K, A, C, R, L> {
     ///
     /// let is_limited = std::env::var_os("NO_LIMIT").is_none();
     /// let limit = RateLimitLayer::per_ip(Quota::per_minute(100)).axum_body();
-    /// let app: Router =
-    ///     Router::new().route("/", get(|| async { "hello" })).layer(option_layer(is_limited.then_some(limit)));
+    /// let app: Router = Router::new()
+    ///     .route("/", get(|| async { "hello" }))
+    ///     .layer(option_layer(is_limited.then_some(limit)));
     /// ```
     #[must_use]
     pub fn axum_body(self) -> RateLimitLayer<K, A, C, R::Responder, L> {
@@ -845,10 +862,14 @@ impl<P: PolicyCount, R> Layers<P, R> {
     /// use tower_throttle::key::{Global, PeerIp};
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
-    /// let layer = RateLimitLayer::per_ip(Quota::per_second(5)).name("per-ip")
-    ///     .and(RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000))).name("all"));
+    /// let all = RateLimitLayer::new(Global, SlidingWindow::new(Quota::per_second(1_000)));
+    /// let layer =
+    ///     RateLimitLayer::per_ip(Quota::per_second(5)).name("per-ip").and(all.name("all"));
     /// for policy in layer.stats() {
-    ///     println!("{}: {} admitted, {} denied", policy.name, policy.calls.admitted, policy.calls.denied);
+    ///     println!(
+    ///         "{}: {} admitted, {} denied",
+    ///         policy.name, policy.calls.admitted, policy.calls.denied
+    ///     );
     /// }
     /// ```
     #[must_use]

@@ -33,8 +33,11 @@ use crate::sys::lock::atomic::{AtomicBool, AtomicU64, Ordering};
 ///     rows.filter(|row| row.contains(&pattern)).collect()
 /// }
 ///
-/// // Each call is charged 100 rows when it begins, and the number of rows that it has read when it has ended.
-/// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000)).cost(|_: &Request<Body>| 100).metered();
+/// // Each call is charged 100 rows when it begins,
+/// // and the number of rows that it has read when it has ended.
+/// let rows = RateLimitLayer::per_ip(Quota::per_minute(10_000))
+///     .cost(|_: &Request<Body>| 100)
+///     .metered();
 /// let app: Router = Router::new().route("/", post(search)).layer(rows);
 /// # }
 /// ```

@@ -95,7 +95,8 @@ pub use shutdown::Shutdown;
 /// }
 ///
 /// let by_length: fn(&Request<String>) -> u64 = |request| request.body().len() as u64;
-/// let limits = Limits { uploads: RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).cost(by_length) };
+/// let limits =
+///     Limits { uploads: RateLimitLayer::per_ip(Quota::per_hour(1_000_000)).cost(by_length) };
 /// ```
 ///
 /// Joined layers have one [`Policy`](types::Policy) each. A layer that exempts requests has another
@@ -108,10 +109,12 @@ pub use shutdown::Shutdown;
 /// use tower_throttle::middleware::types::{And, Policy, Unless};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
-/// type Limits = Layers<And<Policy<Unless<PeerIp, Paths>, TokenBucket>, Policy<Global, TokenBucket>>>;
+/// type Limits =
+///     Layers<And<Policy<Unless<PeerIp, Paths>, TokenBucket>, Policy<Global, TokenBucket>>>;
 ///
 /// let each = RateLimitLayer::per_ip(Quota::per_minute(100)).unless(Paths::new(["/health"]));
-/// let all = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1_000))).name("all");
+/// let all =
+///     RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1_000))).name("all");
 /// let limits: Limits = each.and(all);
 /// ```
 pub mod types {

@@ -19,10 +19,13 @@ use crate::limiter::Limiter;
 ///
 /// let shutdown = Shutdown::new();
 /// let pages = RateLimitLayer::per_ip(Quota::per_second(10)).shutdown(&shutdown);
-/// let exports = RateLimitLayer::new(PeerIp::new(), LeakyBucket::new(Quota::per_minute(2)).queue(5)).shutdown(&shutdown);
-/// // with axum, in the future of `with_graceful_shutdown`, after the signal: queued requests would delay its end
+/// let queue = LeakyBucket::new(Quota::per_minute(2)).queue(5);
+/// let exports = RateLimitLayer::new(PeerIp::new(), queue).shutdown(&shutdown);
+/// // with axum, in the future of `with_graceful_shutdown`, after the signal:
+/// // queued requests would delay its end
 /// shutdown.close();
-/// assert!(pages.limiter().check("any").is_closed() && exports.limiter().check("any").is_closed());
+/// assert!(pages.limiter().check("any").is_closed());
+/// assert!(exports.limiter().check("any").is_closed());
 /// ```
 #[derive(Clone, Default)]
 pub struct Shutdown {

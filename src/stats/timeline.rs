@@ -31,7 +31,8 @@ const FIRST: u64 = 1;
 /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100)).timeline(&last_minute);
 /// // later
 /// let total = last_minute.total();
-/// println!("{} admitted, {} denied, {:?} on average", total.admitted, total.denied, total.mean_response_time());
+/// println!("{} admitted, {} denied", total.admitted, total.denied);
+/// println!("{:?} on average", total.mean_response_time());
 /// # let _: axum::Router = axum::Router::new().layer(layer);
 /// ```
 ///

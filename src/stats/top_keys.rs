@@ -21,7 +21,8 @@ use crate::sys::random::RandomState;
 /// use tower_throttle::stats::TopKeys;
 /// use tower_throttle::{Quota, RateLimiter};
 ///
-/// let (limiter, top) = (RateLimiter::new(TokenBucket::new(Quota::per_hour(1))), TopKeys::new());
+/// let (limiter, top) =
+///     (RateLimiter::new(TokenBucket::new(Quota::per_hour(1))), TopKeys::new());
 /// for user in ["alice", "bob", "alice", "alice"] {
 ///     if !limiter.check(user).is_allowed() {
 ///         top.record_as(user, || user.to_owned());

@@ -92,8 +92,11 @@ const MARGIN: u128 = 1 << (FRACTION_BITS - 8);
 ///
 ///   T ┤------ new permits              cf·T ┤                 ╱
 ///     │                                     │               ╱
-///   0 ┼━━━━━━━━━┥                         T ┼─────────────╱      area right of the threshold: warm_up
-///     0   stored   1 s                      0    threshold          max      area left of it: warm_up / 2
+///   0 ┼━━━━━━━━━┥                         T ┼─────────────╱
+///     0   stored   1 s                      0    threshold          max
+///
+///                                           right of the threshold, the area is warm_up;
+///                                           left of it, warm_up / 2
 /// ```
 ///
 /// Stored permits are taken from the right end of the line, and each permit costs the area under its part of the line.

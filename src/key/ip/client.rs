@@ -76,7 +76,8 @@ const CLOUDFRONT: HeaderName = HeaderName::from_static("cloudfront-viewer-addres
 /// use tower_throttle::key::{ClientIp, TrustedProxies};
 /// use tower_throttle::{Quota, RateLimitLayer};
 ///
-/// let by_client = ClientIp::x_forwarded_for(TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"])?);
+/// let by_client =
+///     ClientIp::x_forwarded_for(TrustedProxies::cidrs(["10.0.0.0/8", "fd00::/8"])?);
 /// let layer = RateLimitLayer::new(by_client, TokenBucket::new(Quota::per_minute(100)));
 /// # let _: axum::Router = axum::Router::new().layer(layer);
 /// # Ok::<(), tower_throttle::error::ConfigError>(())

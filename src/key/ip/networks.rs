@@ -149,7 +149,8 @@ impl Networks {
     ///
     /// let blocked = Networks::default();
     /// let by_peer = PeerIp::new().deny(blocked.clone());
-    /// // later, when an address has sent something bad: its requests are answered with 403 for an hour
+    /// // later, when an address has sent something bad:
+    /// // its requests are answered with 403 for an hour
     /// blocked.insert_for(IpAddr::from([198, 51, 100, 7]), Duration::from_secs(3_600))?;
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
@@ -226,7 +227,10 @@ impl Networks {
     /// let blocked = Networks::new(["203.0.113.0/24", "unix"])?;
     /// blocked.insert_for("198.51.100.7", Duration::from_secs(3_600))?;
     /// for (network, rest) in blocked.list() {
-    ///     println!("{network}: {}", rest.map_or("for ever".into(), |rest| format!("for {rest:?}")));
+    ///     println!(
+    ///         "{network}: {}",
+    ///         rest.map_or("for ever".into(), |rest| format!("for {rest:?}"))
+    ///     );
     /// }
     /// # let networks: Vec<_> = blocked.list().into_iter().map(|(network, rest)| (network, rest.is_some())).collect();
     /// # let listed = [("203.0.113.0/24", false), ("unix", false), ("198.51.100.7", true)];

@@ -219,7 +219,8 @@ macro_rules! ip_extractor {
             /// ```
             /// use tower_throttle::key::{Networks, PeerIp};
             ///
-            /// let by_peer = PeerIp::new().allow(Networks::private()).deny(Networks::new(["203.0.113.0/24"])?);
+            /// let by_peer =
+            ///     PeerIp::new().allow(Networks::private()).deny(Networks::new(["203.0.113.0/24"])?);
             /// # Ok::<(), tower_throttle::error::ConfigError>(())
             /// ```
             #[must_use]

@@ -54,8 +54,8 @@ use crate::key::{KeyError, KeyExtractor};
 ///
 /// // two prefixes at once are two layers: 10 a second for a subscriber, 100 for a whole site
 /// # use tower_throttle::algorithm::TokenBucket;
-/// let layer = RateLimitLayer::per_ip(Quota::per_second(10))
-///     .and(RateLimitLayer::new(by_site, TokenBucket::new(Quota::per_second(100))).name("site"));
+/// let sites = RateLimitLayer::new(by_site, TokenBucket::new(Quota::per_second(100)));
+/// let layer = RateLimitLayer::per_ip(Quota::per_second(10)).and(sites.name("site"));
 /// # let _: axum::Router = axum::Router::new().layer(layer);
 /// ```
 #[derive(Clone, Debug)]

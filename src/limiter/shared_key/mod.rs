@@ -292,7 +292,10 @@ impl KeyText {
     /// ```
     /// use tower_throttle::limiter::KeyText;
     ///
-    /// assert_eq!(KeyText::new("login").one_slot("app").of("user-42"), "throttle:{app}:user-42:login");
+    /// assert_eq!(
+    ///     KeyText::new("login").one_slot("app").of("user-42"),
+    ///     "throttle:{app}:user-42:login"
+    /// );
     /// ```
     pub fn one_slot(mut self, tag: &str) -> Self {
         self.slot = Some(escaped(tag, is_plain));

@@ -67,7 +67,8 @@ pub enum ResetFormat {
 /// ```
 /// use tower_throttle::middleware::{FieldNames, HeaderFormat, HttpResponder, ResetFormat};
 ///
-/// const NAMES: FieldNames = FieldNames::new("x-app-limit", "x-app-left", "x-app-reset", ResetFormat::EpochSeconds);
+/// const NAMES: FieldNames =
+///     FieldNames::new("x-app-limit", "x-app-left", "x-app-reset", ResetFormat::EpochSeconds);
 /// let responder = HttpResponder::new().headers([HeaderFormat::Custom(NAMES)]);
 /// # let _ = responder;
 /// ```

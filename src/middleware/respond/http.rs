@@ -79,7 +79,9 @@ use crate::sys::random::random_u64;
 ///     .jitter(Duration::from_secs(2))
 ///     .rejection_response(|rejection, head| {
 ///         let text = match rejection.status() {
-///             StatusCode::TOO_MANY_REQUESTS => format!("{} is busy, retry later\n", head.uri().path()),
+///             StatusCode::TOO_MANY_REQUESTS => {
+///                 format!("{} is busy, retry later\n", head.uri().path())
+///             }
 ///             // an invalid, forbidden or missing key, or a limiter that could not decide
 ///             status => format!("{status}\n"),
 ///         };
@@ -242,21 +244,26 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// use http::{HeaderValue, Response, StatusCode};
     /// use tower_throttle::HttpResponder;
     ///
-    /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(|rejection, _| {
-    ///     // rounded up to seconds, as in `Retry-After`
-    ///     let wait = rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000));
-    ///     let body = match (rejection.status(), wait) {
-    ///         (StatusCode::TOO_MANY_REQUESTS, Some(wait)) => {
-    ///             format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}")
-    ///         }
-    ///         // 400, 403, 500, 503, or a 429 whose wait is unknown
-    ///         (status, _) => format!("{{\"error\":\"{status}\"}}"),
-    ///     };
-    ///     let mut response = Response::new(body);
-    ///     *response.status_mut() = rejection.status();
-    ///     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
-    ///     response
-    /// });
+    /// let responder = HttpResponder::new().jitter(Duration::from_secs(10)).rejection_response(
+    ///     |rejection, _| {
+    ///         // rounded up to seconds, as in `Retry-After`
+    ///         let wait =
+    ///             rejection.retry_after().map(|wait| wait.as_nanos().div_ceil(1_000_000_000));
+    ///         let body = match (rejection.status(), wait) {
+    ///             (StatusCode::TOO_MANY_REQUESTS, Some(wait)) => {
+    ///                 format!("{{\"error\":\"rate limited\",\"retry_after\":{wait}}}")
+    ///             }
+    ///             // 400, 403, 500, 503, or a 429 whose wait is unknown
+    ///             (status, _) => format!("{{\"error\":\"{status}\"}}"),
+    ///         };
+    ///         let mut response = Response::new(body);
+    ///         *response.status_mut() = rejection.status();
+    ///         response
+    ///             .headers_mut()
+    ///             .insert("content-type", HeaderValue::from_static("application/json"));
+    ///         response
+    ///     },
+    /// );
     /// ```
     ///
     /// No `Content-Type` is added. A wait in milliseconds is rounded up as well, by `div_ceil(1_000_000)`, and agrees
@@ -366,7 +373,8 @@ impl<F, D, B> HttpResponder<F, D, B> {
     /// use tower_throttle::key::PeerIp;
     /// use tower_throttle::{HttpResponder, Quota, RateLimitLayer};
     ///
-    /// let logins = FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
+    /// let logins =
+    ///     FixedWindow::new(Quota::per_minute(5)).block_for(Duration::from_secs(3_600)).after(10);
     /// let layer = RateLimitLayer::new(PeerIp::new(), logins)
     ///     .responder(HttpResponder::new().lockout_status(StatusCode::FORBIDDEN));
     /// # let _: axum::Router = axum::Router::new().layer(layer);

@@ -19,7 +19,8 @@ impl TopKeys {
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// let (peer, top) = (PeerIp::new(), TopKeys::new());
-    /// let layer = RateLimitLayer::new(peer.clone(), TokenBucket::new(Quota::per_minute(100))).on_reject(top.watch(&peer));
+    /// let layer = RateLimitLayer::new(peer.clone(), TokenBucket::new(Quota::per_minute(100)))
+    ///     .on_reject(top.watch(&peer));
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
     ///
@@ -74,9 +75,10 @@ impl TopKeys {
     /// use tower_throttle::{Quota, RateLimitLayer};
     ///
     /// let top = TopKeys::new();
+    /// let all = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1_000)));
     /// let layer = RateLimitLayer::per_ip(Quota::per_minute(100))
     ///     .name("address")
-    ///     .and(RateLimitLayer::new(Global, TokenBucket::new(Quota::per_second(1_000))).name("all"))
+    ///     .and(all.name("all"))
     ///     .on_reject(top.watch_policy("address", &PeerIp::new()));
     /// # let _: axum::Router = axum::Router::new().layer(layer);
     /// ```
