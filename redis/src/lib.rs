@@ -24,6 +24,7 @@ mod names;
 mod permits;
 mod script;
 mod sentinel;
+mod served;
 mod settlements;
 mod states;
 mod store;

@@ -27,6 +27,7 @@ use super::flight::{Awaited, PolledFlight};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::names::{Registered, words};
+use super::served::Deadlines;
 use super::settlements::Unsettled;
 use super::states::{Operation, Outcome, Plan, States};
 use tower_throttle::Decision;
@@ -377,10 +378,14 @@ impl<A: StoredAlgorithm> Trips<A> {
             }
             Entry::Vacant(place) => {
                 let present = flight(vec![call], prepared);
-                let (calls, taken, charges) = Default::default();
-                let waiting =
-                    Waiting { flight: number, ends, calls, taken, charges, present: present.clone() };
-                drop(place.insert(waiting));
+                drop(place.insert(Waiting {
+                    flight: number,
+                    ends,
+                    calls: VecDeque::new(),
+                    taken: 0,
+                    charges: SmallVec::new(),
+                    present: present.clone(),
+                }));
                 return Some(present);
             }
         };
@@ -511,8 +516,7 @@ impl<A: StoredAlgorithm> Flight<A> {
             for call in batch.extract_if(.., |call| call.deadline <= now) {
                 self.fail(call, link.deadline_error(), true);
             }
-            let (Some(first), Some(last)) =
-                (batch.iter().map(|call| call.deadline).min(), batch.iter().map(|call| call.deadline).max())
+            let Some(Deadlines { first, last }) = Deadlines::of(batch.iter().map(|call| call.deadline))
             else {
                 return Vec::new();
             };

@@ -11,7 +11,6 @@ mod tests;
 use std::convert::identity;
 use std::fmt;
 use std::future::Future;
-use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,15 +21,16 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Trip};
+use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Rules, State, Trip};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::connection::Listened;
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Awaited;
 use super::link::Route;
-use super::links::{Attempted, Links};
+use super::links::Links;
 use super::names::{Name, Registered, words};
+use super::served::{Served, ServedKeys, Serves, change, start};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, Concurrency};
 use tower_throttle::clock::Nanos;
@@ -159,7 +159,7 @@ pub(super) struct Listener {
     channel: String,
     next_number: AtomicU64,
     /// The calls that wait or may have to wait, by the numbers of their records.
-    waiting: DashMap<u64, Arc<Records>>,
+    waiting: DashMap<u64, (Rules, Arc<Records>)>,
     /// The task that receives messages.
     task: Mutex<Option<AbortHandle>>,
     /// No messages arrive.
@@ -176,14 +176,12 @@ pub struct SharedPermits {
     calls: Calls,
     algorithm: Concurrency,
     info: Arc<AlgorithmInfo>,
-    limit: u64,
-    /// The time for which the server keeps a record after a renewal, in nanoseconds.
-    lease: u64,
+    rules: Rules,
     /// The maximum number of waiters of a key.
     places: u64,
     script: PermitScript,
     listener: Arc<Listener>,
-    keys: DashMap<Arc<str>, Arc<Records>>,
+    keys: ServedKeys<State>,
 }
 
 /// The record of a call. When this value is dropped, a trip removes the record from the server, and its permit is
@@ -199,15 +197,6 @@ struct Place {
 struct HeldPermit {
     place: Place,
     grant: Grant,
-}
-
-/// The records of a key, while a task serves them.
-struct Served {
-    shared: Arc<SharedPermits>,
-    records: Arc<Records>,
-    /// The number of the task.
-    number: u64,
-    has_ended: bool,
 }
 
 impl RedisPermitsBuilder {
@@ -277,19 +266,17 @@ impl RedisPermitsBuilder {
             None | Some(u64::MAX) => MAX_WAITING,
             Some(places) => places.min(MAX_UNITS),
         };
-        let limit = limit.min(MAX_UNITS);
-        let (source, process, channel) =
-            (links.any().source(), listener.process.clone(), listener.channel.clone());
+        let rules = Rules::new(limit.min(MAX_UNITS), lease, deadline);
+        let (process, channel) = (listener.process.clone(), listener.channel.clone());
         let info = AlgorithmInfo::of(&algorithm);
         let shared = SharedPermits {
-            name: name.register("p", &format!("{PREFIX} {limit}"), words::<Concurrency>(&info))?,
+            name: name.register("p", &format!("{PREFIX} {}", rules.limit), words::<Concurrency>(&info))?,
             calls: Calls::default(),
             info,
-            script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
+            script: PermitScript::new(links.any().source(), &rules, places, process, channel),
             links,
             algorithm,
-            limit,
-            lease: Nanos::from(lease).0,
+            rules,
             places,
             listener,
             keys: DashMap::new(),
@@ -323,7 +310,7 @@ impl RedisPermits {
 
     fn stats_without_calls(&self) -> LimiterStats {
         let SharedPermits { links, keys, .. } = &*self.shared;
-        let waiting = keys.iter().map(|records| records.waiting()).sum();
+        let waiting = keys.iter().map(|records| records.with(|state| state.waiting())).sum();
         let mut stats = LimiterStats::default();
         stats.store = links.stats();
         stats.store.waiting = waiting;
@@ -420,7 +407,7 @@ impl SharedPermits {
         counted: &mut CountedCall<'_>,
     ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
         // A call without units is always admitted, and a call of too many units is always denied.
-        if units == 0 || units > self.limit {
+        if units == 0 || units > self.rules.limit {
             return Ok((self.peek(key, units).await?, None));
         }
         let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
@@ -446,7 +433,7 @@ impl SharedPermits {
         while received.is_none() && place.is_waiting() && link.now() < latest {
             counted.wait();
             place.tend();
-            let soon = link.now().saturating_add(self.lease / 8);
+            let soon = link.now().saturating_add(self.rules.lease / 8);
             let next = link.until(latest.min(soon), &mut answer);
             match counted.unless_closed(next).await {
                 Some(next) => received = next,
@@ -456,7 +443,7 @@ impl SharedPermits {
         if received.is_none() && place.is_waiting() {
             answer.close();
             let Ok(result) = answer.try_recv() else {
-                return Ok((self.script.deny_waiter(units), None));
+                return Ok((self.rules.deny_waiter(units), None));
             };
             received = Some(Ok(result));
         }
@@ -470,34 +457,54 @@ impl SharedPermits {
     async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
         let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let (reply, answer) = oneshot::channel();
-        self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
+        change(self, key, &runtime, |_, state| state.peek(units, deadline, reply));
         let peeked = Awaited::new(answer, None, drop).result(&link, deadline).await;
         peeked.map_err(|error| self.name.describe(error))
     }
+}
 
-    /// Changes the records of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the
-    /// running task is late.
-    fn change(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        runtime: &Handle,
-        change: impl FnOnce(&Arc<Records>, Nanos) -> Option<u64>,
-    ) -> Arc<Records> {
-        let now = self.links.any().now();
-        let new = || Arc::new(self.script.records(Arc::clone(key)));
-        let entry = self.keys.entry(Arc::clone(key)).or_insert_with(new);
-        // The entry is locked meanwhile, so that the records are not removed from the table.
-        let (task, records) = (change(&entry, now), Arc::clone(&entry));
-        drop(entry);
-        self.start(task, &records, runtime);
-        records
+impl Serves for SharedPermits {
+    type Calls = State;
+
+    const ASKS_BREAKER: bool = true;
+
+    fn links(&self) -> &Links {
+        &self.links
     }
 
-    /// If `task` is a number, starts the task with this number, which makes the trips of a key.
-    fn start(self: &Arc<Self>, task: Option<u64>, records: &Arc<Records>, runtime: &Handle) {
-        if let Some(number) = task {
-            let (shared, records) = (Arc::clone(self), Arc::clone(records));
-            runtime.spawn(Served { shared, records, number, has_ended: false }.serve());
+    fn keys(&self) -> &ServedKeys<State> {
+        &self.keys
+    }
+
+    fn new_calls(&self) -> State {
+        State::default()
+    }
+
+    fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    fn patience(&self) -> u64 {
+        self.rules.patience()
+    }
+
+    async fn make(
+        &self,
+        route: &Route,
+        key: &str,
+        trip: &Trip,
+        not_after: Nanos,
+    ) -> Result<Option<Outcome>, RedisError> {
+        let outcome = self.script.execute(route, key, trip, not_after).await?;
+        if outcome.as_ref().is_some_and(Outcome::is_unsent) {
+            self.listener.warn_unsent();
+        }
+        Ok(outcome)
+    }
+
+    fn tripped(&self, records: &Served<State>) {
+        if records.with(|state| state.waiting()) > 0 {
+            self.listener.listen(&self.links, records.key());
         }
     }
 }
@@ -513,30 +520,30 @@ impl Place {
         runtime: Handle,
     ) -> Self {
         let number = shared.listener.next_number();
-        let records = shared.change(key, &runtime, |records, now| {
+        let records = change(shared, key, &runtime, |records, state| {
             if may_wait {
-                shared.listener.expect(number, records);
+                shared.listener.expect(number, shared.rules, records);
             }
-            records.enter(number, units, call, now)
+            state.enter(number, units, call);
         });
         Self { shared: Arc::clone(shared), records, number, runtime }
     }
 
     /// Starts another task if the task of the records has ended or is not driven.
     fn tend(&self) {
-        self.start(self.records.tend(self.shared.links.any().now()));
+        self.start(self.records.tend(self.shared.links.any().now(), self.shared.patience()));
     }
 
     fn start(&self, task: Option<u64>) {
         let Self { shared, records, runtime, .. } = self;
         // The runtime in which the call was made may have ended.
         let present = Handle::try_current();
-        shared.start(task, records, present.as_ref().unwrap_or(runtime));
+        start(shared, task, records, present.as_ref().unwrap_or(runtime));
     }
 
     /// Returns whether the call waits in the queue of the server.
     fn is_waiting(&self) -> bool {
-        self.records.is_waiting(self.number)
+        self.records.with(|state| state.is_waiting(self.number))
     }
 
     /// Returns the permit of the call, which was admitted.
@@ -567,48 +574,6 @@ impl Charge for HeldPermit {
     }
 }
 
-impl Served {
-    async fn serve(mut self) {
-        let mut next_route = None;
-        let Self { shared, records, number, .. } = &self;
-        while let Some(trip) = records.next_trip(*number, shared.links.any()).await {
-            let is_first = next_route.is_none();
-            let route = next_route.take().unwrap_or_else(|| shared.links.route(records.key()));
-            let link = &*route.link;
-            let sent = link.now();
-            // New calls have asked the breaker already.
-            let asks_breaker = is_first && trip.deadlines().is_none();
-            let made = match if asks_breaker { link.admit(sent) } else { Ok(()) } {
-                Ok(()) => self.make(&route, &trip, sent).await,
-                Err(error) => Attempted::Over(Err(error)),
-            };
-            if matches!(&made, Attempted::Over(Ok(outcome)) if outcome.is_unsent()) {
-                shared.listener.warn_unsent();
-            }
-            match records.finish(*number, trip, made, sent, link.now()) {
-                ControlFlow::Continue(next) => next_route = next,
-                ControlFlow::Break(()) => break,
-            }
-            if records.waiting() > 0 {
-                shared.listener.listen(&shared.links, records.key());
-            }
-        }
-        self.has_ended = true;
-    }
-
-    async fn make(&self, route: &Route, trip: &Trip, sent: Nanos) -> Attempted<Outcome> {
-        let Self { shared, records, .. } = self;
-        // A trip without new calls ends early enough for another attempt before the records expire.
-        let longest = sent.saturating_add(shared.lease / 4);
-        let (first, last) = trip.deadlines().unwrap_or_else(|| {
-            let deadline = route.link.deadline().min(longest);
-            (deadline, deadline)
-        });
-        let executed = pin!(shared.script.execute(route, records.key(), trip, first));
-        shared.links.attempt(route, last, executed).await
-    }
-}
-
 impl Listener {
     /// Creates the receiver of a store. `channel` is the beginning of the names of channels.
     pub(super) fn new(channel: String) -> Self {
@@ -629,8 +594,8 @@ impl Listener {
     }
 
     /// Expects a message about a record, until [`forget`](Self::forget) is called.
-    fn expect(&self, number: u64, records: &Arc<Records>) {
-        self.waiting.insert(number, Arc::clone(records));
+    fn expect(&self, number: u64, rules: Rules, records: &Arc<Records>) {
+        self.waiting.insert(number, (rules, Arc::clone(records)));
     }
 
     fn forget(&self, number: u64) {
@@ -668,8 +633,9 @@ impl Listener {
         let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
         let (Some(number), Some(fence), Some(held)) = (next(), next(), next()) else { return };
-        let Some(records) = self.waiting.get(&number).map(|records| Arc::clone(&records)) else { return };
-        records.receive(number, fence, held, links.any().now());
+        let Some((rules, records)) = self.waiting.get(&number).map(|waiting| waiting.clone()) else { return };
+        records.with(|state| state.receive(&rules, number, fence, held, links.any().now()));
+        records.wake();
     }
 }
 
@@ -720,18 +686,11 @@ fn log_refused(_: &RedisError, _: u64) {}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.listener.forget(self.number);
-        let now = self.shared.links.any().now();
-        self.start(self.records.leave(self.number, now));
-    }
-}
-
-/// When the task ends, or when a runtime drops it, a later call starts another task.
-impl Drop for Served {
-    fn drop(&mut self) {
-        let Self { shared, records, number, has_ended } = self;
-        records.abandon(*number, *has_ended, shared.links.any().now());
-        shared.keys.remove_if(records.key(), |_, present| present.is_idle());
+        let Self { shared, number, .. } = &*self;
+        shared.listener.forget(*number);
+        let now = shared.links.any().now();
+        let expires = now.saturating_add(shared.rules.lease);
+        self.start(self.records.change(now, shared.patience(), |state| state.leave(*number, expires)));
     }
 }
 
