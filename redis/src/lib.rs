@@ -21,6 +21,7 @@ mod limiter;
 mod link;
 mod links;
 mod names;
+mod parts;
 mod permits;
 mod script;
 mod sentinel;

@@ -102,8 +102,13 @@ impl Sentinels {
             return Err(no_sentinels());
         }
         let sentinels = sentinels.into_iter().map(Sentinel::new).collect();
-        let (clock, known) = Default::default();
-        Ok(Self(Arc::new(Group { sentinels, name: name.to_owned(), like, clock, known })))
+        Ok(Self(Arc::new(Group {
+            sentinels,
+            name: name.to_owned(),
+            like,
+            clock: AnyClock::default(),
+            known: Mutex::default(),
+        })))
     }
 
     /// Creates sentinels from their addresses. The master is reached with the settings of the first sentinel.

@@ -9,12 +9,10 @@ mod bucket;
 mod tests;
 
 use std::collections::VecDeque;
-use std::convert::identity;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::oneshot;
@@ -27,6 +25,7 @@ use super::flight::Awaited;
 use super::link::Route;
 use super::links::Links;
 use super::names::{Name, Registered, words};
+use super::parts::StoreParts;
 use super::served::{Batches, Deadlines, ServedKeys, Serves, Step, change, start};
 use super::states::Plan;
 use super::wait::WaitQueues;
@@ -37,7 +36,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallOutcome, random_u64, warn_of_bursts, with_retry_after};
+use tower_throttle::store_support::{random_u64, warn_of_bursts, with_retry_after};
 
 #[cfg(any(test, feature = "__in-process"))]
 pub(super) use bucket::Leased;
@@ -128,12 +127,11 @@ pub struct RedisLeases {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisLeasesBuilder {
-    links: Links,
-    name: Name,
-    remember_denials: Duration,
-    algorithm: TokenBucket,
-    units: u64,
-    has_fallback: bool,
+    pub(super) store: StoreParts,
+    pub(super) name: Name,
+    pub(super) algorithm: TokenBucket,
+    pub(super) units: u64,
+    pub(super) has_fallback: bool,
 }
 
 /// When the last clone of the limiter is dropped, the limiter's tasks return the units that were not spent.
@@ -240,18 +238,6 @@ pub(crate) struct Trip {
 }
 
 impl RedisLeasesBuilder {
-    /// Creates a builder. `has_fallback` is `true` if a fallback was set.
-    pub(super) fn new(
-        links: Links,
-        name: Name,
-        remember_denials: Duration,
-        algorithm: TokenBucket,
-        units: u64,
-        has_fallback: bool,
-    ) -> Self {
-        Self { links, name, remember_denials, algorithm, units, has_fallback }
-    }
-
     /// Returns the limiter.
     ///
     /// # Errors
@@ -259,7 +245,7 @@ impl RedisLeasesBuilder {
     /// Returns an error if the name is empty, if another limiter of the store has the same name, but another quota or
     /// no leases, if a fallback was set, if a lease has 0 units, or if the bucket needs numbers above 2^53.
     pub fn build(self) -> Result<RedisLeases, RedisError> {
-        let Self { links, name, remember_denials, algorithm, units, has_fallback } = self;
+        let Self { store, name, algorithm, units, has_fallback } = self;
         let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
         if units == 0 {
             return config("a lease has at least one unit: `lease(1)`");
@@ -270,7 +256,7 @@ impl RedisLeasesBuilder {
             );
         }
         warn_of_bursts(&algorithm, Some(name.as_str()));
-        let source = links.any().source();
+        let source = store.links.any().source();
         let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
         // The states of a lease have one quota, so the quota is part of the kind.
         let kind = format!("lease/{}", algorithm.unit().trim_start_matches("t:"));
@@ -281,13 +267,14 @@ impl RedisLeasesBuilder {
         })?;
         let info = AlgorithmInfo::of(&algorithm);
         let words = format!("{} with leases", words::<TokenBucket>(&info));
+        let remember = Nanos::from(store.settings.remember_denials).0;
         let shared = SharedLeases {
-            links,
+            links: store.links,
             name: name.register(&kind, &format!("{prefix}, with leases"), words)?,
             calls: Calls::default(),
             info,
             algorithm,
-            rules: Rules { bucket, units, remember: Nanos::from(remember_denials).0, is_brief: false },
+            rules: Rules { bucket, units, remember, is_brief: false },
             script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
             names: Arc::new(LeaseNames::new()),
@@ -298,8 +285,8 @@ impl RedisLeasesBuilder {
     }
 }
 
-unit_methods!([] RedisLeases);
-call_methods!([] RedisLeases);
+unit_methods!(RedisLeases);
+call_methods!(RedisLeases);
 
 impl RedisLeases {
     /// Refunds up to `cost` units that were charged to the key and still count. See
@@ -361,13 +348,29 @@ impl Callee for RedisLeases {
         &shared.calls
     }
 
+    fn info_of(shared: &SharedLeases) -> Arc<AlgorithmInfo> {
+        Arc::clone(&shared.info)
+    }
+
+    /// Decides a call if the limiter was closed, or if the call does not wait and the process holds its units or knows
+    /// its denial.
+    fn decide_at_once(
+        shared: &Arc<SharedLeases>,
+        key: &Arc<str>,
+        request: &Request<TokenBucket>,
+    ) -> Option<Decision> {
+        let may_wait = request.may_wait(&shared.algorithm);
+        let held = || if may_wait { None } else { shared.decide_held(key, request.cost()) };
+        shared.calls.denial(&shared.algorithm, request.cost()).or_else(held)
+    }
+
     async fn decide(
         shared: &Arc<SharedLeases>,
         key: &Arc<str>,
         request: &Request<TokenBucket>,
         call: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
-        match shared.decide_at_once(key, request) {
+        match Self::decide_at_once(shared, key, request) {
             Some(decision) => Ok(Decided::new(decision, Reservation::default())),
             None if request.may_wait(&shared.algorithm) => shared.wait(key, request, call).await,
             None => shared.check(key, request.cost()).await,
@@ -386,52 +389,7 @@ impl Callee for RedisLeases {
     }
 }
 
-impl Limiter for RedisLeases {
-    type Algorithm = TokenBucket;
-    type Error = RedisError;
-    type Wait = RedisReply<Decided>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.owner.0.info)
-    }
-
-    fn stats(&self) -> LimiterStats {
-        self.stats()
-    }
-
-    fn close(&self) {
-        self.close();
-    }
-
-    fn name(&self) -> Option<&str> {
-        Some(self.name())
-    }
-}
-
-impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
-    fn acquire(&self, key: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<RedisReply<Decided>> {
-        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
-        match shared.decide_at_once(&key, &request) {
-            Some(decision) => {
-                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
-                Acquired::Ready(decision, Reservation::default())
-            }
-            None => {
-                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
-            }
-        }
-    }
-}
-
 impl SharedLeases {
-    /// Decides a call without a trip, if the limiter was closed, or if the call does not wait. Returns `None` if a trip
-    /// must decide the call.
-    fn decide_at_once(&self, key: &Arc<str>, request: &Request<TokenBucket>) -> Option<Decision> {
-        let may_wait = request.may_wait(&self.algorithm);
-        let held = || if may_wait { None } else { self.decide_held(key, request.cost()) };
-        self.calls.denial(&self.algorithm, request.cost()).or_else(held)
-    }
-
     /// Wakes the tasks of all keys.
     fn wake(&self) {
         self.held.iter().for_each(|held| held.wake());
@@ -743,11 +701,5 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.0.is_dropped.store(true, Ordering::Release);
         self.0.wake();
-    }
-}
-
-impl fmt::Debug for RedisLeases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLeases").field("name", &self.owner.0.name.as_str()).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-use std::convert::identity;
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -30,6 +29,7 @@ use super::flight::Awaited;
 use super::link::Route;
 use super::links::Links;
 use super::names::{Name, Registered, words};
+use super::parts::StoreParts;
 use super::served::{Served, ServedKeys, Serves, change, start};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, Concurrency};
@@ -38,7 +38,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallOutcome, Charge, Recurrence, random_u64, reservation_of};
+use tower_throttle::store_support::{Charge, Recurrence, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a message arrives or a connection lasts for [`IDLE`].
@@ -139,15 +139,13 @@ pub struct RedisPermits {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisPermitsBuilder {
-    links: Links,
-    listener: Arc<Listener>,
-    name: Name,
-    /// The time for which a call waits for the server.
-    deadline: Duration,
-    limit: u64,
-    places: Option<u64>,
-    max_wait: Option<Duration>,
-    lease: Duration,
+    pub(super) store: StoreParts,
+    pub(super) listener: Arc<Listener>,
+    pub(super) name: Name,
+    pub(super) limit: u64,
+    pub(super) places: Option<u64>,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) lease: Duration,
 }
 
 /// The receiver of the messages for all limiters of a store.
@@ -200,17 +198,6 @@ struct HeldPermit {
 }
 
 impl RedisPermitsBuilder {
-    pub(super) fn new(
-        links: Links,
-        listener: Arc<Listener>,
-        name: Name,
-        deadline: Duration,
-        limit: u64,
-    ) -> Self {
-        let lease = Duration::from_secs(10);
-        Self { links, listener, name, deadline, limit, places: None, max_wait: None, lease }
-    }
-
     /// Sets how many calls of all processes may wait, per key. With 0, no call waits. See
     /// [`Concurrency::queue`](Concurrency::queue).
     pub fn queue(mut self, places: u64) -> Self {
@@ -244,7 +231,9 @@ impl RedisPermitsBuilder {
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another limit or is
     /// of another kind, if the limit is 0, or if the deadline of calls is longer than a quarter of the lease.
     pub fn build(self) -> Result<RedisPermits, RedisError> {
-        let Self { links, listener, name, deadline, limit, places, max_wait, lease } = self;
+        let Self { store, listener, name, limit, places, max_wait, lease } = self;
+        let StoreParts { links, settings, .. } = store;
+        let deadline = settings.deadline;
         let config = |detail: String| Err(RedisError::new(RedisErrorKind::Config, detail));
         if limit == 0 {
             return config("a limit of 0 calls at a time admits none: give at least 1".to_owned());
@@ -285,7 +274,7 @@ impl RedisPermitsBuilder {
     }
 }
 
-call_methods!([] RedisPermits);
+call_methods!(RedisPermits);
 
 impl RedisPermits {
     /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
@@ -330,6 +319,18 @@ impl Callee for RedisPermits {
         &shared.calls
     }
 
+    fn info_of(shared: &SharedPermits) -> Arc<AlgorithmInfo> {
+        Arc::clone(&shared.info)
+    }
+
+    fn decide_at_once(
+        shared: &Arc<SharedPermits>,
+        _: &Arc<str>,
+        request: &Request<Concurrency>,
+    ) -> Option<Decision> {
+        shared.calls.denial(&shared.algorithm, request.cost())
+    }
+
     /// Decides a call. The reservation of an admitted call that has units is its permit.
     async fn decide(
         shared: &Arc<SharedPermits>,
@@ -337,7 +338,7 @@ impl Callee for RedisPermits {
         request: &Request<Concurrency>,
         call: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
-        if let Some(denial) = shared.calls.denial(&shared.algorithm, request.cost()) {
+        if let Some(denial) = Self::decide_at_once(shared, key, request) {
             return Ok(Decided::new(denial, Reservation::default()));
         }
         let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
@@ -352,46 +353,9 @@ impl Callee for RedisPermits {
         key: Arc<str>,
         request: Request<Concurrency>,
     ) -> Result<Decision, RedisError> {
-        match shared.calls.denial(&shared.algorithm, request.cost()) {
+        match Self::decide_at_once(&shared, &key, &request) {
             Some(denial) => Ok(denial),
             None => shared.peek(&key, request.cost()).await,
-        }
-    }
-}
-
-impl Limiter for RedisPermits {
-    type Algorithm = Concurrency;
-    type Error = RedisError;
-    type Wait = RedisReply<Decided>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.shared.info)
-    }
-
-    fn stats(&self) -> LimiterStats {
-        self.stats()
-    }
-
-    fn close(&self) {
-        self.close();
-    }
-
-    fn name(&self) -> Option<&str> {
-        Some(self.name())
-    }
-}
-
-impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
-    fn acquire(&self, key: &K, attempt: Attempt<'_, Concurrency>) -> Acquired<RedisReply<Decided>> {
-        let (shared, key, request) = (&self.shared, self.key(key), Request::of(&attempt));
-        match shared.calls.denial(&shared.algorithm, request.cost()) {
-            Some(decision) => {
-                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
-                Acquired::Ready(decision, Reservation::default())
-            }
-            None => {
-                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
-            }
         }
     }
 }
@@ -699,11 +663,5 @@ impl Drop for Listener {
         if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();
         }
-    }
-}
-
-impl fmt::Debug for RedisPermits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPermits").field("name", &self.shared.name.as_str()).finish_non_exhaustive()
     }
 }
