@@ -282,15 +282,8 @@ impl RedisStore {
     /// # }
     /// ```
     pub fn permits(&self, name: &str, limit: u64) -> RedisPermitsBuilder {
-        RedisPermitsBuilder {
-            store: self.parts.clone(),
-            listener: Arc::clone(&self.listener),
-            name: self.parts.name(name),
-            limit,
-            places: None,
-            max_wait: None,
-            lease: Duration::from_secs(10),
-        }
+        let (store, name) = (self.parts.clone(), self.parts.name(name));
+        RedisPermitsBuilder::new(store, Arc::clone(&self.listener), name, limit)
     }
 
     fn to_server(connection: Box<dyn Connection>, source: TimeSource, settings: Settings) -> Self {

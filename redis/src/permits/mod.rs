@@ -139,13 +139,13 @@ pub struct RedisPermits {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisPermitsBuilder {
-    pub(super) store: StoreParts,
-    pub(super) listener: Arc<Listener>,
-    pub(super) name: Name,
-    pub(super) limit: u64,
-    pub(super) places: Option<u64>,
-    pub(super) max_wait: Option<Duration>,
-    pub(super) lease: Duration,
+    store: StoreParts,
+    listener: Arc<Listener>,
+    name: Name,
+    limit: u64,
+    places: Option<u64>,
+    max_wait: Option<Duration>,
+    lease: Duration,
 }
 
 /// The receiver of the messages for all limiters of a store.
@@ -198,6 +198,11 @@ struct HeldPermit {
 }
 
 impl RedisPermitsBuilder {
+    pub(super) fn new(store: StoreParts, listener: Arc<Listener>, name: Name, limit: u64) -> Self {
+        let lease = Duration::from_secs(10);
+        Self { store, listener, name, limit, places: None, max_wait: None, lease }
+    }
+
     /// Sets how many calls of all processes may wait, per key. With 0, no call waits. See
     /// [`Concurrency::queue`](Concurrency::queue).
     pub fn queue(mut self, places: u64) -> Self {
