@@ -191,7 +191,8 @@ impl<'a, L: Callee> RedisCall<'a, L> {
 
     fn acquire_then<T: 'static>(self, then: fn(Decided) -> T) -> RedisReply<T> {
         let Self { limiter, key, request } = self;
-        let (shared, request) = (Arc::clone(limiter.shared()), request.always_waiting());
+        let shared = Arc::clone(limiter.shared());
+        let request = request.always_waiting();
         RedisReply::new(async move {
             consume_budget().await;
             L::count(shared, key, request, then).await

@@ -35,8 +35,7 @@ mod trips;
 mod url;
 mod wait;
 
-pub use call::Callee;
-pub use call::{RedisCall, RedisReply};
+pub use call::{Callee, RedisCall, RedisReply};
 pub use error::{RedisError, RedisErrorKind};
 pub use lease::{RedisLeases, RedisLeasesBuilder};
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};

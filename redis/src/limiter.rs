@@ -317,7 +317,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         cost: u64,
         then: fn(bool) -> T,
     ) -> RedisReply<T> {
-        let (shared, key) = (Arc::clone(&self.shared), self.key(key));
+        let shared = Arc::clone(&self.shared);
+        let key = self.key(key);
         RedisReply::new(async move {
             shared.trips.forget(&key);
             let plan = shared.trips.plan();
@@ -350,7 +351,8 @@ impl<A: StoredAlgorithm> RedisCall<'_, RedisLimiter<A>> {
             if request.cost() == 0 {
                 return Ok(());
             }
-            let (plan, local) = (shared.trips.plan(), shared.fallback.as_ref());
+            let plan = shared.trips.plan();
+            let local = shared.fallback.as_ref();
             let unsettled = shared.settlements.charge(request.cost(), local.is_some());
             let operation = operation(&request, Action::ChargeMore(shared.max_debt));
             let charged = shared.trips.ask(&plan, &key, operation, Some(unsettled)).await;
@@ -473,10 +475,12 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Decides a call that needs a trip, by the fallback if Redis fails.
     async fn decide(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
-        let decided = match self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0 {
+        let may_wait = self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0;
+        let decided = if may_wait {
             // This future and that of the fallback are large, and most calls need neither.
-            true => Box::pin(self.wait(counted)).await,
-            false => self.send().await,
+            Box::pin(self.wait(counted)).await
+        } else {
+            self.send().await
         };
         match (decided, &self.shared.fallback) {
             (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
@@ -494,7 +498,8 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
-        let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
+        let operation = operation(self.request, Action::Check);
+        let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
             self.reservation(outcome.charged_at(), &runtime)
@@ -561,7 +566,8 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn fall_back(&self, local: &RateLimiter<A>, counted: &mut CountedCall<'_>) -> Decided {
         let Self { shared, plan, key, request } = *self;
         let acquired = {
-            let (text, attempt) = (shared.name.text_of(key), request.attempt(&plan.algorithm));
+            let text = shared.name.text_of(key);
+            let attempt = request.attempt(&plan.algorithm);
             if request.is_check() {
                 let (decision, reservation) = local.reserve_attempt(text, attempt);
                 Acquired::Ready(decision, reservation)
@@ -601,8 +607,10 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
     type Kind = InRedis;
 
     fn joint_part(&self, key: &K, attempt: Attempt<'_, A>) -> RedisPart {
-        let (key, request) = (self.key(key), Request::of(&attempt));
-        let (shared, plan) = (Arc::clone(&self.shared), self.shared.trips.plan());
+        let key = self.key(key);
+        let request = Request::of(&attempt);
+        let shared = Arc::clone(&self.shared);
+        let plan = self.shared.trips.plan();
         let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
         let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();

@@ -282,7 +282,8 @@ impl RedisStore {
     /// # }
     /// ```
     pub fn permits(&self, name: &str, limit: u64) -> RedisPermitsBuilder {
-        let (store, name) = (self.parts.clone(), self.parts.name(name));
+        let store = self.parts.clone();
+        let name = self.parts.name(name);
         RedisPermitsBuilder::new(store, Arc::clone(&self.listener), name, limit)
     }
 

@@ -611,8 +611,9 @@ impl Listener {
 async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: Arc<str>) {
     let mut pause = PAUSES.0;
     while listener.upgrade().is_some_and(|listener| !listener.waiting.is_empty()) {
-        let (receiver, of, has_received) =
-            (listener.clone(), links.clone(), Arc::new(AtomicBool::new(false)));
+        let receiver = listener.clone();
+        let of = links.clone();
+        let has_received = Arc::new(AtomicBool::new(false));
         let received = Arc::clone(&has_received);
         let on_message = move |text: &str| {
             received.store(true, Ordering::Relaxed);

@@ -474,7 +474,9 @@ impl State {
     /// Adds the records that must be renewed or polled. Returns the time at which the next record must be renewed or
     /// polled, or at which the first permit expires, whichever is earlier.
     fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
-        let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
+        let mut next = Nanos::MAX;
+        let mut waiters = 0;
+        let must_poll = self.polls.is_due(now);
         for (number, record) in &self.records {
             let mut due = record.renewed.saturating_add(rules.lease / 3);
             let kind = match &record.stage {
