@@ -761,9 +761,9 @@ impl<A: StoredAlgorithm> RedisCharge<A> {
         let gives_units = operation.gives_units();
         let unsettled = self.settlements.settle(operation.cost(), gives_units);
         if gives_units {
-            self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime)
+            self.trips.tell(&self.key, operation, Some(unsettled), &self.runtime);
         } else {
-            self.trips.charge(&self.key, operation, unsettled, &self.runtime)
+            self.trips.charge(&self.key, operation, unsettled, &self.runtime);
         }
     }
 }

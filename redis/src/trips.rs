@@ -556,9 +556,9 @@ impl<A: StoredAlgorithm> Flight<A> {
     /// Answers a call whose trip has failed. A charge for which no caller waits is tried again if `is_retried`.
     fn fail(&self, call: Pending<A>, error: RedisError, is_retried: bool) {
         if is_retried && call.is_charge() {
-            self.trips.retry_later(&self.key, call, error, &Handle::current())
+            self.trips.retry_later(&self.key, call, error, &Handle::current());
         } else {
-            _ = call.answer(Err(error))
+            _ = call.answer(Err(error));
         }
     }
 
@@ -606,9 +606,9 @@ impl<A: StoredAlgorithm> Flight<A> {
                     let found = Found { text, now, sent };
                     let (outcomes, mut state, has_written) = found.apply(plan, batch)?;
                     if has_written {
-                        route.link.wrote()
+                        route.link.wrote();
                     } else {
-                        self.probe(route, plan, &mut state, &found, not_after).await
+                        self.probe(route, plan, &mut state, &found, not_after).await;
                     }
                     self.remember(plan, state, &found, &outcomes);
                     return Ok(Some(outcomes));

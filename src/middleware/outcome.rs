@@ -226,9 +226,9 @@ pub(super) fn record_end(
         let now = timeline.now();
         let time = *time.get_or_insert_with(|| now.saturating_since(started));
         if is_success {
-            timeline.record(now, Event::Succeeded(time))
+            timeline.record(now, Event::Succeeded(time));
         } else {
-            timeline.record(now, Event::Failed(time))
+            timeline.record(now, Event::Failed(time));
         }
     }
 }

@@ -186,9 +186,9 @@ impl CallCounts {
     pub(crate) fn add_decision(&self, decision: &Decision, in_shadow: bool) {
         // Most calls are admitted. What follows is then compiled without another test of the decision.
         if decision.is_allowed() {
-            self.add(CallOutcome::Admitted)
+            self.add(CallOutcome::Admitted);
         } else {
-            self.add(CallOutcome::of_denial(decision, in_shadow))
+            self.add(CallOutcome::of_denial(decision, in_shadow));
         }
     }
 

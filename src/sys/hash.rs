@@ -86,7 +86,7 @@ impl SipHasher {
     #[inline(always)]
     fn push_small(&mut self, number: u64) {
         if number < WIDE {
-            self.push(number, 1)
+            self.push(number, 1);
         } else {
             self.push(WIDE, 1);
             self.push(number, 8);
