@@ -245,7 +245,9 @@ fn conclude(members: Few<Joined>, decided: AllDecisions, count: usize) -> AllDec
         let decision = one.as_ref().map(|one| *one.decided.decision());
         let calls = joined.member.calls();
         if is_in_shadow {
-            decision.iter().for_each(|decision| calls.add(CallOutcome::of(decision, true)));
+            if let Some(decision) = decision {
+                calls.add(CallOutcome::of(&decision, true));
+            }
         } else {
             if !is_denied && decision.is_some_and(|decision| !decision.delay().is_zero()) {
                 calls.add(CallOutcome::Queued);
