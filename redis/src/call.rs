@@ -1,5 +1,6 @@
 //! One call of a limiter: its options, and the future of its reply.
 
+use std::convert::identity;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,10 +14,10 @@ use super::calls::{Calls, CountedCall};
 use super::connection::BoxFuture;
 use super::error::RedisError;
 use tower_throttle::Decision;
-use tower_throttle::algorithm::{Algorithm, StoredAlgorithm, Tiered};
+use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, StoredAlgorithm, Tiered};
 use tower_throttle::clock::Nanos;
-use tower_throttle::limiter::{Attempt, Decided, Denied, Permit, Reservation, Settles};
-use tower_throttle::store_support::holds_requests;
+use tower_throttle::limiter::{Acquired, Attempt, Decided, Denied, Permit, Reservation, Settles};
+use tower_throttle::store_support::{CallOutcome, holds_requests};
 
 /// A call of a limiter in Redis, with its options. The method `call` of a limiter creates it.
 ///
@@ -67,6 +68,21 @@ pub trait Callee: Clone + Send + Sync + 'static {
     /// Returns the counts of the calls.
     fn calls(shared: &Self::Shared) -> &Calls;
 
+    /// Returns what a layer reports of the algorithm.
+    fn info_of(shared: &Self::Shared) -> Arc<AlgorithmInfo>;
+
+    /// Returns the [`generation`](tower_throttle::limiter::Limiter::generation) of the limiter.
+    fn generation_of(_shared: &Self::Shared) -> u64 {
+        0
+    }
+
+    /// Decides a call without a trip. Returns `None` if a trip must decide the call.
+    fn decide_at_once(
+        shared: &Arc<Self::Shared>,
+        key: &Arc<str>,
+        request: &Request<Self::Algorithm>,
+    ) -> Option<Decision>;
+
     /// Decides a call. The reservation of a denied call is empty.
     fn decide(
         shared: &Arc<Self::Shared>,
@@ -95,6 +111,21 @@ pub trait Callee: Clone + Send + Sync + 'static {
             let mut call = Self::calls(&shared).begin(request.is_in_shadow());
             let decided = Self::decide(&shared, &key, &request, &mut call).await;
             call.end(decided).map(then)
+        }
+    }
+
+    /// Decides and counts the call of a layer.
+    fn begin(&self, key: Arc<str>, attempt: &Attempt<'_, Self::Algorithm>) -> Acquired<RedisReply<Decided>> {
+        let shared = self.shared();
+        let request = Request::of(attempt);
+        match Self::decide_at_once(shared, &key, &request) {
+            Some(decision) => {
+                Self::calls(shared).add(CallOutcome::of(&decision, request.is_in_shadow()));
+                Acquired::Ready(decision, Reservation::default())
+            }
+            None => {
+                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
+            }
         }
     }
 }
@@ -167,7 +198,8 @@ impl<'a, L: Callee> RedisCall<'a, L> {
 
     fn acquire_then<T: 'static>(self, then: fn(Decided) -> T) -> RedisReply<T> {
         let Self { limiter, key, request } = self;
-        let (shared, request) = (Arc::clone(limiter.shared()), request.always_waiting());
+        let shared = Arc::clone(limiter.shared());
+        let request = request.always_waiting();
         RedisReply::new(async move {
             consume_budget().await;
             L::count(shared, key, request, then).await
@@ -342,11 +374,11 @@ impl<T> fmt::Debug for RedisReply<T> {
     }
 }
 
-/// Defines the methods that all limiters in Redis have in common. The limiter has the methods `registered`, which returns
-/// its name, and `stats_without_calls`.
+/// Defines the methods and the traits that all limiters in Redis have in common. The limiter has the methods
+/// `registered`, which returns its name, and `stats_without_calls`.
 macro_rules! call_methods {
-    ([$($generics:tt)*] $limiter:ty) => {
-        impl<$($generics)*> $limiter {
+    ($limiter:ident $(<$algorithm:ident: $bound:ident>)?) => {
+        impl$(<$algorithm: $bound>)? $limiter$(<$algorithm>)? {
             /// Returns a decision that tells whether a call of one unit would be admitted now. Takes no units. See
             /// [`RateLimiter::peek`](tower_throttle::RateLimiter::peek).
             pub fn peek<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {
@@ -403,13 +435,55 @@ macro_rules! call_methods {
                 self.registered().key(key)
             }
         }
+
+        impl$(<$algorithm: $bound>)? Limiter for $limiter$(<$algorithm>)? {
+            type Algorithm = <Self as Callee>::Algorithm;
+            type Error = RedisError;
+            type Wait = RedisReply<Decided>;
+
+            fn info(&self) -> Arc<AlgorithmInfo> {
+                Self::info_of(self.shared())
+            }
+
+            fn generation(&self) -> u64 {
+                Self::generation_of(self.shared())
+            }
+
+            fn stats(&self) -> LimiterStats {
+                self.stats()
+            }
+
+            fn close(&self) {
+                self.close();
+            }
+
+            fn name(&self) -> Option<&str> {
+                Some(self.name())
+            }
+        }
+
+        impl<$($algorithm: $bound,)? K: SharedKey + ?Sized> LimiterFor<K> for $limiter$(<$algorithm>)? {
+            fn acquire(
+                &self,
+                key: &K,
+                attempt: Attempt<'_, <Self as Callee>::Algorithm>,
+            ) -> Acquired<RedisReply<Decided>> {
+                self.begin(self.key(key), &attempt)
+            }
+        }
+
+        impl$(<$algorithm: $bound>)? fmt::Debug for $limiter$(<$algorithm>)? {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($limiter)).field("name", &self.name()).finish_non_exhaustive()
+            }
+        }
     };
 }
 
 /// Defines the methods of the limiters in Redis whose calls hold no permits.
 macro_rules! unit_methods {
-    ([$($generics:tt)*] $limiter:ty) => {
-        impl<$($generics)*> $limiter {
+    ($limiter:ident $(<$algorithm:ident: $bound:ident>)?) => {
+        impl$(<$algorithm: $bound>)? $limiter$(<$algorithm>)? {
             /// Takes one unit if it is available. Never waits in a queue. See
             /// [`RateLimiter::check`](tower_throttle::RateLimiter::check).
             pub fn check<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<Decision> {

@@ -71,7 +71,8 @@ impl Calls {
 
     /// Awaits `future` until the limiter is closed. Returns `None` if the limiter is closed first.
     async fn unless_closed<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let (mut closed, mut future) = (pin!(self.closed()), pin!(future));
+        let mut closed = pin!(self.closed());
+        let mut future = pin!(future);
         poll_fn(|cx| match closed.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => future.as_mut().poll(cx).map(Some),

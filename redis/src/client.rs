@@ -166,7 +166,8 @@ impl Inner {
         self.current.send_if_modified(|current| {
             let is_newer = current.connection.is_none() || version >= current.version;
             if is_newer {
-                let (number, server) = (current.number + 1, Some(Arc::clone(&connection.name)));
+                let number = current.number + 1;
+                let server = Some(Arc::clone(&connection.name));
                 *current = Current { number, version, connection: Some(connection), server };
             }
             is_newer
@@ -179,18 +180,19 @@ impl Inner {
     /// ago.
     fn ask_sentinels(self: &Arc<Self>) {
         let Server::Master(sentinels) = &self.server else { return };
-        let (now, next) = (self.clock.now().0, self.next_question.load(Ordering::Relaxed));
+        let now = self.clock.now().0;
+        let next = self.next_question.load(Ordering::Relaxed);
         if now < next {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let (after, longest) =
-            (now.saturating_add(BETWEEN_QUESTIONS), Nanos::from(self.timeout).0.saturating_mul(10));
+        let after = now.saturating_add(BETWEEN_QUESTIONS);
+        let longest = Nanos::from(self.timeout).0.saturating_mul(10);
         let abandoned = after.saturating_add(longest);
         let ours = self.next_question.compare_exchange(next, abandoned, Ordering::Relaxed, Ordering::Relaxed);
         if ours.is_ok() {
-            let (question, sentinels) =
-                (Question { inner: Arc::clone(self), next: after }, sentinels.clone());
+            let question = Question { inner: Arc::clone(self), next: after };
+            let sentinels = sentinels.clone();
             runtime.spawn(async move { question.inner.follow(&sentinels).await });
         }
     }
@@ -570,7 +572,8 @@ impl Connected {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         for<'a> SockRef<'a>: From<&'a S>,
     {
-        let (writes, silence) = (Arc::default(), Arc::new(Silence::default()));
+        let writes = Arc::default();
+        let silence = Arc::new(Silence::default());
         silence.end();
         let refusal = Arc::new(OnceLock::new());
         let stream = ObservedStream {
@@ -648,7 +651,8 @@ impl Connected {
         if self.observed.is_some() || self.silence.is_short() {
             return false;
         }
-        let (time, mut connection) = (::redis::cmd("TIME"), self.connection.clone());
+        let time = ::redis::cmd("TIME");
+        let mut connection = self.connection.clone();
         let passed = pin!(tokio::task::unconstrained(connection.send_packed_command(&time)));
         matches!(passed.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }

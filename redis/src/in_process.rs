@@ -188,7 +188,8 @@ fn decide_bucket(mut packed: Unpacked, text: &str, now: u64) -> Option<String> {
 
 impl Connection for RedisInProcess {
     fn call(&self, command: Command) -> BoxFuture<Result<Reply, CallError>> {
-        let (server, command) = (self.clone(), command.words());
+        let server = self.clone();
+        let command = command.words();
         Box::pin(async move {
             sleep(server.server.round_trip / 2).await;
             // The sender lives in `server`, so this does not fail.

@@ -26,9 +26,9 @@ use tower_throttle::Decision;
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{Decided, Reservation};
 use tower_throttle::store_support::{
-    AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, JointRequest, Report,
+    AllDecisions, AnyAlgorithm, CallOutcome, Few, JointDecided, JointKind, JointOutcome, JointRequest,
+    JointWait, Report, decide_in_memory,
 };
-use tower_throttle::store_support::{CallOutcome, JointWait, decide_in_memory};
 
 /// The [`JointKind`] of a [`RedisLimiter`](super::RedisLimiter).
 #[derive(Debug)]
@@ -95,17 +95,21 @@ pub(super) trait Member: Send + Sync {
     fn fallback_part(&self) -> Option<JointRequest<'_>>;
 }
 
-/// The part of one limiter in a joint call, with its denial if the part is denied without a trip.
-struct Known {
-    denial: Option<Decision>,
+/// A limiter from which a joint call is not exempt.
+struct Joined {
+    /// The index of the limiter's part in the call.
+    place: usize,
     member: Box<dyn Member>,
+    /// The denial of the part, if the part is denied without a trip.
+    denial: Option<Decision>,
+    /// The index of the part's group, if the part is not denied without a trip.
+    group: Option<usize>,
 }
 
-/// The parts of a joint call, grouped by key.
+/// A joint call that needs a trip, whose parts are grouped by key. Parts that were denied without a trip have no share
+/// in it: their limiters are in shadow mode and were closed.
 struct JointCall {
-    members: Few<Box<dyn Member>>,
-    /// For each member, the index of its group.
-    group_of: Few<usize>,
+    members: Few<Joined>,
     groups: Few<Group>,
     /// The script that decides the call in one trip, with its arguments. `None` if no script can decide the call.
     script: Option<Planned>,
@@ -165,83 +169,43 @@ impl JointKind for InRedis {
     const DECIDES_SHADOWS: bool = true;
 
     fn decide(parts: &mut [Option<RedisPart>], _report: &mut Report<'_>) -> JointOutcome<Self::Wait> {
-        let members = parts.iter_mut().map(|part| part.as_mut().and_then(|RedisPart(member)| member.take()));
-        let with_denial = |member: Box<dyn Member>| Known { denial: member.known_denial(), member };
-        let parts: Few<Option<Known>> = members.map(|member| member.map(with_denial)).collect();
-        let denies = |part: &Known| part.denial.is_some() && !part.member.is_in_shadow();
-        if parts.iter().flatten().any(denies) {
-            JointOutcome::Ready(parts.into_iter().map(|part| part?.denied()).collect())
+        let count = parts.len();
+        let joined = |(place, part): (usize, &mut Option<RedisPart>)| {
+            let member = part.as_mut()?.0.take()?;
+            Some(Joined { place, denial: member.known_denial(), group: None, member })
+        };
+        let members: Few<Joined> = parts.iter_mut().enumerate().filter_map(joined).collect();
+        let known = members.iter().map(|joined| joined.denied(joined.denial)).collect();
+        if denies(&known) || members.iter().all(|joined| joined.denial.is_some()) {
+            JointOutcome::Ready(conclude(members, known, count))
         } else {
-            JointOutcome::Pending(Box::pin(decide_joint(parts)), Few::new())
+            JointOutcome::Pending(Box::pin(decide_joint(members, count)), Few::new())
         }
     }
 }
 
-impl Known {
-    /// Counts a part of a call that is denied without a trip, or because a limiter was closed. Returns the denial by
-    /// this part, if there is one. In shadow mode, a part has no share in the denial.
-    fn denied(self) -> Option<JointDecided> {
-        let Self { denial, member } = self;
-        if member.is_in_shadow() {
-            return None;
-        }
-        let outcome = denial.map(|denial| CallOutcome::of(&denial, false));
-        member.calls().add(outcome.unwrap_or(CallOutcome::DeniedByOthers));
-        Some(member.decided(denial?, Reservation::default()))
-    }
-}
-
-impl dyn Member {
+impl Joined {
     /// Returns the result of this part.
     fn decided(&self, decision: Decision, reservation: Reservation) -> JointDecided {
         JointDecided {
             decided: Decided::new(decision, reservation),
-            algorithm: self.algorithm(),
+            algorithm: self.member.algorithm(),
             borrowed: 0,
-            is_shadow: self.is_in_shadow(),
+            is_shadow: self.member.is_in_shadow(),
         }
+    }
+
+    /// Returns the result of this part if it has a denial.
+    fn denied(&self, denial: Option<Decision>) -> Option<JointDecided> {
+        Some(self.decided(denial?, Reservation::default()))
     }
 }
 
-/// Decides a joint call. `None` stands for a limiter from which the call is exempt. If the denial of a part is known,
-/// the limiter is in shadow mode and was closed.
-async fn decide_joint(parts: Few<Option<Known>>) -> Result<AllDecisions, RedisError> {
-    let (mut all, mut places): (AllDecisions, Few<usize>) = Default::default();
-    let (mut open, mut closed) = (Few::<Box<dyn Member>>::new(), Few::<Box<dyn Member>>::new());
-    for (place, part) in parts.into_iter().enumerate() {
-        all.push(None);
-        match part {
-            None => {}
-            Some(Known { denial: None, member }) => {
-                places.push(place);
-                open.push(member);
-            }
-            Some(Known { denial: Some(denial), member }) => {
-                all[place] = Some(member.decided(denial, Reservation::default()));
-                closed.push(member);
-            }
-        }
-    }
-    let mut is_denied = false;
-    if !open.is_empty() {
-        let decided = decide_open(open).await?;
-        is_denied = denies(&decided);
-        places.into_iter().zip(decided).for_each(|(place, one)| all[place] = one);
-    }
-    // A part in shadow mode has no decision if the call is denied.
-    if is_denied {
-        all.iter_mut().for_each(|one| drop(one.take_if(|one| one.is_shadow)));
-    } else {
-        closed.iter().for_each(|member| member.calls().add(CallOutcome::ShadowDenied));
-    }
-    Ok(all)
-}
-
-/// Decides a joint call of limiters that were not closed before. There is at least one.
-async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, RedisError> {
+/// Decides a joint call, of which at least one part is not denied yet. `count` is the number of its parts.
+async fn decide_joint(members: Few<Joined>, count: usize) -> Result<AllDecisions, RedisError> {
     let call = JointCall::new(members);
     call.check_supported()?;
-    let mut undecided = Undecided(call.members.iter().map(|member| Arc::clone(member.calls())).collect());
+    let mut undecided = Undecided(call.asked().map(|member| Arc::clone(member.calls())).collect());
     let (call, decided) = match ask(call).await {
         Ok(mut charged) => {
             if charged.sleep().await {
@@ -257,32 +221,43 @@ async fn decide_open(members: Few<Box<dyn Member>>) -> Result<AllDecisions, Redi
             }
             None => {
                 undecided.0.clear();
-                return Err(call.members.iter().fold(error, |error, member| member.describe(error)));
+                return Err(call.asked().fold(error, |error, member| member.describe(error)));
             }
         },
         Err((None, error)) => return Err(error),
     };
     undecided.0.clear();
-    let Some(decided) = decided else {
-        let parts =
-            call.members.into_iter().map(|member| Known { denial: member.closed_denial(), member }.denied());
-        return Ok(parts.collect());
-    };
+    // If there is no decision, a limiter was closed meanwhile.
+    let closed = |joined: &Joined| joined.denied(joined.member.closed_denial());
+    let decided = decided.unwrap_or_else(|| call.members.iter().map(closed).collect());
+    Ok(conclude(call.members, decided, count))
+}
+
+/// Counts the parts of a call, whose decisions are those of `decided`. Returns the decisions by the places of the parts.
+///
+/// If the call is denied, a part in shadow mode has no share in the denial, and no decision.
+fn conclude(members: Few<Joined>, decided: AllDecisions, count: usize) -> AllDecisions {
     let is_denied = denies(&decided);
-    for (member, JointDecided { decided, is_shadow, .. }) in
-        call.members.iter().zip(&decided).filter_map(|(member, one)| Some((member, one.as_ref()?)))
-    {
-        let decision = decided.decision();
-        if !is_denied && !is_shadow && !decision.delay().is_zero() {
-            member.calls().add(CallOutcome::Queued);
-        }
-        member.calls().add(if *is_shadow {
-            CallOutcome::of(decision, true)
+    let mut all: AllDecisions = (0..count).map(|_| None).collect();
+    for (joined, one) in members.into_iter().zip(decided) {
+        let is_in_shadow = joined.member.is_in_shadow();
+        let one = one.or_else(|| joined.denied(joined.denial)).filter(|_| !is_denied || !is_in_shadow);
+        let decision = one.as_ref().map(|one| *one.decided.decision());
+        let calls = joined.member.calls();
+        if is_in_shadow {
+            if let Some(decision) = decision {
+                calls.add(CallOutcome::of(&decision, true));
+            }
         } else {
-            CallOutcome::of_joint(decision, !is_denied)
-        });
+            if !is_denied && decision.is_some_and(|decision| !decision.delay().is_zero()) {
+                calls.add(CallOutcome::Queued);
+            }
+            let outcome = |decision: Decision| CallOutcome::of_joint(&decision, !is_denied);
+            calls.add(decision.map_or(CallOutcome::DeniedByOthers, outcome));
+        }
+        all[joined.place] = one;
     }
-    Ok(decided)
+    all
 }
 
 /// Returns whether a limiter that is not in shadow mode denies the call.
@@ -291,8 +266,9 @@ fn denies(decided: &AllDecisions) -> bool {
 }
 
 /// Awaits `future` until a limiter that is not in shadow mode is closed. Returns `None` if one is closed first.
-async fn unless_closed<T>(members: &[Box<dyn Member>], future: impl Future<Output = T>) -> Option<T> {
-    let enforced = members.iter().filter(|member| member.cost() > 0 && !member.is_in_shadow());
+async fn unless_closed<T>(members: &[Joined], future: impl Future<Output = T>) -> Option<T> {
+    let members = members.iter().map(|joined| &joined.member);
+    let enforced = members.filter(|member| member.cost() > 0 && !member.is_in_shadow());
     let mut closed = Few::<BoxFuture<()>>::new();
     for calls in enforced.map(|member| Arc::clone(member.calls())) {
         closed.push(Box::pin(async move { calls.closed().await }));
@@ -366,7 +342,7 @@ fn no_runtime() -> RedisError {
 /// limiters has no fallback.
 fn fall_back(call: &JointCall) -> Option<JointOutcome<Box<JointWait>>> {
     let mut parts = Few::new();
-    for member in &call.members {
+    for Joined { member, .. } in &call.members {
         parts.push(if member.is_in_shadow() { None } else { Some(member.fallback_part()?) });
     }
     Some(decide_in_memory(parts))
@@ -385,9 +361,10 @@ async fn in_memory(outcome: JointOutcome<Box<JointWait>>) -> AllDecisions {
 }
 
 impl JointCall {
-    fn new(members: Few<Box<dyn Member>>) -> Self {
-        let (mut groups, mut group_of): (Few<Group>, Few<usize>) = Default::default();
-        for (index, member) in members.iter().enumerate() {
+    fn new(mut members: Few<Joined>) -> Self {
+        let mut groups = Few::<Group>::new();
+        let asked = members.iter_mut().enumerate().filter(|(_, joined)| joined.denial.is_none());
+        for (index, Joined { member, group: group_of, .. }) in asked {
             let (key, cost, is_in_shadow) = (member.key(), member.cost(), member.is_in_shadow());
             let place = groups.iter().position(|group| group.key == *key).unwrap_or_else(|| {
                 groups.push(Group { first: index, key: Arc::clone(key), cost: 0, is_in_shadow });
@@ -395,20 +372,33 @@ impl JointCall {
             });
             let group = &mut groups[place];
             if group.is_in_shadow && !is_in_shadow {
-                (group.first, group.cost, group.is_in_shadow) = (index, 0, false);
+                group.first = index;
+                group.cost = 0;
+                group.is_in_shadow = false;
             }
             if group.is_in_shadow == is_in_shadow {
                 group.cost = group.cost.saturating_add(cost);
             }
-            group_of.push(place);
+            *group_of = Some(place);
         }
-        let mut call = Self { members, group_of, groups, script: None };
+        let mut call = Self { members, groups, script: None };
         call.script = call.plan();
         call
     }
 
+    /// Returns the limiters that are asked.
+    fn asked(&self) -> impl Iterator<Item = &dyn Member> {
+        let asked = self.members.iter().filter(|joined| joined.denial.is_none());
+        asked.map(|joined| &*joined.member)
+    }
+
+    /// Returns the limiter that decides a group.
+    fn of(&self, group: &Group) -> &dyn Member {
+        &*self.members[group.first].member
+    }
+
     fn first(&mut self, group: usize) -> &mut dyn Member {
-        &mut *self.members[self.groups[group].first]
+        &mut *self.members[self.groups[group].first].member
     }
 
     fn has_script(&self) -> bool {
@@ -420,24 +410,23 @@ impl JointCall {
     }
 
     fn links(&self) -> &Links {
-        self.members[0].links()
+        self.of(&self.groups[0]).links()
     }
 
     /// Returns an error if the parts of this call cannot be decided together.
     fn check_supported(&self) -> Result<(), RedisError> {
-        let (links, key) = (self.links(), self.members[0].key());
-        for member in &self.members {
+        for member in self.asked() {
             member.check_supported()?;
-            links.check_joined(key, member.links(), member.key())?;
+            self.links().check_joined(&self.groups[0].key, member.links(), member.key())?;
         }
         Ok(())
     }
 
     fn plan(&self) -> Option<Planned> {
-        let part = |group: &Group| self.members[group.first].script_part(group.cost);
+        let part = |group: &Group| self.of(group).script_part(group.cost);
         let parts = self.groups.iter().map(part).collect::<Option<Few<_>>>()?;
         // A script can decide the call only if each part is a check without a tier and with a cost above 0.
-        if !self.members.iter().all(|member| member.script_part(0).is_some()) {
+        if !self.asked().all(|member| member.script_part(0).is_some()) {
             return None;
         }
         let steps =
@@ -494,9 +483,9 @@ impl JointCall {
                 // The script has decided and charged the call with the same result as the algorithms.
                 link.wrote();
             } else {
-                let (sent, groups) = (link.now(), 0..self.groups.len());
+                let sent = link.now();
                 let written: Few<(String, u64)> =
-                    groups.map(|group| self.first(group).write(found.now)).collect();
+                    (0..self.groups.len()).map(|group| self.first(group).write(found.now)).collect();
                 let swapped = {
                     let before = self.values(&found)?;
                     let both = before.iter().zip(&written);
@@ -557,14 +546,14 @@ impl JointCall {
         for (group, value) in self.values(found)?.into_iter().enumerate() {
             self.first(group).read(value, now)?;
         }
-        let preview = |group: &Group| self.members[group.first].preview(group.cost, now);
+        let preview = |group: &Group| self.of(group).preview(group.cost, now);
         let previews: Few<Outcome> = self.groups.iter().map(preview).collect();
         let is_denied = self
             .groups
             .iter()
             .zip(&previews)
             .any(|(group, preview)| !group.is_in_shadow && !preview.decision().is_allowed());
-        let mut must_write = self.groups.iter().any(|group| self.members[group.first].is_converted());
+        let mut must_write = self.groups.iter().any(|group| self.of(group).is_converted());
         let mut outcomes = Few::new();
         for (at, preview) in previews.into_iter().enumerate() {
             let Group { cost, is_in_shadow, .. } = self.groups[at];
@@ -589,11 +578,6 @@ impl JointCall {
         self.groups.iter().zip(outcomes).any(|(group, outcome)| !group.is_in_shadow && denies(outcome))
     }
 
-    /// Returns whether the part at `index` is charged if its group admits the call.
-    fn is_charged(&self, index: usize) -> bool {
-        self.members[index].is_in_shadow() == self.groups[self.group_of[index]].is_in_shadow
-    }
-
     /// Undoes the charges of all groups, if the call was admitted.
     fn undo(&self, outcomes: &Outcomes, runtime: &Handle) {
         if self.is_denied(outcomes) {
@@ -601,7 +585,7 @@ impl JointCall {
         }
         for (group, outcome) in self.groups.iter().zip(outcomes) {
             if let Some(outcome) = outcome {
-                self.members[group.first].undo(group.cost, outcome, runtime);
+                self.of(group).undo(group.cost, outcome, runtime);
             }
         }
     }
@@ -620,7 +604,8 @@ impl Found {
 
     /// Returns the values of `count` keys. Returns `None` if the reply has another form.
     fn values(&self, count: usize) -> Option<Few<&str>> {
-        let (mut lengths, mut rest) = (Few::new(), &*self.text);
+        let mut lengths = Few::new();
+        let mut rest = &*self.text;
         for _ in 1..count {
             let (length, after) = rest.split_once(' ')?;
             lengths.push(length.parse::<usize>().ok()?);
@@ -663,21 +648,19 @@ impl Charged {
     fn decided(&mut self) -> Option<(JointCall, Option<AllDecisions>)> {
         let (call, outcomes) = self.call.take()?;
         let is_denied = call.is_denied(&outcomes);
-        let decided = call.members.iter().zip(&call.group_of).enumerate().map(|(index, (member, group))| {
-            let outcome = outcomes[*group]?;
+        let decided = call.members.iter().map(|joined| {
+            let group = joined.group?;
+            let outcome = outcomes[group]?;
             // A call that is denied does not wait.
             let decision = if is_denied { outcome.decision().with_delay(0) } else { outcome.decision() };
-            // A part in shadow mode has no decision if the call is denied.
-            if is_denied && member.is_in_shadow() {
-                return None;
-            }
-            let is_charged = decision.is_allowed() && !is_denied && call.is_charged(index);
-            let reservation = if is_charged {
-                member.reservation(outcome.charged_at(), &self.runtime)
+            // In a group that decides, a part in shadow mode is not charged.
+            let has_share = joined.member.is_in_shadow() == call.groups[group].is_in_shadow;
+            let reservation = if decision.is_allowed() && !is_denied && has_share {
+                joined.member.reservation(outcome.charged_at(), &self.runtime)
             } else {
                 Reservation::default()
             };
-            Some(member.decided(decision, reservation))
+            Some(joined.decided(decision, reservation))
         });
         let decided = decided.collect();
         Some((call, Some(decided)))

@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -17,8 +16,9 @@ use super::joint::{InRedis, Member, RedisPart};
 use super::lease::RedisLeasesBuilder;
 use super::links::Links;
 use super::names::{Name, Registered, words};
+use super::parts::StoreParts;
 use super::script::ScriptPart;
-use super::settlements::{Settlements, StoreSettlements};
+use super::settlements::Settlements;
 use super::states::{Action, Operation, Outcome, Plan, States};
 use super::trips::Trips;
 use super::wait::WaitQueues;
@@ -30,9 +30,9 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, Settles, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{AnyAlgorithm, JointLimiter, JointRequest};
-use tower_throttle::store_support::{CallOutcome, memory_part, warn_of_bursts};
-use tower_throttle::store_support::{Charge, Charger, reservation_of};
+use tower_throttle::store_support::{
+    AnyAlgorithm, Charge, Charger, JointLimiter, JointRequest, memory_part, reservation_of, warn_of_bursts,
+};
 
 /// A rate limiter whose state is in Redis. Clones share their state, and so do the limiters of all processes with the
 /// same name. [`RedisStore::limiter`](super::RedisStore::limiter) creates it.
@@ -67,15 +67,11 @@ pub struct RedisLimiter<A: StoredAlgorithm> {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisLimiterBuilder<A: StoredAlgorithm> {
-    links: Links,
-    settlements: Arc<StoreSettlements>,
-    name: Name,
-    /// `true` if scripts decide the calls of each algorithm that has a script.
-    scripts: bool,
-    remember_denials: Duration,
-    max_debt: u64,
-    algorithm: A,
-    fallback: Option<RateLimiter<A>>,
+    pub(super) store: StoreParts,
+    pub(super) name: Name,
+    pub(super) algorithm: A,
+    pub(super) max_debt: u64,
+    pub(super) fallback: Option<RateLimiter<A>>,
 }
 
 /// The part of a limiter that its clones share.
@@ -141,18 +137,6 @@ struct Part<A: StoredAlgorithm> {
 const NOT_READ: &str = "the state is read first";
 
 impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
-    pub(super) fn new(
-        links: Links,
-        settlements: Arc<StoreSettlements>,
-        name: Name,
-        scripts: bool,
-        remember_denials: Duration,
-        algorithm: A,
-    ) -> Self {
-        let (max_debt, fallback) = (MAX_DEBT, None);
-        Self { links, settlements, name, scripts, remember_denials, max_debt, algorithm, fallback }
-    }
-
     /// Sets a limiter in memory, to which a call is passed if Redis cannot decide the call.
     ///
     /// `limiter` charges only the calls that are passed to it, so give it one machine's share of the quota. A call is
@@ -207,17 +191,23 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another algorithm
     /// or quota, or if the states of the algorithm cannot be kept in Redis.
     pub fn build(self) -> Result<RedisLimiter<A>, RedisError> {
-        let Self { links, settlements, name, scripts, remember_denials, max_debt, algorithm, fallback } =
-            self;
+        let Self { store, name, algorithm, max_debt, fallback } = self;
+        let StoreParts { links, settings, settlements, .. } = store;
         warn_of_bursts(&algorithm, Some(name.as_str()));
-        let plan = Plan::new(algorithm, links.any().source(), scripts)?;
+        let plan = Plan::new(algorithm, links.any().source(), settings.scripts)?;
         let name = name.register(&A::kind(), plan.prefix(), words::<A>(&plan.info()))?;
-        let trips = Arc::new(Trips::new(links.clone(), plan, scripts, remember_denials));
-        let (calls, queues) = (Arc::default(), WaitQueues::default());
-        let settlements = Arc::new(Settlements::new(settlements, name.as_str()));
-        Ok(RedisLimiter {
-            shared: Arc::new(Shared { links, trips, name, calls, queues, settlements, max_debt, fallback }),
-        })
+        let trips = Trips::new(links.clone(), plan, settings.scripts, settings.remember_denials);
+        let shared = Shared {
+            links,
+            trips: Arc::new(trips),
+            settlements: Arc::new(Settlements::new(settlements, name.as_str())),
+            name,
+            calls: Arc::default(),
+            queues: WaitQueues::default(),
+            max_debt,
+            fallback,
+        };
+        Ok(RedisLimiter { shared: Arc::new(shared) })
     }
 }
 
@@ -236,13 +226,13 @@ impl RedisLimiterBuilder<TokenBucket> {
     /// # }
     /// ```
     pub fn lease(self, units: u64) -> RedisLeasesBuilder {
-        let Self { links, name, remember_denials, algorithm, fallback, .. } = self;
-        RedisLeasesBuilder::new(links, name, remember_denials, algorithm, units, fallback.is_some())
+        let Self { store, name, algorithm, fallback, .. } = self;
+        RedisLeasesBuilder { store, name, algorithm, units, has_fallback: fallback.is_some() }
     }
 }
 
-unit_methods!([A: StoredAlgorithm] RedisLimiter<A>);
-call_methods!([A: StoredAlgorithm] RedisLimiter<A>);
+unit_methods!(RedisLimiter<A: StoredAlgorithm>);
+call_methods!(RedisLimiter<A: StoredAlgorithm>);
 
 impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Refunds up to `cost` units that were charged to the key and still count. See [`RateLimiter::refund`].
@@ -304,7 +294,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     fn stats_without_calls(&self) -> LimiterStats {
         let Shared { links, settlements, fallback, .. } = &*self.shared;
         let mut stats = LimiterStats::default();
-        (stats.store, stats.units) = (links.stats(), settlements.units());
+        stats.store = links.stats();
+        stats.units = settlements.units();
         stats.store.settle_errors = settlements.failed();
         if let Some(local) = fallback.as_ref().map(RateLimiter::stats) {
             stats.store.fallbacks = local.calls.ended();
@@ -326,7 +317,8 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
         cost: u64,
         then: fn(bool) -> T,
     ) -> RedisReply<T> {
-        let (shared, key) = (Arc::clone(&self.shared), self.key(key));
+        let shared = Arc::clone(&self.shared);
+        let key = self.key(key);
         RedisReply::new(async move {
             shared.trips.forget(&key);
             let plan = shared.trips.plan();
@@ -359,7 +351,8 @@ impl<A: StoredAlgorithm> RedisCall<'_, RedisLimiter<A>> {
             if request.cost() == 0 {
                 return Ok(());
             }
-            let (plan, local) = (shared.trips.plan(), shared.fallback.as_ref());
+            let plan = shared.trips.plan();
+            let local = shared.fallback.as_ref();
             let unsettled = shared.settlements.charge(request.cost(), local.is_some());
             let operation = operation(&request, Action::ChargeMore(shared.max_debt));
             let charged = shared.trips.ask(&plan, &key, operation, Some(unsettled)).await;
@@ -386,6 +379,18 @@ impl<A: StoredAlgorithm> Callee for RedisLimiter<A> {
 
     fn calls(shared: &Shared<A>) -> &Calls {
         &shared.calls
+    }
+
+    fn info_of(shared: &Shared<A>) -> Arc<AlgorithmInfo> {
+        shared.trips.plan().info()
+    }
+
+    fn generation_of(shared: &Shared<A>) -> u64 {
+        shared.trips.generation()
+    }
+
+    fn decide_at_once(shared: &Arc<Shared<A>>, key: &Arc<str>, request: &Request<A>) -> Option<Decision> {
+        LimiterCall { shared, plan: &shared.trips.plan(), key, request }.denial_without_trip()
     }
 
     async fn decide(
@@ -470,10 +475,12 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     /// Decides a call that needs a trip, by the fallback if Redis fails.
     async fn decide(&self, counted: &mut CountedCall<'_>) -> Result<Decided, RedisError> {
         // A call of cost 0 is always allowed, so it waits neither for units nor behind other calls.
-        let decided = match self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0 {
+        let may_wait = self.request.may_wait(&self.plan.algorithm) && self.request.cost() > 0;
+        let decided = if may_wait {
             // This future and that of the fallback are large, and most calls need neither.
-            true => Box::pin(self.wait(counted)).await,
-            false => self.send().await,
+            Box::pin(self.wait(counted)).await
+        } else {
+            self.send().await
         };
         match (decided, &self.shared.fallback) {
             (Err(_), Some(local)) => Ok(Box::pin(self.fall_back(local, counted)).await),
@@ -491,7 +498,8 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
 
     /// Decides a call that does not wait, by a trip.
     async fn send(&self) -> Result<Decided, RedisError> {
-        let (operation, runtime) = (operation(self.request, Action::Check), RedisError::current_runtime()?);
+        let operation = operation(self.request, Action::Check);
+        let runtime = RedisError::current_runtime()?;
         let outcome = self.shared.trips.ask(self.plan, self.key, operation, None).await?;
         let reservation = if outcome.decision().is_allowed() {
             self.reservation(outcome.charged_at(), &runtime)
@@ -558,7 +566,8 @@ impl<A: StoredAlgorithm> LimiterCall<'_, A> {
     async fn fall_back(&self, local: &RateLimiter<A>, counted: &mut CountedCall<'_>) -> Decided {
         let Self { shared, plan, key, request } = *self;
         let acquired = {
-            let (text, attempt) = (shared.name.text_of(key), request.attempt(&plan.algorithm));
+            let text = shared.name.text_of(key);
+            let attempt = request.attempt(&plan.algorithm);
             if request.is_check() {
                 let (decision, reservation) = local.reserve_attempt(text, attempt);
                 Acquired::Ready(decision, reservation)
@@ -590,55 +599,6 @@ fn denied(decision: Decision) -> Decided {
     Decided::new(decision, Reservation::default())
 }
 
-impl<A: StoredAlgorithm> Limiter for RedisLimiter<A> {
-    type Algorithm = A;
-    type Error = RedisError;
-    type Wait = RedisReply<Decided>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        self.shared.trips.plan().info()
-    }
-
-    fn generation(&self) -> u64 {
-        self.shared.trips.generation()
-    }
-
-    fn stats(&self) -> LimiterStats {
-        self.stats()
-    }
-
-    fn close(&self) {
-        self.close();
-    }
-
-    fn name(&self) -> Option<&str> {
-        Some(self.name())
-    }
-}
-
-impl<A: StoredAlgorithm, K: SharedKey + ?Sized> LimiterFor<K> for RedisLimiter<A> {
-    fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<RedisReply<Decided>> {
-        let (shared, plan) = (&self.shared, self.shared.trips.plan());
-        let (key, request) = (self.key(key), Request::of(&attempt));
-        let called = LimiterCall { shared, plan: &plan, key: &key, request: &request };
-        let Some(denial) = called.denial_without_trip() else {
-            let shared = Arc::clone(shared);
-            return Acquired::Pending(RedisReply::new(async move {
-                let called = LimiterCall { shared: &shared, plan: &plan, key: &key, request: &request };
-                let mut call = shared.calls.begin(request.is_in_shadow());
-                // The limiter may have been closed before the first poll.
-                let decided = match called.denial_of_closed() {
-                    Some(denial) => Ok(denied(denial)),
-                    None => called.decide(&mut call).await,
-                };
-                call.end(decided)
-            }));
-        };
-        shared.calls.add(CallOutcome::of(&denial, request.is_in_shadow()));
-        Acquired::Ready(denial, Reservation::default())
-    }
-}
-
 /// A settlement is sent without waiting for its reply. It is lost if the server cannot execute it within the deadline,
 /// and [counted](tower_throttle::stats::StoreStats::settle_errors) as failed.
 impl<A: StoredAlgorithm> Settles for RedisLimiter<A> {}
@@ -647,8 +607,10 @@ impl<A: StoredAlgorithm, K: SharedKey + ?Sized> JointLimiter<K> for RedisLimiter
     type Kind = InRedis;
 
     fn joint_part(&self, key: &K, attempt: Attempt<'_, A>) -> RedisPart {
-        let (key, request) = (self.key(key), Request::of(&attempt));
-        let (shared, plan) = (Arc::clone(&self.shared), self.shared.trips.plan());
+        let key = self.key(key);
+        let request = Request::of(&attempt);
+        let shared = Arc::clone(&self.shared);
+        let plan = self.shared.trips.plan();
         let mut operation = operation(&request, Action::Check);
         // In shadow mode, a call must not wait.
         let may_wait = request.may_wait(&plan.algorithm) && request.cost() > 0 && !request.is_in_shadow();
@@ -834,11 +796,5 @@ impl<A: StoredAlgorithm> Charge for RedisCharge<A> {
 impl<A: StoredAlgorithm> Clone for RedisLimiter<A> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
-    }
-}
-
-impl<A: StoredAlgorithm> fmt::Debug for RedisLimiter<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLimiter").field("name", &self.shared.name.as_str()).finish_non_exhaustive()
     }
 }

@@ -363,10 +363,11 @@ impl Link {
             Some(result) => result,
             None => {
                 self.end_silent(connection);
-                match self.now() > deadline.saturating_add(POLLED_LATE) {
+                if self.now() > deadline.saturating_add(POLLED_LATE) {
                     // The caller was not polled in time, which says nothing about the server.
-                    true => Err(self.deadline_error()),
-                    false => Err(self.failed_late(connection)),
+                    Err(self.deadline_error())
+                } else {
+                    Err(self.failed_late(connection))
                 }
             }
         }
@@ -539,7 +540,8 @@ impl Route {
             command.word(last);
             command
         };
-        let (connection, sent) = (link.connection.number(), link.now());
+        let connection = link.connection.number();
+        let sent = link.now();
         link.trips.fetch_add(1, Ordering::Relaxed);
         let mut reply = link.connection.call(command("EVALSHA", script.sha())).await;
         if let Err(CallError::NoScript) = reply {
@@ -630,7 +632,8 @@ impl Breaker {
             // A trip has closed it meanwhile.
             0 => Admission::Closed,
             next if now.0 >= next => {
-                (open.is_trying, open.trial) = (true, open.trial + 1);
+                open.is_trying = true;
+                open.trial += 1;
                 self.next_attempt.store(until.0, Ordering::Release);
                 Admission::Trial(open.trial, open.needs_write)
             }
@@ -666,12 +669,12 @@ impl Breaker {
         }
         if self.is_open() {
             let mut open = self.lock();
-            match open.needs_write {
-                false => self.close(&mut open),
+            if !open.needs_write {
+                self.close(&mut open);
+            } else if open.is_trying {
                 // A reply to a trip that did not write says nothing about the fault, so the next call may be another
                 // trial.
-                true if open.is_trying => self.release(&mut open),
-                true => {}
+                self.release(&mut open);
             }
         }
     }
@@ -745,7 +748,8 @@ impl Breaker {
 
     /// Writes the breaker's two figures into `stats`.
     fn add_to(&self, stats: &mut StoreStats) {
-        (stats.circuit_openings, stats.is_circuit_open) = (self.opened(), self.is_open());
+        stats.circuit_openings = self.opened();
+        stats.is_circuit_open = self.is_open();
     }
 
     fn opened(&self) -> u64 {

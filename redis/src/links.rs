@@ -164,7 +164,8 @@ impl Links {
     /// Begins a call for a key. Returns the caller's runtime, the route to the server, and the deadline of the call.
     /// Returns an error if there is no runtime, or if the circuit breaker is open and stays open.
     pub(super) async fn begin(&self, key: &str) -> Result<(Handle, Route, Nanos), RedisError> {
-        let (runtime, route) = (RedisError::current_runtime()?, self.route(key));
+        let runtime = RedisError::current_runtime()?;
+        let route = self.route(key);
         let deadline = route.link.deadline();
         self.admit(&route, key, deadline, &runtime).await?;
         Ok((runtime, route, deadline))
@@ -179,10 +180,11 @@ impl Links {
         deadline: Nanos,
         runtime: &Handle,
     ) -> Result<(), RedisError> {
-        match route.link.is_open() {
-            false => Ok(()),
+        if route.link.is_open() {
             // A large future, which is seldom needed.
-            true => Box::pin(self.admit_to_open(route, key, deadline, runtime)).await,
+            Box::pin(self.admit_to_open(route, key, deadline, runtime)).await
+        } else {
+            Ok(())
         }
     }
 
@@ -193,7 +195,8 @@ impl Links {
         deadline: Nanos,
         runtime: &Handle,
     ) -> Result<(), RedisError> {
-        let (link, mut task) = (&route.link, None::<JoinHandle<()>>);
+        let link = &route.link;
+        let mut task = None::<JoinHandle<()>>;
         loop {
             let mut ended = pin!(link.trial_ended());
             // From here on, the end of the trial is not missed.
@@ -379,7 +382,8 @@ impl Cluster {
     /// outside a runtime, or if such a task is running or has ended less than 100 ms ago.
     fn find_masters(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let (now, next) = (self.any.now().0, self.next_question.load(Ordering::Relaxed));
+        let now = self.any.now().0;
+        let next = self.next_question.load(Ordering::Relaxed);
         // If the runtime of this task is not driven, another task may begin after ten times the time limit of an
         // attempt to connect.
         let later = now.saturating_add(Nanos::from(self.settings.timeout).0.saturating_mul(10)).max(1);
@@ -454,7 +458,8 @@ impl Cluster {
         // slot.
         let mut kept: Vec<Option<u16>> = vec![None; nodes.nodes.len()];
         for (new, old) in of_slots.iter_mut().zip(&nodes.of_slots).filter(|(new, _)| new.is_none()) {
-            let (index, node) = (&mut kept[usize::from(*old)], &nodes.nodes[usize::from(*old)]);
+            let index = &mut kept[usize::from(*old)];
+            let node = &nodes.nodes[usize::from(*old)];
             if index.is_none() {
                 *index = Some(index_of(&mut masters, &node.address, || Ok(node.clone()))?);
             }
@@ -484,7 +489,8 @@ impl Cluster {
                 link.verify(&key, &["ASKING"], timeout).await.map_err(|error| error.at(&name))
             });
         }
-        let (mut verified, mut failed) = (false, None);
+        let mut verified = false;
+        let mut failed = None;
         while let Some(reply) = replies.join_next().await {
             match reply {
                 Ok(Ok(())) => verified = true,

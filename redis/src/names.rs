@@ -74,7 +74,8 @@ impl Name {
             )));
         }
         names.with(|names| {
-            let (unit_of, words_of) = (unit.to_owned(), words.clone());
+            let unit_of = unit.to_owned();
+            let words_of = words.clone();
             let new = || Entry { suffix: suffix.clone(), unit: unit_of, words: words_of, limiters: 0 };
             let entry = names.entry(name.clone()).or_insert_with(new);
             if entry.unit != unit || entry.suffix != suffix {
@@ -120,7 +121,8 @@ impl Registered {
         let Name { names, name, .. } = &self.name;
         names.with(|names| {
             if let Some(entry) = names.get_mut(name) {
-                (entry.unit, entry.words) = (unit.to_owned(), words);
+                entry.unit = unit.to_owned();
+                entry.words = words;
             }
         });
     }

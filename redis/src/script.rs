@@ -430,7 +430,8 @@ impl Decide {
                 self.line("end");
             }
         }
-        let (format, costs) = ("d".repeat(count), costs(count).collect::<Vec<_>>().join(", "));
+        let format = "d".repeat(count);
+        let costs = costs(count).collect::<Vec<_>>().join(", ");
         self.line("end\nif i > #packed then break end");
         self.line(&format!("{costs}, i = struct.unpack('>{format}', packed, i)\nend"));
     }

@@ -102,8 +102,13 @@ impl Sentinels {
             return Err(no_sentinels());
         }
         let sentinels = sentinels.into_iter().map(Sentinel::new).collect();
-        let (clock, known) = Default::default();
-        Ok(Self(Arc::new(Group { sentinels, name: name.to_owned(), like, clock, known })))
+        Ok(Self(Arc::new(Group {
+            sentinels,
+            name: name.to_owned(),
+            like,
+            clock: AnyClock::default(),
+            known: Mutex::default(),
+        })))
     }
 
     /// Creates sentinels from their addresses. The master is reached with the settings of the first sentinel.
@@ -141,12 +146,14 @@ impl Sentinels {
     /// Asks all sentinels at once, each within `limit`. Returns when one of them has named another master, when all
     /// have answered, or after a second.
     pub(super) async fn ask(&self, limit: Duration) {
-        let (mut asked, version) = (JoinSet::new(), self.version());
+        let mut asked = JoinSet::new();
+        let version = self.version();
         for index in 0..self.0.sentinels.len() {
             let group = Arc::clone(&self.0);
             asked.spawn(async move { group.ask(index, limit).await });
         }
-        let (mut answers, end) = (Vec::new(), self.0.after(ROUND));
+        let mut answers = Vec::new();
+        let end = self.0.after(ROUND);
         while let Ok(Some(asked)) = timeout(self.0.until(end), asked.join_next()).await {
             answers.extend(asked.ok().and_then(Result::ok));
             if self.version() != version {
@@ -177,20 +184,26 @@ impl Sentinels {
         let mut steps = JoinSet::new();
         let mut expected = 0_usize;
         for (index, sentinel) in self.0.sentinels.iter().enumerate() {
-            let (group, is_expected) = (Arc::clone(&self.0), !sentinel.is_silent.load(Ordering::Relaxed));
+            let group = Arc::clone(&self.0);
+            let is_expected = !sentinel.is_silent.load(Ordering::Relaxed);
             expected += usize::from(is_expected);
             steps.spawn(async move { Step::Asked(is_expected, group.ask(index, limit).await) });
         }
         // The connection to the master of the version `tried`, and since when there is one.
-        let (mut tried, mut connected) = (0, None::<(Nanos, C)>);
-        let (mut answers, mut unknown, mut unanswered, mut failed) = (Vec::new(), None, Vec::new(), None);
+        let mut tried = 0;
+        let mut connected = None::<(Nanos, C)>;
+        let mut answers = Vec::new();
+        let mut unknown = None;
+        let mut unanswered = Vec::new();
+        let mut failed = None;
         loop {
             if let Some((version, server)) = self.master()?
                 && version > tried
             {
                 let connecting = connect(server, config.clone(), self.0.until(end));
                 steps.spawn(async move { Step::Connected(version, connecting.await) });
-                (tried, connected) = (version, None);
+                tried = version;
+                connected = None;
             }
             let next = match &connected {
                 // If the sentinels know no master of the name, what they have said before does not count.
@@ -425,7 +438,8 @@ impl Known {
         if self.master.as_ref().is_none_or(|known| !known.is_at_address_of(&master)) {
             self.version += 1;
         }
-        (self.master, self.lower) = (Some(master), None);
+        self.master = Some(master);
+        self.lower = None;
     }
 }
 

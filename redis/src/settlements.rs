@@ -87,8 +87,13 @@ impl StoreSettlements {
 impl Settlements {
     /// Creates the settlements of the limiter `name`.
     pub(super) fn new(store: Arc<StoreSettlements>, name: &str) -> Self {
-        let (units, failed, failures) = Default::default();
-        Self { store, name: name.into(), units, failed, failures }
+        Self {
+            store,
+            name: name.into(),
+            units: UnitCounts::default(),
+            failed: AtomicU64::new(0),
+            failures: Recurrence::new(),
+        }
     }
 
     /// Returns the numbers of units.

@@ -272,7 +272,8 @@ impl<A: StoredAlgorithm> States<A> {
     /// Applies a call to the states of other quotas, after the quota of this process has decided the call. Those states
     /// are charged only as many units as they have available, so a charge makes debt only in the state of this process.
     fn follow(&mut self, call: &Operation<A>, outcome: &Outcome, has_changed: bool) {
-        let (now, cost) = (outcome.now, call.cost);
+        let now = outcome.now;
+        let cost = call.cost;
         if call.action == Action::Reset {
             self.others.clear();
         }
@@ -307,7 +308,8 @@ impl<A: StoredAlgorithm> States<A> {
         for Other { algorithm, state, until } in &self.others {
             let mut numbers = StateWriter::default();
             algorithm.write_state(state, &mut numbers);
-            let (until, unit) = (until.0.div_ceil(1_000), algorithm.unit());
+            let until = until.0.div_ceil(1_000);
+            let unit = algorithm.unit();
             text.push_str(&format!("{SEPARATOR}{until} {unit}{}", numbers.as_str()));
         }
         Some(text)
@@ -426,8 +428,11 @@ impl<A: StoredAlgorithm> Operation<A> {
     /// Changes `state` at `now`. Returns the outcome, and whether the state must be written.
     fn apply(&self, limiter: &A, state: &mut A::State, now: Nanos) -> (Outcome, bool) {
         let algorithm = self.algorithm(limiter, state);
-        let (cost, before) = (self.cost, state.clone());
-        let (mut mark, mut charged, mut was_used) = (None, 0, false);
+        let cost = self.cost;
+        let before = state.clone();
+        let mut mark = None;
+        let mut charged = 0;
+        let mut was_used = false;
         let (decision, changed) = match self.action {
             Action::Check | Action::Reserve(_) => {
                 let reserved = match self.action {

@@ -13,15 +13,14 @@ use super::error::{RedisError, RedisErrorKind, convert};
 use super::limiter::RedisLimiterBuilder;
 use super::link::Link;
 use super::links::Links;
-use super::names::{Name, Names};
+use super::parts::{Settings, StoreParts};
 use super::permits::{Listener, RedisPermitsBuilder};
 use super::script::TimeSource;
 use super::sentinel::Sentinels;
-use super::settlements::StoreSettlements;
 use super::url;
-use tower_throttle::algorithm::StoredAlgorithm;
+use tower_throttle::algorithm::{MAX_DEBT, StoredAlgorithm};
 use tower_throttle::clock::AnyClock;
-use tower_throttle::limiter::{KeySecret, KeyText};
+use tower_throttle::limiter::KeySecret;
 use tower_throttle::stats::StoreStats;
 
 /// The time limit of an attempt to connect, unless another limit is set or the deadline of calls is longer.
@@ -75,20 +74,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// Calls fail with a [`RedisError`], unless their limiter has a [fallback](RedisLimiterBuilder::fallback).
 #[derive(Clone)]
 pub struct RedisStore {
-    links: Links,
-    settings: Settings,
-    names: Names,
+    parts: StoreParts,
     listener: Arc<Listener>,
-    settlements: Arc<StoreSettlements>,
-    /// The time for which a call waits for the server.
-    deadline: Duration,
 }
 
 /// A builder of a [`RedisStore`].
 #[must_use = "a builder does nothing until `connect` or `connect_lazily`"]
 pub struct RedisStoreBuilder {
     servers: Result<Servers, RedisError>,
-    deadline: Duration,
     connect_timeout: Option<Duration>,
     settings: Settings,
 }
@@ -103,17 +96,6 @@ enum Servers {
     /// a builder.
     #[cfg(any(test, feature = "__in-process"))]
     Over(AssertUnwindSafe<Box<dyn Connection>>, TimeSource),
-}
-
-/// The settings of a store, which apply to each of its limiters.
-#[derive(Clone, Debug)]
-struct Settings {
-    prefix: String,
-    slot: Option<String>,
-    secret: Option<KeySecret>,
-    remember_denials: Duration,
-    /// `true` if scripts decide the calls of each algorithm that has a script.
-    scripts: bool,
 }
 
 impl RedisStore {
@@ -222,8 +204,8 @@ impl RedisStore {
     /// are zero.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
-        let mut stats = self.links.stats();
-        stats.settle_errors = self.settlements.failed();
+        let mut stats = self.parts.links.stats();
+        stats.settle_errors = self.parts.settlements.failed();
         stats
     }
 
@@ -259,7 +241,7 @@ impl RedisStore {
     ///
     /// The future panics if it is polled outside a tokio runtime with an enabled timer.
     pub async fn flush(&self, timeout: Duration) -> u64 {
-        self.settlements.flush(timeout).await
+        self.parts.settlements.flush(timeout).await
     }
 
     /// Returns a builder of a limiter. All processes whose limiters have this name, and this
@@ -277,9 +259,13 @@ impl RedisStore {
     /// # }
     /// ```
     pub fn limiter<A: StoredAlgorithm>(&self, name: &str, algorithm: A) -> RedisLimiterBuilder<A> {
-        let Settings { scripts, remember_denials, .. } = self.settings;
-        let (links, settlements, name) = (self.links.clone(), Arc::clone(&self.settlements), self.name(name));
-        RedisLimiterBuilder::new(links, settlements, name, scripts, remember_denials, algorithm)
+        RedisLimiterBuilder {
+            store: self.parts.clone(),
+            name: self.parts.name(name),
+            algorithm,
+            max_debt: MAX_DEBT,
+            fallback: None,
+        }
     }
 
     /// Returns a builder of a limiter that admits at most `limit` calls at a time for each key. All processes whose
@@ -297,28 +283,19 @@ impl RedisStore {
     /// # }
     /// ```
     pub fn permits(&self, name: &str, limit: u64) -> RedisPermitsBuilder {
-        let listener = Arc::clone(&self.listener);
-        RedisPermitsBuilder::new(self.links.clone(), listener, self.name(name), self.deadline, limit)
+        let store = self.parts.clone();
+        let name = self.parts.name(name);
+        RedisPermitsBuilder::new(store, Arc::clone(&self.listener), name, limit)
     }
 
-    fn name(&self, name: &str) -> Name {
-        self.names.name(name, self.settings.key_text(name))
+    fn to_server(connection: Box<dyn Connection>, source: TimeSource, settings: Settings) -> Self {
+        let link = Link::new(connection, AnyClock::default(), settings.deadline, source);
+        Self::with(Links::One(link.into()), settings)
     }
 
-    fn to_server(
-        connection: Box<dyn Connection>,
-        deadline: Duration,
-        source: TimeSource,
-        settings: Settings,
-    ) -> Self {
-        let link = Link::new(connection, AnyClock::default(), deadline, source);
-        Self::with(Links::One(link.into()), deadline, settings)
-    }
-
-    fn with(links: Links, deadline: Duration, settings: Settings) -> Self {
+    fn with(links: Links, settings: Settings) -> Self {
         let listener = Arc::new(Listener::new(settings.channel("permits")));
-        let (names, settlements) = Default::default();
-        Self { links, settings, names, listener, settlements, deadline }
+        Self { parts: StoreParts::new(links, settings), listener }
     }
 }
 
@@ -360,7 +337,7 @@ impl RedisStoreBuilder {
     /// to reconnect, but not the time for which the call waits for units. A call may fail up to 1 ms later, because
     /// tokio's timers count whole milliseconds.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.settings.deadline = deadline;
         self
     }
 
@@ -436,8 +413,9 @@ impl RedisStoreBuilder {
         if let Some(client) = client {
             client.connect().await?;
         }
-        store.links.verify(&store.settings.key_text("connect")).await?;
-        log_prefix(&store.settings.prefix);
+        let StoreParts { links, settings, .. } = &store.parts;
+        links.verify(&settings.key_text("connect")).await?;
+        log_prefix(&settings.prefix);
         Ok(store)
     }
 
@@ -453,37 +431,33 @@ impl RedisStoreBuilder {
     /// Returns an error if a URL is wrong or missing.
     pub fn connect_lazily(self) -> Result<RedisStore, RedisError> {
         let (store, _) = self.open()?;
-        log_prefix(&store.settings.prefix);
+        log_prefix(&store.parts.settings.prefix);
         Ok(store)
     }
 
     /// Creates the store and, if there is one server, the client that connects to it.
     fn open(self) -> Result<(RedisStore, Option<Client>), RedisError> {
-        let Self { servers, deadline, connect_timeout, settings } = self;
+        let Self { servers, connect_timeout, settings } = self;
+        let deadline = settings.deadline;
         let timeout = connect_timeout.unwrap_or_else(|| deadline.max(CONNECT_TIMEOUT));
         Ok(match servers? {
             Servers::One(AssertUnwindSafe(server)) => {
                 let client = Client::new(server, timeout);
                 let connection = Box::new(client.clone());
-                (RedisStore::to_server(connection, deadline, TimeSource::Server, settings), Some(client))
+                (RedisStore::to_server(connection, TimeSource::Server, settings), Some(client))
             }
             Servers::Cluster(infos) => {
-                (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, deadline, settings), None)
+                (RedisStore::with(Links::to_cluster(infos, timeout, deadline)?, settings), None)
             }
             #[cfg(any(test, feature = "__in-process"))]
             Servers::Over(AssertUnwindSafe(connection), source) => {
-                (RedisStore::to_server(connection, deadline, source, settings), None)
+                (RedisStore::to_server(connection, source, settings), None)
             }
         })
     }
 
     fn with(servers: Result<Servers, RedisError>) -> Self {
-        Self {
-            servers,
-            deadline: Duration::from_millis(50),
-            connect_timeout: None,
-            settings: Settings::default(),
-        }
+        Self { servers, connect_timeout: None, settings: Settings::default() }
     }
 }
 
@@ -498,25 +472,6 @@ impl Servers {
     }
 }
 
-impl Settings {
-    /// Returns the beginning of the names of the channels for messages of this kind.
-    fn channel(&self, kind: &str) -> String {
-        format!("{}:{kind}:", self.prefix)
-    }
-
-    /// Returns the [`KeyText`] that creates the keys of the limiter `name` in Redis.
-    fn key_text(&self, name: &str) -> KeyText {
-        let mut text = KeyText::new(name).prefix(&self.prefix);
-        if let Some(slot) = &self.slot {
-            text = text.one_slot(slot);
-        }
-        match self.secret {
-            Some(secret) => text.secret(secret),
-            None => text,
-        }
-    }
-}
-
 /// Logs the prefix, because apps that have the same one on one server share limits without an error.
 #[cfg(feature = "tracing")]
 fn log_prefix(prefix: &str) {
@@ -527,27 +482,15 @@ fn log_prefix(prefix: &str) {
 #[cfg(not(feature = "tracing"))]
 fn log_prefix(_: &str) {}
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            prefix: "throttle".to_owned(),
-            slot: None,
-            secret: None,
-            remember_denials: Duration::from_secs(1),
-            scripts: true,
-        }
-    }
-}
-
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("settings", &self.parts.settings).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The URL may have a password, so it is not shown.
-        f.debug_struct("RedisStoreBuilder").field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("RedisStoreBuilder").field("deadline", &self.settings.deadline).finish_non_exhaustive()
     }
 }

@@ -27,6 +27,7 @@ use super::flight::{Awaited, PolledFlight};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::names::{Registered, words};
+use super::served::Deadlines;
 use super::settlements::Unsettled;
 use super::states::{Operation, Outcome, Plan, States};
 use tower_throttle::Decision;
@@ -357,7 +358,9 @@ impl<A: StoredAlgorithm> Trips<A> {
         let number = self.flights_begun.fetch_add(1, Ordering::Relaxed);
         let ends = call.deadline;
         let flight = |batch, prepared| {
-            let (trips, key, may_have_written) = (Arc::clone(self), Arc::clone(key), AtomicBool::new(false));
+            let trips = Arc::clone(self);
+            let key = Arc::clone(key);
+            let may_have_written = AtomicBool::new(false);
             let flight = Flight { trips, key, number, may_have_written, has_ended: false };
             PolledFlight::new(flight.run(batch, prepared), runtime)
         };
@@ -377,10 +380,14 @@ impl<A: StoredAlgorithm> Trips<A> {
             }
             Entry::Vacant(place) => {
                 let present = flight(vec![call], prepared);
-                let (calls, taken, charges) = Default::default();
-                let waiting =
-                    Waiting { flight: number, ends, calls, taken, charges, present: present.clone() };
-                drop(place.insert(waiting));
+                drop(place.insert(Waiting {
+                    flight: number,
+                    ends,
+                    calls: VecDeque::new(),
+                    taken: 0,
+                    charges: SmallVec::new(),
+                    present: present.clone(),
+                }));
                 return Some(present);
             }
         };
@@ -511,8 +518,7 @@ impl<A: StoredAlgorithm> Flight<A> {
             for call in batch.extract_if(.., |call| call.deadline <= now) {
                 self.fail(call, link.deadline_error(), true);
             }
-            let (Some(first), Some(last)) =
-                (batch.iter().map(|call| call.deadline).min(), batch.iter().map(|call| call.deadline).max())
+            let Some(Deadlines { first, last }) = Deadlines::of(batch.iter().map(|call| call.deadline))
             else {
                 return Vec::new();
             };
@@ -626,7 +632,8 @@ impl<A: StoredAlgorithm> Flight<A> {
         not_after: Nanos,
         mut found: Found,
     ) -> Result<Option<Vec<Outcome>>, RedisError> {
-        let (has_turns, mut has_lost) = (self.trips.links.has_turns(), false);
+        let has_turns = self.trips.links.has_turns();
+        let mut has_lost = false;
         loop {
             let (outcomes, mut state, must_write) = found.apply(plan, batch)?;
             let mut after = state.write(plan, found.now).unwrap_or_default();
@@ -656,7 +663,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                     // Another process has changed the state since it was read, or it is the turn of another process.
                     // The calls are decided again, from the state in the reply.
                     Answer::Other(now, text) => {
-                        (found, has_lost) = (Found { text, now, sent }, has_turns);
+                        found = Found { text, now, sent };
+                        has_lost = has_turns;
                         continue;
                     }
                     Answer::Late => return Ok(None),
@@ -802,7 +810,9 @@ impl<A: StoredAlgorithm> RetryTask<A> {
 
     /// Sends the charges of some of the `waiting` keys. Returns how many keys these are.
     fn retry(&self, waiting: usize) -> usize {
-        let (trips, runtime, mut sent) = (&self.trips, Handle::current(), 0);
+        let trips = &self.trips;
+        let runtime = Handle::current();
+        let mut sent = 0;
         for _ in 0..waiting.min(RETRIED.1) {
             let Some((key, charges)) = trips.retries.next() else { break };
             let link = trips.links.route(&key).link;

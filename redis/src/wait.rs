@@ -190,7 +190,8 @@ impl WaitQueues {
         max_wait: u64,
         unknown_wait: Option<u64>,
     ) -> QueuedCall<'a> {
-        let (places, max_wait) = (config.places(), max_wait.min(config.max_wait()));
+        let places = config.places();
+        let max_wait = max_wait.min(config.max_wait());
         QueuedCall { queues: self, link, key, places, max_wait, unknown_wait }
     }
 
@@ -212,7 +213,8 @@ impl WaitQueues {
             queue.next_question = retry.unwrap_or_else(|| link.now());
         }
         let number = queue.next_number;
-        (queue.len, queue.next_number) = (queue.len + 1, number + 1);
+        queue.len += 1;
+        queue.next_number += 1;
         drop(queue);
         let queue = Arc::clone(&entry);
         Some(Place { queues: self, link, key, queue, number })
@@ -309,7 +311,8 @@ impl WaitQueue {
         if self.asking.is_none_or(|asking| asking.number != number) {
             return ToWake::default();
         }
-        (self.asking, self.next_question) = (None, retry);
+        self.asking = None;
+        self.next_question = retry;
         self.first_wakers()
     }
 

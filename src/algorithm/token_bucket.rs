@@ -654,9 +654,9 @@ mod tests {
             let (mut full, grains) = (state.clone(), bucket.rate.grains(elapsed >> bits));
             bucket.refill(&mut state, elapsed >> bits);
             if grains <= u128::from(full.part) {
-                full.part -= grains as u64
+                full.part -= grains as u64;
             } else {
-                bucket.refill_tokens(&mut full, grains)
+                bucket.refill_tokens(&mut full, grains);
             }
             assert_eq!((state.used, state.part), (full.used, full.part), "seed {seed}");
 

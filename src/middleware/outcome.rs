@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::info::PolicyInfo;
 use super::meter::{Meter, Unmetered};
 use super::names::PolicyNames;
-use super::reported::Reported;
 use crate::algorithm::info::longest_queueing;
 use crate::algorithm::{Algorithm, QuotaPolicy};
 use crate::clock::Nanos;
@@ -39,8 +38,6 @@ struct OutcomeDetails {
     queues_for: u64,
     /// The units that the call has borrowed from the next window.
     borrowed: u64,
-    /// What the response reports, in the outcomes that the function of a custom response reads.
-    reported: Option<Reported>,
 }
 
 impl OutcomeDetails {
@@ -57,31 +54,6 @@ impl Outcome {
     #[inline(always)]
     pub(super) fn new(decision: Decision, is_shadow: bool, reservation: Reservation) -> Self {
         Self { decision, is_shadow, reservation, names: None, details: None }
-    }
-
-    /// Returns the same outcome, without its reservation, for the function of a custom response, which reads what the
-    /// response reports.
-    pub(super) fn reporting(&self, reported: Reported) -> Self {
-        let tier = self.details.as_deref();
-        let details = OutcomeDetails {
-            quotas: self.quotas().to_vec(),
-            queues_for: tier.map_or(0, |tier| tier.queues_for),
-            borrowed: self.borrowed(),
-            reported: Some(reported),
-        };
-        Self {
-            decision: self.decision,
-            is_shadow: self.is_shadow,
-            reservation: Reservation::default(),
-            names: self.names.clone(),
-            details: Some(Box::new(details)),
-        }
-    }
-
-    /// Returns what the response reports, if this outcome is for the function of a custom response.
-    #[inline]
-    pub(super) fn reported(&self) -> Option<&Reported> {
-        self.details.as_ref()?.reported.as_ref()
     }
 
     /// Puts the outcome into its place, which is empty.

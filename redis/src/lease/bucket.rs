@@ -70,7 +70,7 @@ pub(super) struct Ask {
 
 /// The changes that a trip has made.
 #[derive(Clone, Debug)]
-pub(super) struct Touched {
+pub(crate) struct Touched {
     /// The level before the refund and the calls, without the units that are leased to other processes.
     used: Level,
     level: Level,

@@ -1,24 +1,21 @@
 //! Leases: a process takes several units of a key at once, and spends them without further trips.
 //!
-//! While a process holds units of a key, a task makes the trips of the key, one after another. Calls that wait for
-//! units are in a queue of this process. The first call of a queue asks again when its units may be available.
+//! While a process holds units of a key, a [task](crate::served) makes the trips of the key, one after another. Calls
+//! that wait for units are in a queue of this process. The first call of a queue asks again when its units may be
+//! available.
 
 mod bucket;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::convert::identity;
 use std::fmt;
 use std::mem;
-use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use self::bucket::{Ask, Bucket, LeaseScript, Level, Touched};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods, unit_methods};
@@ -26,8 +23,10 @@ use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Awaited;
 use super::link::Route;
-use super::links::{Attempted, Links};
+use super::links::Links;
 use super::names::{Name, Registered, words};
+use super::parts::StoreParts;
+use super::served::{Batches, Deadlines, ServedKeys, Serves, Step, change, start};
 use super::states::Plan;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
@@ -37,7 +36,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallOutcome, random_u64, warn_of_bursts, with_retry_after};
+use tower_throttle::store_support::{random_u64, warn_of_bursts, with_retry_after};
 
 #[cfg(any(test, feature = "__in-process"))]
 pub(super) use bucket::Leased;
@@ -128,12 +127,11 @@ pub struct RedisLeases {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisLeasesBuilder {
-    links: Links,
-    name: Name,
-    remember_denials: Duration,
-    algorithm: TokenBucket,
-    units: u64,
-    has_fallback: bool,
+    pub(super) store: StoreParts,
+    pub(super) name: Name,
+    pub(super) algorithm: TokenBucket,
+    pub(super) units: u64,
+    pub(super) has_fallback: bool,
 }
 
 /// When the last clone of the limiter is dropped, the limiter's tasks return the units that were not spent.
@@ -149,8 +147,8 @@ pub struct SharedLeases {
     info: Arc<AlgorithmInfo>,
     rules: Rules,
     script: LeaseScript,
-    held: DashMap<Arc<str>, Arc<HeldUnits>>,
-    names: LeaseNames,
+    held: ServedKeys<HeldUnits>,
+    names: Arc<LeaseNames>,
     queues: WaitQueues,
     /// `true` if the limiter was dropped.
     is_dropped: AtomicBool,
@@ -158,6 +156,7 @@ pub struct SharedLeases {
 
 /// The source of the names of leases. A name consists of a random number, which is chosen once for each limiter, and a
 /// number that no other lease of the limiter has.
+#[derive(Debug)]
 struct LeaseNames {
     process: u64,
     next: AtomicU64,
@@ -165,25 +164,20 @@ struct LeaseNames {
 
 /// The settings of all keys of a limiter.
 #[derive(Clone, Copy, Debug)]
-struct Rules {
+pub(crate) struct Rules {
     bucket: Bucket,
     /// The maximum number of units that a trip takes at once, if its calls do not need more.
     units: u64,
     /// The maximum time for which a denial is remembered, in nanoseconds.
     remember: u64,
+    /// `true` if tasks lease no units, return the units that are left, and end.
+    is_brief: bool,
 }
 
-/// The units of a key, and the calls that wait for a trip. At most one task makes the trips of the key.
+/// The units of a key, and the calls that wait for a trip.
 #[derive(Debug)]
-struct HeldUnits {
-    key: Arc<str>,
-    state: Mutex<HeldState>,
-    /// Wakes the task.
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct HeldState {
+pub(crate) struct HeldUnits {
+    names: Arc<LeaseNames>,
     /// The number that identifies the lease on the server.
     lease: u64,
     /// The leased units that are not spent.
@@ -201,8 +195,6 @@ struct HeldState {
     refund: u64,
     seen: Option<Seen>,
     calls: VecDeque<WaitingCall>,
-    /// `true` while a task makes trips.
-    is_served: bool,
     /// `true` while a trip is under way.
     is_asking: bool,
 }
@@ -235,18 +227,9 @@ enum Action {
     Refund,
 }
 
-/// The next step of the task.
-#[derive(Debug)]
-enum NextStep {
-    Trip(Trip),
-    /// Waits for a call, but only until this time.
-    Wait(Nanos),
-    End,
-}
-
 /// A trip that decides some calls, or that only returns units.
 #[derive(Debug)]
-struct Trip {
+pub(crate) struct Trip {
     calls: Vec<WaitingCall>,
     ask: Ask,
     lease: u64,
@@ -254,26 +237,7 @@ struct Trip {
     refund: u64,
 }
 
-/// The units of a key and the calls for it, while a task serves them.
-struct Served {
-    shared: Arc<SharedLeases>,
-    held: Arc<HeldUnits>,
-    has_ended: bool,
-}
-
 impl RedisLeasesBuilder {
-    /// Creates a builder. `has_fallback` is `true` if a fallback was set.
-    pub(super) fn new(
-        links: Links,
-        name: Name,
-        remember_denials: Duration,
-        algorithm: TokenBucket,
-        units: u64,
-        has_fallback: bool,
-    ) -> Self {
-        Self { links, name, remember_denials, algorithm, units, has_fallback }
-    }
-
     /// Returns the limiter.
     ///
     /// # Errors
@@ -281,7 +245,7 @@ impl RedisLeasesBuilder {
     /// Returns an error if the name is empty, if another limiter of the store has the same name, but another quota or
     /// no leases, if a fallback was set, if a lease has 0 units, or if the bucket needs numbers above 2^53.
     pub fn build(self) -> Result<RedisLeases, RedisError> {
-        let Self { links, name, remember_denials, algorithm, units, has_fallback } = self;
+        let Self { store, name, algorithm, units, has_fallback } = self;
         let config = |detail| Err(RedisError::new(RedisErrorKind::Config, detail));
         if units == 0 {
             return config("a lease has at least one unit: `lease(1)`");
@@ -292,7 +256,7 @@ impl RedisLeasesBuilder {
             );
         }
         warn_of_bursts(&algorithm, Some(name.as_str()));
-        let source = links.any().source();
+        let source = store.links.any().source();
         let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
         // The states of a lease have one quota, so the quota is part of the kind.
         let kind = format!("lease/{}", algorithm.unit().trim_start_matches("t:"));
@@ -303,16 +267,17 @@ impl RedisLeasesBuilder {
         })?;
         let info = AlgorithmInfo::of(&algorithm);
         let words = format!("{} with leases", words::<TokenBucket>(&info));
+        let remember = Nanos::from(store.settings.remember_denials).0;
         let shared = SharedLeases {
-            links,
+            links: store.links,
             name: name.register(&kind, &format!("{prefix}, with leases"), words)?,
             calls: Calls::default(),
             info,
             algorithm,
-            rules: Rules { bucket, units, remember: Nanos::from(remember_denials).0 },
+            rules: Rules { bucket, units, remember, is_brief: false },
             script: LeaseScript::new(source, bucket, prefix),
             held: DashMap::new(),
-            names: LeaseNames::new(),
+            names: Arc::new(LeaseNames::new()),
             queues: WaitQueues::default(),
             is_dropped: AtomicBool::new(false),
         };
@@ -320,8 +285,8 @@ impl RedisLeasesBuilder {
     }
 }
 
-unit_methods!([] RedisLeases);
-call_methods!([] RedisLeases);
+unit_methods!(RedisLeases);
+call_methods!(RedisLeases);
 
 impl RedisLeases {
     /// Refunds up to `cost` units that were charged to the key and still count. See
@@ -383,13 +348,29 @@ impl Callee for RedisLeases {
         &shared.calls
     }
 
+    fn info_of(shared: &SharedLeases) -> Arc<AlgorithmInfo> {
+        Arc::clone(&shared.info)
+    }
+
+    /// Decides a call if the limiter was closed, or if the call does not wait and the process holds its units or knows
+    /// its denial.
+    fn decide_at_once(
+        shared: &Arc<SharedLeases>,
+        key: &Arc<str>,
+        request: &Request<TokenBucket>,
+    ) -> Option<Decision> {
+        let may_wait = request.may_wait(&shared.algorithm);
+        let held = || if may_wait { None } else { shared.decide_held(key, request.cost()) };
+        shared.calls.denial(&shared.algorithm, request.cost()).or_else(held)
+    }
+
     async fn decide(
         shared: &Arc<SharedLeases>,
         key: &Arc<str>,
         request: &Request<TokenBucket>,
         call: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
-        match shared.decide_at_once(key, request) {
+        match Self::decide_at_once(shared, key, request) {
             Some(decision) => Ok(Decided::new(decision, Reservation::default())),
             None if request.may_wait(&shared.algorithm) => shared.wait(key, request, call).await,
             None => shared.check(key, request.cost()).await,
@@ -408,72 +389,16 @@ impl Callee for RedisLeases {
     }
 }
 
-impl Limiter for RedisLeases {
-    type Algorithm = TokenBucket;
-    type Error = RedisError;
-    type Wait = RedisReply<Decided>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.owner.0.info)
-    }
-
-    fn stats(&self) -> LimiterStats {
-        self.stats()
-    }
-
-    fn close(&self) {
-        self.close();
-    }
-
-    fn name(&self) -> Option<&str> {
-        Some(self.name())
-    }
-}
-
-impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisLeases {
-    fn acquire(&self, key: &K, attempt: Attempt<'_, TokenBucket>) -> Acquired<RedisReply<Decided>> {
-        let (shared, key, request) = (&self.owner.0, self.key(key), Request::of(&attempt));
-        match shared.decide_at_once(&key, &request) {
-            Some(decision) => {
-                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
-                Acquired::Ready(decision, Reservation::default())
-            }
-            None => {
-                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
-            }
-        }
-    }
-}
-
 impl SharedLeases {
-    /// Decides a call without a trip, if the limiter was closed, or if the call does not wait. Returns `None` if a trip
-    /// must decide the call.
-    fn decide_at_once(&self, key: &Arc<str>, request: &Request<TokenBucket>) -> Option<Decision> {
-        let may_wait = request.may_wait(&self.algorithm);
-        let held = || if may_wait { None } else { self.decide_held(key, request.cost()) };
-        self.calls.denial(&self.algorithm, request.cost()).or_else(held)
-    }
-
     /// Wakes the tasks of all keys.
     fn wake(&self) {
-        self.held.iter().for_each(|held| held.wake.notify_one());
+        self.held.iter().for_each(|held| held.wake());
     }
 
     /// Decides a call that does not wait, without a trip. Returns `None` if a trip must decide the call.
     fn decide_held(&self, key: &Arc<str>, cost: u64) -> Option<Decision> {
         let held = self.held.get(key)?;
-        held.lock().decide_now(&self.rules, cost, self.links.any().now())
-    }
-
-    /// Returns the units of the key that this process holds. If the runtime of their task is not driven, replaces them
-    /// by a new value without units. The calls of the former task then fail at their deadlines.
-    fn held(&self, key: &Arc<str>, now: Nanos) -> Arc<HeldUnits> {
-        let new = || Arc::new(HeldUnits::new(Arc::clone(key), self.names.next_number()));
-        let mut held = self.held.entry(Arc::clone(key)).or_insert_with(new);
-        if held.is_stuck(now) {
-            *held = new();
-        }
-        Arc::clone(&held)
+        held.with(|held| held.decide_now(&self.rules, cost, self.links.any().now()))
     }
 
     /// Decides a call in the next trip of its key.
@@ -485,24 +410,17 @@ impl SharedLeases {
     ) -> Result<Decision, RedisError> {
         let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let (reply, answer) = oneshot::channel();
-        let held = self.held(key, link.now());
-        if held.push(WaitingCall { action, cost, deadline, reply }) {
-            self.serve(&held, &runtime);
-        }
+        let call = WaitingCall { action, cost, deadline, reply };
+        let held = change(self, key, &runtime, |_, held| held.calls.push_back(call));
         let undo = |reply: Result<Decision, RedisError>| {
             let is_charged = action == Action::Check && reply.is_ok_and(|decision| decision.is_allowed());
-            if is_charged && cost > 0 && held.refund(cost) {
-                self.serve(&held, &runtime);
+            if is_charged && cost > 0 {
+                let task = held.change(link.now(), self.patience(), |held| held.refund(cost));
+                start(self, task, &held, &runtime);
             }
         };
         let decided = Awaited::new(answer, None, undo).result(&link, deadline).await;
         decided.map_err(|error| self.name.describe(error))
-    }
-
-    /// Starts the task that makes the trips of a key.
-    fn serve(self: &Arc<Self>, held: &Arc<HeldUnits>, runtime: &Handle) {
-        let (shared, held) = (Arc::clone(self), Arc::clone(held));
-        runtime.spawn(Served { shared, held, has_ended: false }.serve());
     }
 
     /// Decides a call that does not wait.
@@ -552,40 +470,22 @@ impl LeaseNames {
 }
 
 impl HeldUnits {
-    fn new(key: Arc<str>, lease: u64) -> Self {
-        let state = HeldState { lease, size: 1, ..HeldState::default() };
-        Self { key, state: Mutex::new(state), wake: Notify::new() }
+    fn new(names: &Arc<LeaseNames>) -> Self {
+        Self {
+            names: Arc::clone(names),
+            lease: names.next_number(),
+            left: 0,
+            until: Nanos::ZERO,
+            granted: 0,
+            size: 1,
+            asked: None,
+            refund: 0,
+            seen: None,
+            calls: VecDeque::new(),
+            is_asking: false,
+        }
     }
 
-    /// Adds a call to the next trip. Returns whether a task must be started that makes the trip.
-    fn push(&self, call: WaitingCall) -> bool {
-        let mut state = self.lock();
-        state.calls.push_back(call);
-        let is_served = mem::replace(&mut state.is_served, true);
-        drop(state);
-        self.wake.notify_one();
-        !is_served
-    }
-
-    /// Adds units to the refund of the next trip. Returns whether a task must be started that makes the trip.
-    fn refund(&self, units: u64) -> bool {
-        let mut state = self.lock();
-        state.refund(units);
-        !mem::replace(&mut state.is_served, true)
-    }
-
-    /// Returns whether the deadline of the first call that waits for a trip has passed, which shows that the task is
-    /// not driven.
-    fn is_stuck(&self, now: Nanos) -> bool {
-        self.lock().calls.front().is_some_and(|call| call.deadline <= now)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HeldState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl HeldState {
     /// Decides a call without a trip, if the process holds the units of the call, or if the level after the last trip
     /// shows that the call must wait. Returns `None` if a trip must decide the call.
     fn decide_now(&mut self, rules: &Rules, cost: u64, now: Nanos) -> Option<Decision> {
@@ -622,10 +522,34 @@ impl HeldState {
         self.refund = self.refund.saturating_add(units);
     }
 
-    /// Returns what the task does at `now`. If `is_brief`, the task leases no units, returns the units that are left,
-    /// and ends.
-    fn next(&mut self, rules: &Rules, is_brief: bool, now: Nanos) -> NextStep {
-        let (mut calls, mut costs, mut refund) = (Vec::new(), Vec::new(), self.refund);
+    /// Sends a decision. If the call was dropped, the next trip refunds its units.
+    fn send(&mut self, call: WaitingCall, decision: Decision) {
+        let is_charged = call.action == Action::Check && decision.is_allowed();
+        if call.reply.send(Ok(decision)).is_err() && is_charged {
+            self.refund(call.cost);
+        }
+    }
+
+    /// Forgets the units whose trip has failed: those that it has returned or leased are lost.
+    fn lose(&mut self) {
+        self.is_asking = false;
+        self.left = 0;
+        self.granted = 0;
+        self.lease = self.names.next_number();
+        self.seen = None;
+    }
+}
+
+impl Batches for HeldUnits {
+    type Rules = Rules;
+    type Trip = Trip;
+    /// The server's time in microseconds, and the changes that the trip has made.
+    type Found = (u64, Touched);
+
+    fn next(&mut self, rules: &Rules, now: Nanos) -> Step<Trip> {
+        let mut calls = Vec::new();
+        let mut costs = Vec::new();
+        let mut refund = self.refund;
         while calls.len() < MAX_BATCH {
             let Some(call) = self.calls.pop_front() else { break };
             // The caller of an expired call notices the deadline itself.
@@ -650,16 +574,16 @@ impl HeldState {
         let mut want = self.left;
         if calls.is_empty() {
             let end = self.asked.map_or(now, |asked| asked.saturating_add(HOLD));
-            if now < end && !is_brief {
-                return NextStep::Wait(end);
+            if now < end && !rules.is_brief {
+                return Step::Wait(end);
             }
             if self.granted == 0 && refund == 0 {
-                self.is_served = false;
-                return NextStep::End;
+                return Step::End;
             }
             // If some units were spent, the next calls may follow soon, so the task goes on.
             let spent = self.granted - self.left;
-            (self.size, want) = ((spent / 2).max(1), 0);
+            self.size = (spent / 2).max(1);
+            want = 0;
             self.asked = self.asked.filter(|_| spent > 0).map(|_| now);
         } else if !costs.is_empty() {
             let is_soon = self.asked.is_some_and(|asked| now < asked.saturating_add(HOLD));
@@ -668,24 +592,27 @@ impl HeldState {
             want = self.size.saturating_sub(costs.iter().sum());
         }
         self.is_asking = true;
-        let ask = Ask::new(self.left, refund, costs, if is_brief { 0 } else { want });
-        NextStep::Trip(Trip { calls, ask, lease: self.lease, refund: mem::take(&mut self.refund) })
+        let ask = Ask::new(self.left, refund, costs, if rules.is_brief { 0 } else { want });
+        Step::Trip(Trip { calls, ask, lease: self.lease, refund: mem::take(&mut self.refund) })
     }
 
-    /// Ends a trip in which the server has changed nothing, and queues the calls of the trip again. Either the trip was
-    /// too late for one of its calls, or another node has the key.
+    fn deadlines(trip: &Trip) -> Option<Deadlines> {
+        Deadlines::of(trip.calls.iter().map(|call| call.deadline))
+    }
+
     fn put_back(&mut self, trip: Trip) {
         self.is_asking = false;
         self.refund(trip.refund);
         trip.calls.into_iter().rev().for_each(|call| self.calls.push_front(call));
     }
 
-    /// Ends a trip that began at `sent`, and sends the decisions. `now` is the server's time.
-    fn finish(&mut self, rules: &Rules, trip: Trip, touched: Touched, now: u64, sent: Nanos) {
+    fn finish(&mut self, rules: &Rules, trip: Trip, (now, touched): (u64, Touched), sent: Nanos, _: Nanos) {
         let Rules { bucket, .. } = rules;
         let (used, level, decisions, granted) = touched.into_parts();
         self.is_asking = false;
-        (self.left, self.granted, self.until) = (granted, granted, sent.saturating_add(SPEND));
+        self.left = granted;
+        self.granted = granted;
+        self.until = sent.saturating_add(SPEND);
         let is_denied = decisions.iter().any(|decision| !decision.is_allowed());
         // While calls are denied, the next trip is made only when several units can be taken at once. The pause is
         // longer than the time in which they are refilled, because other processes take units as well.
@@ -710,93 +637,63 @@ impl HeldState {
         }
     }
 
-    /// Sends a decision. If the call was dropped, the next trip refunds its units.
-    fn send(&mut self, call: WaitingCall, decision: Decision) {
-        let is_charged = call.action == Action::Check && decision.is_allowed();
-        if call.reply.send(Ok(decision)).is_err() && is_charged {
-            self.refund(call.cost);
-        }
+    fn fail(&mut self, _: &Rules, trip: Trip, error: &RedisError, _: Nanos) {
+        self.lose();
+        trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
     }
 
-    /// Ends a trip whose result is not known. The units that the trip has returned or leased are lost.
-    fn fail(&mut self, next_lease: u64) {
-        (self.is_asking, self.left, self.granted) = (false, 0, 0);
-        (self.lease, self.seen) = (next_lease, None);
+    fn abandon(&mut self, _: &Rules, _: Nanos) {
+        self.lose();
+        self.calls.clear();
     }
 
-    /// Removes all calls, because no task serves them any more.
-    fn abandon(&mut self, next_lease: u64) -> VecDeque<WaitingCall> {
-        self.fail(next_lease);
-        self.is_served = false;
-        mem::take(&mut self.calls)
-    }
-}
-
-impl Served {
-    async fn serve(mut self) {
-        let mut next_route = None;
-        while let Some(trip) = self.next_trip().await {
-            let Self { shared, held, .. } = &self;
-            let route = next_route.take().unwrap_or_else(|| shared.links.route(&held.key));
-            let sent = route.link.now();
-            match self.make(&route, &trip).await {
-                Attempted::Over(Ok((now, touched))) => {
-                    held.lock().finish(&shared.rules, trip, touched, now, sent);
-                }
-                // Another node has the key, or the trip was too late for one of its calls.
-                Attempted::Again(next) => {
-                    held.lock().put_back(trip);
-                    next_route = Some(next);
-                }
-                Attempted::Over(Err(error)) => {
-                    held.lock().fail(shared.names.next_number());
-                    trip.calls.into_iter().for_each(|call| drop(call.reply.send(Err(error.clone()))));
-                }
-            }
-        }
-        self.has_ended = true;
+    fn is_idle(&self) -> bool {
+        self.calls.is_empty()
     }
 
-    /// Returns the next trip, once there is one. Returns `None` if the process holds no units of the key, has none to
-    /// refund, and no call has arrived for some time.
-    async fn next_trip(&self) -> Option<Trip> {
-        let Self { shared, held, .. } = self;
-        loop {
-            let link = shared.links.any();
-            let has_ended = || shared.is_dropped.load(Ordering::Acquire) || shared.calls.is_closed();
-            let is_brief = has_ended() || shared.held.len() > MAX_KEYS;
-            let step = held.lock().next(&shared.rules, is_brief, link.now());
-            match step {
-                NextStep::Trip(trip) => return Some(trip),
-                NextStep::Wait(until) => {
-                    link.until(until, held.wake.notified()).await;
-                }
-                NextStep::End => return None,
-            }
-        }
-    }
-
-    /// Makes a trip. The result is the server's time in microseconds, and the changes that the trip has made.
-    async fn make(&self, route: &Route, trip: &Trip) -> Attempted<(u64, Touched)> {
-        let Self { shared, held, .. } = self;
-        let first = trip.calls.iter().map(|call| call.deadline).min();
-        let last = trip.calls.iter().map(|call| call.deadline).max();
-        let deadline = route.link.deadline();
-        let (first, last) = (first.unwrap_or(deadline), last.unwrap_or(deadline));
-        let name = shared.names.of(trip.lease);
-        let executed = pin!(shared.script.execute(route, &held.key, first, &name, &trip.ask));
-        shared.links.attempt(route, last, executed).await
+    /// The deadline of the first call that waits for a trip has passed. The calls of the former task fail at their
+    /// deadlines, and its units are lost.
+    fn is_stuck(&self, now: Nanos) -> bool {
+        self.calls.front().is_some_and(|call| call.deadline <= now)
     }
 }
 
-/// When the task ends, or when a runtime drops it, a later call starts another task.
-impl Drop for Served {
-    fn drop(&mut self) {
-        let Self { shared, held, .. } = self;
-        shared.held.remove_if(&held.key, |_, present| Arc::ptr_eq(present, held));
-        if !self.has_ended {
-            let _calls = held.lock().abandon(shared.names.next_number());
-        }
+impl Serves for SharedLeases {
+    type Calls = HeldUnits;
+
+    const ASKS_BREAKER: bool = false;
+
+    fn links(&self) -> &Links {
+        &self.links
+    }
+
+    fn keys(&self) -> &ServedKeys<HeldUnits> {
+        &self.held
+    }
+
+    fn new_calls(&self) -> HeldUnits {
+        HeldUnits::new(&self.names)
+    }
+
+    fn rules(&self) -> Rules {
+        let has_ended = self.is_dropped.load(Ordering::Acquire) || self.calls.is_closed();
+        Rules { is_brief: has_ended || self.held.len() > MAX_KEYS, ..self.rules }
+    }
+
+    /// A task is never replaced by another one for the same units, because nobody knows what its trip has done.
+    fn patience(&self) -> u64 {
+        u64::MAX
+    }
+
+    async fn make(
+        &self,
+        route: &Route,
+        key: &str,
+        trip: &Trip,
+        not_after: Nanos,
+    ) -> Result<Option<(u64, Touched)>, RedisError> {
+        let name = self.names.of(trip.lease);
+        self.script.execute(route, key, not_after, &name, &trip.ask).await
     }
 }
 
@@ -804,11 +701,5 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.0.is_dropped.store(true, Ordering::Release);
         self.0.wake();
-    }
-}
-
-impl fmt::Debug for RedisLeases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisLeases").field("name", &self.owner.0.name.as_str()).finish_non_exhaustive()
     }
 }

@@ -8,10 +8,8 @@ mod records;
 #[cfg(test)]
 mod tests;
 
-use std::convert::identity;
 use std::fmt;
 use std::future::Future;
-use std::ops::ControlFlow;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,15 +20,17 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
-use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Trip};
+use self::records::{Grant, Outcome, PREFIX, PermitCall, PermitScript, Records, Rules, State, Trip};
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::connection::Listened;
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::Awaited;
 use super::link::Route;
-use super::links::{Attempted, Links};
+use super::links::Links;
 use super::names::{Name, Registered, words};
+use super::parts::StoreParts;
+use super::served::{Served, ServedKeys, Serves, change, start};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, Concurrency};
 use tower_throttle::clock::Nanos;
@@ -38,7 +38,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallOutcome, Charge, Recurrence, random_u64, reservation_of};
+use tower_throttle::store_support::{Charge, Recurrence, random_u64, reservation_of};
 
 /// The first pause between the end of a connection for messages and the next connection, and the maximum pause. The
 /// pause doubles each time, until a message arrives or a connection lasts for [`IDLE`].
@@ -139,11 +139,9 @@ pub struct RedisPermits {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct RedisPermitsBuilder {
-    links: Links,
+    store: StoreParts,
     listener: Arc<Listener>,
     name: Name,
-    /// The time for which a call waits for the server.
-    deadline: Duration,
     limit: u64,
     places: Option<u64>,
     max_wait: Option<Duration>,
@@ -159,7 +157,7 @@ pub(super) struct Listener {
     channel: String,
     next_number: AtomicU64,
     /// The calls that wait or may have to wait, by the numbers of their records.
-    waiting: DashMap<u64, Arc<Records>>,
+    waiting: DashMap<u64, (Rules, Arc<Records>)>,
     /// The task that receives messages.
     task: Mutex<Option<AbortHandle>>,
     /// No messages arrive.
@@ -176,14 +174,12 @@ pub struct SharedPermits {
     calls: Calls,
     algorithm: Concurrency,
     info: Arc<AlgorithmInfo>,
-    limit: u64,
-    /// The time for which the server keeps a record after a renewal, in nanoseconds.
-    lease: u64,
+    rules: Rules,
     /// The maximum number of waiters of a key.
     places: u64,
     script: PermitScript,
     listener: Arc<Listener>,
-    keys: DashMap<Arc<str>, Arc<Records>>,
+    keys: ServedKeys<State>,
 }
 
 /// The record of a call. When this value is dropped, a trip removes the record from the server, and its permit is
@@ -201,25 +197,10 @@ struct HeldPermit {
     grant: Grant,
 }
 
-/// The records of a key, while a task serves them.
-struct Served {
-    shared: Arc<SharedPermits>,
-    records: Arc<Records>,
-    /// The number of the task.
-    number: u64,
-    has_ended: bool,
-}
-
 impl RedisPermitsBuilder {
-    pub(super) fn new(
-        links: Links,
-        listener: Arc<Listener>,
-        name: Name,
-        deadline: Duration,
-        limit: u64,
-    ) -> Self {
+    pub(super) fn new(store: StoreParts, listener: Arc<Listener>, name: Name, limit: u64) -> Self {
         let lease = Duration::from_secs(10);
-        Self { links, listener, name, deadline, limit, places: None, max_wait: None, lease }
+        Self { store, listener, name, limit, places: None, max_wait: None, lease }
     }
 
     /// Sets how many calls of all processes may wait, per key. With 0, no call waits. See
@@ -255,7 +236,9 @@ impl RedisPermitsBuilder {
     /// Returns an error if the name is empty, if another limiter of the store has the same name and another limit or is
     /// of another kind, if the limit is 0, or if the deadline of calls is longer than a quarter of the lease.
     pub fn build(self) -> Result<RedisPermits, RedisError> {
-        let Self { links, listener, name, deadline, limit, places, max_wait, lease } = self;
+        let Self { store, listener, name, limit, places, max_wait, lease } = self;
+        let StoreParts { links, settings, .. } = store;
+        let deadline = settings.deadline;
         let config = |detail: String| Err(RedisError::new(RedisErrorKind::Config, detail));
         if limit == 0 {
             return config("a limit of 0 calls at a time admits none: give at least 1".to_owned());
@@ -277,19 +260,17 @@ impl RedisPermitsBuilder {
             None | Some(u64::MAX) => MAX_WAITING,
             Some(places) => places.min(MAX_UNITS),
         };
-        let limit = limit.min(MAX_UNITS);
-        let (source, process, channel) =
-            (links.any().source(), listener.process.clone(), listener.channel.clone());
+        let rules = Rules::new(limit.min(MAX_UNITS), lease, deadline);
+        let (process, channel) = (listener.process.clone(), listener.channel.clone());
         let info = AlgorithmInfo::of(&algorithm);
         let shared = SharedPermits {
-            name: name.register("p", &format!("{PREFIX} {limit}"), words::<Concurrency>(&info))?,
+            name: name.register("p", &format!("{PREFIX} {}", rules.limit), words::<Concurrency>(&info))?,
             calls: Calls::default(),
             info,
-            script: PermitScript::new(source, limit, places, lease, deadline, process, channel),
+            script: PermitScript::new(links.any().source(), &rules, places, process, channel),
             links,
             algorithm,
-            limit,
-            lease: Nanos::from(lease).0,
+            rules,
             places,
             listener,
             keys: DashMap::new(),
@@ -298,7 +279,7 @@ impl RedisPermitsBuilder {
     }
 }
 
-call_methods!([] RedisPermits);
+call_methods!(RedisPermits);
 
 impl RedisPermits {
     /// Closes the limiter and all its clones for ever: calls of this process that wait are denied at once, and new calls
@@ -323,7 +304,7 @@ impl RedisPermits {
 
     fn stats_without_calls(&self) -> LimiterStats {
         let SharedPermits { links, keys, .. } = &*self.shared;
-        let waiting = keys.iter().map(|records| records.waiting()).sum();
+        let waiting = keys.iter().map(|records| records.with(|state| state.waiting())).sum();
         let mut stats = LimiterStats::default();
         stats.store = links.stats();
         stats.store.waiting = waiting;
@@ -343,6 +324,18 @@ impl Callee for RedisPermits {
         &shared.calls
     }
 
+    fn info_of(shared: &SharedPermits) -> Arc<AlgorithmInfo> {
+        Arc::clone(&shared.info)
+    }
+
+    fn decide_at_once(
+        shared: &Arc<SharedPermits>,
+        _: &Arc<str>,
+        request: &Request<Concurrency>,
+    ) -> Option<Decision> {
+        shared.calls.denial(&shared.algorithm, request.cost())
+    }
+
     /// Decides a call. The reservation of an admitted call that has units is its permit.
     async fn decide(
         shared: &Arc<SharedPermits>,
@@ -350,7 +343,7 @@ impl Callee for RedisPermits {
         request: &Request<Concurrency>,
         call: &mut CountedCall<'_>,
     ) -> Result<Decided, RedisError> {
-        if let Some(denial) = shared.calls.denial(&shared.algorithm, request.cost()) {
+        if let Some(denial) = Self::decide_at_once(shared, key, request) {
             return Ok(Decided::new(denial, Reservation::default()));
         }
         let longest = shared.algorithm.queue_config().map_or(0, |queue| queue.max_wait());
@@ -365,46 +358,9 @@ impl Callee for RedisPermits {
         key: Arc<str>,
         request: Request<Concurrency>,
     ) -> Result<Decision, RedisError> {
-        match shared.calls.denial(&shared.algorithm, request.cost()) {
+        match Self::decide_at_once(&shared, &key, &request) {
             Some(denial) => Ok(denial),
             None => shared.peek(&key, request.cost()).await,
-        }
-    }
-}
-
-impl Limiter for RedisPermits {
-    type Algorithm = Concurrency;
-    type Error = RedisError;
-    type Wait = RedisReply<Decided>;
-
-    fn info(&self) -> Arc<AlgorithmInfo> {
-        Arc::clone(&self.shared.info)
-    }
-
-    fn stats(&self) -> LimiterStats {
-        self.stats()
-    }
-
-    fn close(&self) {
-        self.close();
-    }
-
-    fn name(&self) -> Option<&str> {
-        Some(self.name())
-    }
-}
-
-impl<K: SharedKey + ?Sized> LimiterFor<K> for RedisPermits {
-    fn acquire(&self, key: &K, attempt: Attempt<'_, Concurrency>) -> Acquired<RedisReply<Decided>> {
-        let (shared, key, request) = (&self.shared, self.key(key), Request::of(&attempt));
-        match shared.calls.denial(&shared.algorithm, request.cost()) {
-            Some(decision) => {
-                shared.calls.add(CallOutcome::of(&decision, request.is_in_shadow()));
-                Acquired::Ready(decision, Reservation::default())
-            }
-            None => {
-                Acquired::Pending(RedisReply::new(Self::count(Arc::clone(shared), key, request, identity)))
-            }
         }
     }
 }
@@ -420,7 +376,7 @@ impl SharedPermits {
         counted: &mut CountedCall<'_>,
     ) -> Result<(Decision, Option<HeldPermit>), RedisError> {
         // A call without units is always admitted, and a call of too many units is always denied.
-        if units == 0 || units > self.limit {
+        if units == 0 || units > self.rules.limit {
             return Ok((self.peek(key, units).await?, None));
         }
         let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
@@ -446,7 +402,7 @@ impl SharedPermits {
         while received.is_none() && place.is_waiting() && link.now() < latest {
             counted.wait();
             place.tend();
-            let soon = link.now().saturating_add(self.lease / 8);
+            let soon = link.now().saturating_add(self.rules.lease / 8);
             let next = link.until(latest.min(soon), &mut answer);
             match counted.unless_closed(next).await {
                 Some(next) => received = next,
@@ -456,7 +412,7 @@ impl SharedPermits {
         if received.is_none() && place.is_waiting() {
             answer.close();
             let Ok(result) = answer.try_recv() else {
-                return Ok((self.script.deny_waiter(units), None));
+                return Ok((self.rules.deny_waiter(units), None));
             };
             received = Some(Ok(result));
         }
@@ -470,34 +426,54 @@ impl SharedPermits {
     async fn peek(self: &Arc<Self>, key: &Arc<str>, units: u64) -> Result<Decision, RedisError> {
         let (runtime, Route { link, .. }, deadline) = self.links.begin(key).await?;
         let (reply, answer) = oneshot::channel();
-        self.change(key, &runtime, |records, now| records.peek(units, deadline, reply, now));
+        change(self, key, &runtime, |_, state| state.peek(units, deadline, reply));
         let peeked = Awaited::new(answer, None, drop).result(&link, deadline).await;
         peeked.map_err(|error| self.name.describe(error))
     }
+}
 
-    /// Changes the records of a key, and wakes their task. Starts a task on `runtime` if no task is running, or if the
-    /// running task is late.
-    fn change(
-        self: &Arc<Self>,
-        key: &Arc<str>,
-        runtime: &Handle,
-        change: impl FnOnce(&Arc<Records>, Nanos) -> Option<u64>,
-    ) -> Arc<Records> {
-        let now = self.links.any().now();
-        let new = || Arc::new(self.script.records(Arc::clone(key)));
-        let entry = self.keys.entry(Arc::clone(key)).or_insert_with(new);
-        // The entry is locked meanwhile, so that the records are not removed from the table.
-        let (task, records) = (change(&entry, now), Arc::clone(&entry));
-        drop(entry);
-        self.start(task, &records, runtime);
-        records
+impl Serves for SharedPermits {
+    type Calls = State;
+
+    const ASKS_BREAKER: bool = true;
+
+    fn links(&self) -> &Links {
+        &self.links
     }
 
-    /// If `task` is a number, starts the task with this number, which makes the trips of a key.
-    fn start(self: &Arc<Self>, task: Option<u64>, records: &Arc<Records>, runtime: &Handle) {
-        if let Some(number) = task {
-            let (shared, records) = (Arc::clone(self), Arc::clone(records));
-            runtime.spawn(Served { shared, records, number, has_ended: false }.serve());
+    fn keys(&self) -> &ServedKeys<State> {
+        &self.keys
+    }
+
+    fn new_calls(&self) -> State {
+        State::default()
+    }
+
+    fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    fn patience(&self) -> u64 {
+        self.rules.patience()
+    }
+
+    async fn make(
+        &self,
+        route: &Route,
+        key: &str,
+        trip: &Trip,
+        not_after: Nanos,
+    ) -> Result<Option<Outcome>, RedisError> {
+        let outcome = self.script.execute(route, key, trip, not_after).await?;
+        if outcome.as_ref().is_some_and(Outcome::is_unsent) {
+            self.listener.warn_unsent();
+        }
+        Ok(outcome)
+    }
+
+    fn tripped(&self, records: &Served<State>) {
+        if records.with(|state| state.waiting()) > 0 {
+            self.listener.listen(&self.links, records.key());
         }
     }
 }
@@ -513,30 +489,30 @@ impl Place {
         runtime: Handle,
     ) -> Self {
         let number = shared.listener.next_number();
-        let records = shared.change(key, &runtime, |records, now| {
+        let records = change(shared, key, &runtime, |records, state| {
             if may_wait {
-                shared.listener.expect(number, records);
+                shared.listener.expect(number, shared.rules, records);
             }
-            records.enter(number, units, call, now)
+            state.enter(number, units, call);
         });
         Self { shared: Arc::clone(shared), records, number, runtime }
     }
 
     /// Starts another task if the task of the records has ended or is not driven.
     fn tend(&self) {
-        self.start(self.records.tend(self.shared.links.any().now()));
+        self.start(self.records.tend(self.shared.links.any().now(), self.shared.patience()));
     }
 
     fn start(&self, task: Option<u64>) {
         let Self { shared, records, runtime, .. } = self;
         // The runtime in which the call was made may have ended.
         let present = Handle::try_current();
-        shared.start(task, records, present.as_ref().unwrap_or(runtime));
+        start(shared, task, records, present.as_ref().unwrap_or(runtime));
     }
 
     /// Returns whether the call waits in the queue of the server.
     fn is_waiting(&self) -> bool {
-        self.records.is_waiting(self.number)
+        self.records.with(|state| state.is_waiting(self.number))
     }
 
     /// Returns the permit of the call, which was admitted.
@@ -567,48 +543,6 @@ impl Charge for HeldPermit {
     }
 }
 
-impl Served {
-    async fn serve(mut self) {
-        let mut next_route = None;
-        let Self { shared, records, number, .. } = &self;
-        while let Some(trip) = records.next_trip(*number, shared.links.any()).await {
-            let is_first = next_route.is_none();
-            let route = next_route.take().unwrap_or_else(|| shared.links.route(records.key()));
-            let link = &*route.link;
-            let sent = link.now();
-            // New calls have asked the breaker already.
-            let asks_breaker = is_first && trip.deadlines().is_none();
-            let made = match if asks_breaker { link.admit(sent) } else { Ok(()) } {
-                Ok(()) => self.make(&route, &trip, sent).await,
-                Err(error) => Attempted::Over(Err(error)),
-            };
-            if matches!(&made, Attempted::Over(Ok(outcome)) if outcome.is_unsent()) {
-                shared.listener.warn_unsent();
-            }
-            match records.finish(*number, trip, made, sent, link.now()) {
-                ControlFlow::Continue(next) => next_route = next,
-                ControlFlow::Break(()) => break,
-            }
-            if records.waiting() > 0 {
-                shared.listener.listen(&shared.links, records.key());
-            }
-        }
-        self.has_ended = true;
-    }
-
-    async fn make(&self, route: &Route, trip: &Trip, sent: Nanos) -> Attempted<Outcome> {
-        let Self { shared, records, .. } = self;
-        // A trip without new calls ends early enough for another attempt before the records expire.
-        let longest = sent.saturating_add(shared.lease / 4);
-        let (first, last) = trip.deadlines().unwrap_or_else(|| {
-            let deadline = route.link.deadline().min(longest);
-            (deadline, deadline)
-        });
-        let executed = pin!(shared.script.execute(route, records.key(), trip, first));
-        shared.links.attempt(route, last, executed).await
-    }
-}
-
 impl Listener {
     /// Creates the receiver of a store. `channel` is the beginning of the names of channels.
     pub(super) fn new(channel: String) -> Self {
@@ -629,8 +563,8 @@ impl Listener {
     }
 
     /// Expects a message about a record, until [`forget`](Self::forget) is called.
-    fn expect(&self, number: u64, records: &Arc<Records>) {
-        self.waiting.insert(number, Arc::clone(records));
+    fn expect(&self, number: u64, rules: Rules, records: &Arc<Records>) {
+        self.waiting.insert(number, (rules, Arc::clone(records)));
     }
 
     fn forget(&self, number: u64) {
@@ -668,16 +602,18 @@ impl Listener {
         let mut numbers = text.split(' ').map(|number| number.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
         let (Some(number), Some(fence), Some(held)) = (next(), next(), next()) else { return };
-        let Some(records) = self.waiting.get(&number).map(|records| Arc::clone(&records)) else { return };
-        records.receive(number, fence, held, links.any().now());
+        let Some((rules, records)) = self.waiting.get(&number).map(|waiting| waiting.clone()) else { return };
+        records.with(|state| state.receive(&rules, number, fence, held, links.any().now()));
+        records.wake();
     }
 }
 
 async fn receive(listener: Weak<Listener>, links: Links, channel: String, key: Arc<str>) {
     let mut pause = PAUSES.0;
     while listener.upgrade().is_some_and(|listener| !listener.waiting.is_empty()) {
-        let (receiver, of, has_received) =
-            (listener.clone(), links.clone(), Arc::new(AtomicBool::new(false)));
+        let receiver = listener.clone();
+        let of = links.clone();
+        let has_received = Arc::new(AtomicBool::new(false));
         let received = Arc::clone(&has_received);
         let on_message = move |text: &str| {
             received.store(true, Ordering::Relaxed);
@@ -720,18 +656,11 @@ fn log_refused(_: &RedisError, _: u64) {}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.shared.listener.forget(self.number);
-        let now = self.shared.links.any().now();
-        self.start(self.records.leave(self.number, now));
-    }
-}
-
-/// When the task ends, or when a runtime drops it, a later call starts another task.
-impl Drop for Served {
-    fn drop(&mut self) {
-        let Self { shared, records, number, has_ended } = self;
-        records.abandon(*number, *has_ended, shared.links.any().now());
-        shared.keys.remove_if(records.key(), |_, present| present.is_idle());
+        let Self { shared, number, .. } = &*self;
+        shared.listener.forget(*number);
+        let now = shared.links.any().now();
+        let expires = now.saturating_add(shared.rules.lease);
+        self.start(self.records.change(now, shared.patience(), |state| state.leave(*number, expires)));
     }
 }
 
@@ -740,11 +669,5 @@ impl Drop for Listener {
         if let Some(task) = self.task.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();
         }
-    }
-}
-
-impl fmt::Debug for RedisPermits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPermits").field("name", &self.shared.name.as_str()).finish_non_exhaustive()
     }
 }

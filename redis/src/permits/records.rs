@@ -1,24 +1,23 @@
 //! The records of a key: the calls of this process that hold permits, or wait for permits.
 //!
-//! The task of a key asks the records for its next trip, makes the trip, and passes the result to the records. The
-//! operations of a trip, and what the trip finds, are part of this file because only the records know what they mean.
+//! The [task](crate::served) of a key asks the records for its next trip, makes the trip, and passes the result to the
+//! records. The operations of a trip, and what the trip finds, are part of this file because only the records know what
+//! they mean.
 //!
 //! The file is long because calls, trips, messages and the time change the same records, and each of these changes
 //! relies on the others.
 
 use std::collections::BTreeMap;
 use std::mem;
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::connection::Command;
 use crate::error::{RedisError, RedisErrorKind};
 use crate::link::{Answer, Link, Route};
-use crate::links::Attempted;
 use crate::script::{Script, TimeSource};
+use crate::served::{Batches, Deadlines, Served, Step};
 use tower_throttle::Decision;
 use tower_throttle::clock::Nanos;
 use tower_throttle::store_support::with_queue_full;
@@ -39,22 +38,15 @@ const LONGEST: (u64, u64) = (1_000_000_000, 5_000_000_000);
 /// The time between two polls for each waiter ahead, in nanoseconds, while the speed of the queue is not known.
 const PER_WAITER: u64 = 5_000_000;
 
-/// The records of a key. One task makes the trips of the key.
-#[derive(Debug)]
-pub(super) struct Records {
-    key: Arc<str>,
-    rules: Rules,
-    state: Mutex<State>,
-    /// Wakes the task.
-    wake: Notify,
-}
+/// The records of a key, which a task serves.
+pub(super) type Records = Served<State>;
 
 /// The settings of all keys of a limiter.
 #[derive(Clone, Copy, Debug)]
-struct Rules {
-    limit: u64,
+pub(crate) struct Rules {
+    pub(super) limit: u64,
     /// The time for which the server keeps a record after a renewal, in nanoseconds.
-    lease: u64,
+    pub(super) lease: u64,
     /// The deadline of calls, in nanoseconds.
     deadline: u64,
 }
@@ -88,16 +80,16 @@ pub(super) struct Grant {
 
 /// A trip of a key.
 #[derive(Debug)]
-pub(super) struct Trip {
+pub(crate) struct Trip {
     operations: Vec<Operation>,
     peeks: Vec<Peek>,
-    /// The first and the last deadline of the calls of the trip, if it has any.
-    deadlines: Option<(Nanos, Nanos)>,
+    /// The deadlines of the calls of the trip, if it has any.
+    deadlines: Option<Deadlines>,
 }
 
 /// The reply of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(crate) struct Outcome {
     /// The server's time, in microseconds.
     now: u64,
     /// The units that all records hold.
@@ -113,10 +105,9 @@ pub(super) struct Outcome {
     found: Vec<Found>,
 }
 
-/// The settings of all keys of a limiter, and the script that hands out permits.
+/// The script that hands out permits.
 #[derive(Debug)]
 pub(super) struct PermitScript {
-    rules: Rules,
     script: Script,
     arguments: Arguments,
 }
@@ -172,7 +163,7 @@ enum Found {
 
 /// What the lock of the records protects.
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     /// The records by their numbers, in the order in which they were created.
     records: BTreeMap<u64, Record>,
     /// The numbers of the records that the server may still have, but must remove, each with the time at which the
@@ -183,19 +174,6 @@ struct State {
     /// After a failed trip, the time of the next attempt to renew or remove records.
     retry_at: Nanos,
     last_error: Option<RedisError>,
-    task: Task,
-}
-
-/// The task that makes the trips of a key.
-#[derive(Debug, Default)]
-struct Task {
-    /// The number of the last task that was started.
-    number: u64,
-    is_running: bool,
-    /// The time at which the task was first woken since it last reacted.
-    woken_at: Option<Nanos>,
-    /// The time at which the task goes on without being woken.
-    due: Nanos,
 }
 
 #[derive(Debug)]
@@ -246,15 +224,6 @@ struct Peek {
     reply: oneshot::Sender<Result<Decision, RedisError>>,
 }
 
-/// The next step of the task.
-#[derive(Debug)]
-enum Step {
-    Trip(Trip),
-    /// Waits until the task is woken, or until this time.
-    Wait(Nanos),
-    End,
-}
-
 /// The polls of a key's queue. The fewer waiters are ahead of the first waiter of this process, the more often the
 /// queue is polled.
 #[derive(Debug, Default)]
@@ -265,141 +234,9 @@ struct PollSchedule {
     last: Option<(u64, Nanos)>,
 }
 
-impl Records {
-    fn new(key: Arc<str>, rules: Rules) -> Self {
-        Self { key, rules, state: Mutex::default(), wake: Notify::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes the state, and wakes the task. If no task is running, or if the running task is late, returns the number
-    /// of the task that the caller must start.
-    #[must_use]
-    fn change(&self, now: Nanos, change: impl FnOnce(&mut State)) -> Option<u64> {
-        let mut state = self.lock();
-        change(&mut state);
-        let started = state.task.wake(now, self.rules.patience());
-        drop(state);
-        self.wake.notify_one();
-        started
-    }
-
-    /// If no task is running, or if the running task is late, returns the number of the task that the caller must
-    /// start. Does not wake the task.
-    #[must_use]
-    pub(super) fn tend(&self, now: Nanos) -> Option<u64> {
-        self.lock().task.replace(now, self.rules.patience())
-    }
-
-    /// Adds a call. Returns the number of the task that the caller must start, like all methods here that change the
-    /// records.
-    #[must_use]
-    pub(super) fn enter(&self, number: u64, units: u64, call: PermitCall, now: Nanos) -> Option<u64> {
-        self.change(now, |state| state.enter(number, units, call))
-    }
-
-    /// Adds a call of `units` that is decided without a charge.
-    #[must_use]
-    pub(super) fn peek(
-        &self,
-        units: u64,
-        deadline: Nanos,
-        reply: oneshot::Sender<Result<Decision, RedisError>>,
-        now: Nanos,
-    ) -> Option<u64> {
-        self.change(now, |state| state.peek(Peek { units, deadline, reply }))
-    }
-
-    /// Removes a call that was dropped, or that has ended.
-    #[must_use]
-    pub(super) fn leave(&self, number: u64, now: Nanos) -> Option<u64> {
-        let expires = now.saturating_add(self.rules.lease);
-        self.change(now, |state| state.leave(number, expires))
-    }
-
-    /// Processes a message that says that a call has a permit, and wakes the task.
-    pub(super) fn receive(&self, number: u64, fence: u64, held: u64, now: Nanos) {
-        self.lock().receive(&self.rules, number, fence, held, now);
-        self.wake.notify_one();
-    }
-
-    pub(super) fn key(&self) -> &Arc<str> {
-        &self.key
-    }
-
-    /// Returns whether the call with this number waits for a permit.
-    pub(super) fn is_waiting(&self, number: u64) -> bool {
-        self.lock().is_waiting(number)
-    }
-
-    /// Returns how many calls wait.
-    pub(super) fn waiting(&self) -> u64 {
-        self.lock().waiting()
-    }
-
-    /// Returns whether no task serves the records, and nothing is left to do.
-    pub(super) fn is_idle(&self) -> bool {
-        self.lock().is_idle()
-    }
-
-    /// Returns the next trip of the task with the number `task`, once there is one. Returns `None` if nothing is left
-    /// to do, or if another task has taken over.
-    pub(super) async fn next_trip(&self, task: u64, link: &Link) -> Option<Trip> {
-        loop {
-            let step = self.lock().next(&self.rules, task, link.now());
-            match step {
-                Step::Trip(trip) => return Some(trip),
-                Step::Wait(until) => {
-                    link.until(until, self.wake.notified()).await;
-                }
-                Step::End => return None,
-            }
-        }
-    }
-
-    /// Ends a trip of the task with the number `task`, which began at `sent`. If the trip must be made again, returns
-    /// its next route. Breaks if another task has taken over, which makes its own trips.
-    pub(super) fn finish(
-        &self,
-        task: u64,
-        trip: Trip,
-        made: Attempted<Outcome>,
-        sent: Nanos,
-        now: Nanos,
-    ) -> ControlFlow<(), Option<Route>> {
-        let mut state = self.lock();
-        if !state.task.is_present(task) {
-            return ControlFlow::Break(());
-        }
-        match made {
-            Attempted::Over(Ok(outcome)) => state.finish(&self.rules, trip, &outcome, sent, now),
-            Attempted::Over(Err(error)) => state.fail(&self.rules, trip, &error, now),
-            // Another node has the key, or the trip was too late for one of its calls.
-            Attempted::Again(next) => {
-                state.put_back(trip);
-                return ControlFlow::Continue(Some(next));
-            }
-        }
-        ControlFlow::Continue(None)
-    }
-
-    /// Records that the task with the number `task` has ended or, unless `has_ended`, that its runtime has dropped it.
-    pub(super) fn abandon(&self, task: u64, has_ended: bool, now: Nanos) {
-        let mut state = self.lock();
-        if !state.task.is_present(task) {
-            // This task may have taken the notification of the other task.
-            self.wake.notify_one();
-        } else if !has_ended {
-            state.abandon(&self.rules, now);
-        }
-    }
-}
-
 impl Rules {
     /// Creates the rules of a limiter. `deadline` is the time for which a call waits for the server.
-    fn new(limit: u64, lease: Duration, deadline: Duration) -> Self {
+    pub(super) fn new(limit: u64, lease: Duration, deadline: Duration) -> Self {
         Self { limit, lease: Nanos::from(lease).0, deadline: Nanos::from(deadline).0 }
     }
 
@@ -411,7 +248,7 @@ impl Rules {
     }
 
     /// Returns the time for which a task may be late before another task replaces it, in nanoseconds.
-    fn patience(&self) -> u64 {
+    pub(super) fn patience(&self) -> u64 {
         (2 * self.deadline).clamp(self.lease / 8, self.lease / 4)
     }
 
@@ -425,6 +262,11 @@ impl Rules {
     /// Returns how many units are left for a new call. While other calls wait, no units are left.
     fn left(&self, held: u64, waiting: u64) -> u64 {
         if waiting > 0 { 0 } else { self.limit.saturating_sub(held) }
+    }
+
+    /// Returns the decision on a call of `units` whose time to wait is over.
+    pub(super) fn deny_waiter(&self, units: u64) -> Decision {
+        self.deny(units, self.limit, 1)
     }
 
     /// Returns the decision on a call of `units` that gets no permit.
@@ -478,44 +320,19 @@ impl Grant {
     }
 }
 
-impl Trip {
-    /// Returns the first and the last deadline of the calls of the trip, if it has any.
-    pub(super) fn deadlines(&self) -> Option<(Nanos, Nanos)> {
-        self.deadlines
-    }
-
-    fn extend(&mut self, deadline: Nanos) {
-        let (first, last) = self.deadlines.unwrap_or((deadline, deadline));
-        self.deadlines = Some((first.min(deadline), last.max(deadline)));
-    }
-}
-
 impl PermitScript {
-    /// Creates the script of a limiter. `lease` is the time for which the server keeps a record after a renewal, and
-    /// `deadline` is the time for which a call waits for the server. `process` is the name of this process, `places` is
-    /// the maximum number of waiters of a key, and `channel` is the beginning of the names of channels for messages.
+    /// Creates the script of a limiter. `process` is the name of this process, `places` is the maximum number of waiters
+    /// of a key, and `channel` is the beginning of the names of channels for messages.
     pub(super) fn new(
         source: TimeSource,
-        limit: u64,
+        rules: &Rules,
         places: u64,
-        lease: Duration,
-        deadline: Duration,
         process: String,
         channel: String,
     ) -> Self {
-        let rules = Rules::new(limit, lease, deadline);
-        let arguments = Arguments { process, limit, lease: rules.lease / 1_000, places, channel };
-        Self { rules, script: Script::of_hash(source, PERMITS), arguments }
-    }
-
-    /// Creates the records of a key.
-    pub(super) fn records(&self, key: Arc<str>) -> Records {
-        Records::new(key, self.rules)
-    }
-
-    /// Returns the decision on a call of `units` whose time to wait is over.
-    pub(super) fn deny_waiter(&self, units: u64) -> Decision {
-        self.rules.deny(units, self.rules.limit, 1)
+        let arguments =
+            Arguments { process, limit: rules.limit, lease: rules.lease / 1_000, places, channel };
+        Self { script: Script::of_hash(source, PERMITS), arguments }
     }
 
     /// Executes the script for a key. Returns `None` if the server has executed it too late for one of its calls, and
@@ -602,17 +419,23 @@ impl Found {
 
 impl State {
     /// Adds a call.
-    fn enter(&mut self, number: u64, units: u64, call: PermitCall) {
+    pub(super) fn enter(&mut self, number: u64, units: u64, call: PermitCall) {
         self.records.insert(number, Record::new(units, call));
     }
 
-    fn peek(&mut self, peek: Peek) {
-        self.peeks.push(peek);
+    /// Adds a call of `units` that is decided without a charge.
+    pub(super) fn peek(
+        &mut self,
+        units: u64,
+        deadline: Nanos,
+        reply: oneshot::Sender<Result<Decision, RedisError>>,
+    ) {
+        self.peeks.push(Peek { units, deadline, reply });
     }
 
     /// Removes a call that was dropped, or that has ended. `expires` is the time at which the server removes the call's
     /// record by itself.
-    fn leave(&mut self, number: u64, expires: Nanos) {
+    pub(super) fn leave(&mut self, number: u64, expires: Nanos) {
         if let Some(record) = self.records.remove(&number)
             && record.phase() != Some(Phase::New)
         {
@@ -621,59 +444,13 @@ impl State {
     }
 
     /// Returns whether the call with this number waits for a permit.
-    fn is_waiting(&self, number: u64) -> bool {
+    pub(super) fn is_waiting(&self, number: u64) -> bool {
         self.records.get(&number).is_some_and(Record::waits)
     }
 
-    /// Returns whether no task serves the records, and nothing is left to do.
-    fn is_idle(&self) -> bool {
-        !self.task.is_running && self.records.is_empty() && self.leaving.is_empty() && self.peeks.is_empty()
-    }
-
     /// Returns how many calls wait.
-    fn waiting(&self) -> u64 {
+    pub(super) fn waiting(&self) -> u64 {
         self.records.values().filter(|record| record.waits()).count() as u64
-    }
-
-    /// Returns what the task with the number `task` does at `now`.
-    fn next(&mut self, rules: &Rules, task: u64, now: Nanos) -> Step {
-        if !self.task.is_present(task) {
-            return Step::End;
-        }
-        self.expire(rules, now);
-        let mut trip = Trip { operations: Vec::new(), peeks: Vec::new(), deadlines: None };
-        // New calls come first, because their deadlines are near.
-        self.add_new(&mut trip, now);
-        let mut next = if self.leaving.is_empty() { Nanos::MAX } else { self.retry_at };
-        if now >= self.retry_at {
-            next = Nanos::MAX;
-            let leave = |number: &u64| Operation { kind: Kind::Leave, number: *number, units: 0 };
-            trip.operations.extend(self.leaving.keys().take(MAX_BATCH[1] - trip.operations.len()).map(leave));
-        }
-        next = next.min(self.add_renewals(&mut trip, rules, now));
-        for peek in mem::take(&mut self.peeks) {
-            if peek.deadline > now {
-                trip.extend(peek.deadline);
-                trip.peeks.push(peek);
-            } else {
-                let _ = peek.reply.send(Err(RedisError::new(RedisErrorKind::Late, "")));
-            }
-        }
-        let step = match trip.operations.is_empty() && trip.peeks.is_empty() {
-            false => Step::Trip(trip),
-            true if next < Nanos::MAX => Step::Wait(next),
-            // New calls that have expired are removed by their callers.
-            true => {
-                self.task.end();
-                Step::End
-            }
-        };
-        self.task.goes_on(match &step {
-            Step::Trip(trip) => trip.deadlines.map_or(now.saturating_add(rules.deadline), |(_, last)| last),
-            Step::Wait(until) => *until,
-            Step::End => now,
-        });
-        step
     }
 
     /// Adds the calls that have not been decided.
@@ -689,7 +466,7 @@ impl State {
                 record.renewed = now;
                 let kind = if call.latest.is_some() { Kind::Queue } else { Kind::Try };
                 trip.operations.push(Operation { kind, number: *number, units });
-                trip.extend(call.deadline);
+                trip.deadlines = Some(Deadlines::with(trip.deadlines, call.deadline));
             }
         }
     }
@@ -697,7 +474,9 @@ impl State {
     /// Adds the records that must be renewed or polled. Returns the time at which the next record must be renewed or
     /// polled, or at which the first permit expires, whichever is earlier.
     fn add_renewals(&mut self, trip: &mut Trip, rules: &Rules, now: Nanos) -> Nanos {
-        let (mut next, mut waiters, must_poll) = (Nanos::MAX, 0, self.polls.is_due(now));
+        let mut next = Nanos::MAX;
+        let mut waiters = 0;
+        let must_poll = self.polls.is_due(now);
         for (number, record) in &self.records {
             let mut due = record.renewed.saturating_add(rules.lease / 3);
             let kind = match &record.stage {
@@ -741,51 +520,8 @@ impl State {
         }
     }
 
-    /// Ends a trip that began at `sent`.
-    fn finish(&mut self, rules: &Rules, trip: Trip, outcome: &Outcome, sent: Nanos, now: Nanos) {
-        let Outcome { held, waiting, until_expiry, .. } = outcome;
-        (self.retry_at, self.last_error) = (Nanos::ZERO, None);
-        for peek in trip.peeks {
-            let decision = rules.peek(peek.units, *held, *waiting);
-            let _ = peek.reply.send(Ok(decision));
-        }
-        let mut found = outcome.found.iter();
-        let mut places = Vec::new();
-        for operation in trip.operations {
-            let number = operation.number;
-            if operation.kind == Kind::Leave {
-                self.leaving.remove(&number);
-                continue;
-            }
-            let (Some(found), Some(record)) = (found.next(), self.records.get_mut(&number)) else { continue };
-            match *found {
-                Found::Holds { fence, held } => {
-                    record.renewed = sent;
-                    self.grant(rules, number, fence, held, now);
-                }
-                Found::Waits(ahead) => {
-                    record.renewed = sent;
-                    places.push((number, ahead));
-                    self.wait(rules, number, sent, now);
-                }
-                Found::None => self.miss(rules, operation, outcome),
-            }
-        }
-        // The polls are for the first waiter.
-        let first = self.records.iter().find(|(_, record)| record.waits()).map(|(number, _)| *number);
-        if first.is_none() {
-            self.polls = PollSchedule::default();
-        }
-        // A trip without the first waiter only decides new calls or renews records, and says nothing about the first
-        // waiter. If the server has lost records, another waiter of this process may be ahead of the first waiter.
-        let has_first = places.iter().any(|(number, _)| Some(*number) == first);
-        if let Some(ahead) = places.into_iter().map(|(_, ahead)| ahead).min().filter(|_| has_first) {
-            self.polls.observe(ahead, until_expiry.saturating_mul(1_000), rules.lease, now);
-        }
-    }
-
     /// Processes a message that says that a call has a permit.
-    fn receive(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
+    pub(super) fn receive(&mut self, rules: &Rules, number: u64, fence: u64, held: u64, now: Nanos) {
         if let Some(Record { stage: Stage::Asking { min_fence, .. }, .. }) = self.records.get(&number)
             && fence >= *min_fence
         {
@@ -843,7 +579,8 @@ impl State {
     fn miss(&mut self, rules: &Rules, operation: Operation, outcome: &Outcome) {
         let Some(record) = self.records.get_mut(&operation.number) else { return };
         if let (Stage::Asking { phase, min_fence, .. }, Kind::Keep) = (&mut record.stage, operation.kind) {
-            (*phase, *min_fence) = (Phase::Lost, outcome.now);
+            *phase = Phase::Lost;
+            *min_fence = outcome.now;
             return;
         }
         let decision = rules.deny(record.units, outcome.held, outcome.waiting);
@@ -856,13 +593,95 @@ impl State {
             record.end(result);
         }
     }
+}
 
-    /// Ends a trip that has changed nothing, and that is made again.
+impl Batches for State {
+    type Rules = Rules;
+    type Trip = Trip;
+    type Found = Outcome;
+
+    fn next(&mut self, rules: &Rules, now: Nanos) -> Step<Trip> {
+        self.expire(rules, now);
+        let mut trip = Trip { operations: Vec::new(), peeks: Vec::new(), deadlines: None };
+        // New calls come first, because their deadlines are near.
+        self.add_new(&mut trip, now);
+        let mut next = if self.leaving.is_empty() { Nanos::MAX } else { self.retry_at };
+        if now >= self.retry_at {
+            next = Nanos::MAX;
+            let leave = |number: &u64| Operation { kind: Kind::Leave, number: *number, units: 0 };
+            trip.operations.extend(self.leaving.keys().take(MAX_BATCH[1] - trip.operations.len()).map(leave));
+        }
+        next = next.min(self.add_renewals(&mut trip, rules, now));
+        for peek in mem::take(&mut self.peeks) {
+            if peek.deadline > now {
+                trip.deadlines = Some(Deadlines::with(trip.deadlines, peek.deadline));
+                trip.peeks.push(peek);
+            } else {
+                let _ = peek.reply.send(Err(RedisError::new(RedisErrorKind::Late, "")));
+            }
+        }
+        if !trip.operations.is_empty() || !trip.peeks.is_empty() {
+            Step::Trip(trip)
+        } else if next < Nanos::MAX {
+            Step::Wait(next)
+        } else {
+            // New calls that have expired are removed by their callers.
+            Step::End
+        }
+    }
+
+    fn deadlines(trip: &Trip) -> Option<Deadlines> {
+        trip.deadlines
+    }
+
+    fn finish(&mut self, rules: &Rules, trip: Trip, outcome: Outcome, sent: Nanos, now: Nanos) {
+        let Outcome { held, waiting, until_expiry, .. } = &outcome;
+        self.retry_at = Nanos::ZERO;
+        self.last_error = None;
+        for peek in trip.peeks {
+            let decision = rules.peek(peek.units, *held, *waiting);
+            let _ = peek.reply.send(Ok(decision));
+        }
+        let mut found = outcome.found.iter();
+        let mut places = Vec::new();
+        for operation in trip.operations {
+            let number = operation.number;
+            if operation.kind == Kind::Leave {
+                self.leaving.remove(&number);
+                continue;
+            }
+            let (Some(found), Some(record)) = (found.next(), self.records.get_mut(&number)) else { continue };
+            match *found {
+                Found::Holds { fence, held } => {
+                    record.renewed = sent;
+                    self.grant(rules, number, fence, held, now);
+                }
+                Found::Waits(ahead) => {
+                    record.renewed = sent;
+                    places.push((number, ahead));
+                    self.wait(rules, number, sent, now);
+                }
+                Found::None => self.miss(rules, operation, &outcome),
+            }
+        }
+        // The polls are for the first waiter.
+        let first = self.records.iter().find(|(_, record)| record.waits()).map(|(number, _)| *number);
+        if first.is_none() {
+            self.polls = PollSchedule::default();
+        }
+        // A trip without the first waiter only decides new calls or renews records, and says nothing about the first
+        // waiter. If the server has lost records, another waiter of this process may be ahead of the first waiter.
+        let has_first = places.iter().any(|(number, _)| Some(*number) == first);
+        if let Some(ahead) = places.into_iter().map(|(_, ahead)| ahead).min().filter(|_| has_first) {
+            self.polls.observe(ahead, until_expiry.saturating_mul(1_000), rules.lease, now);
+        }
+    }
+
     fn put_back(&mut self, trip: Trip) {
         self.peeks.extend(trip.peeks);
     }
 
-    /// Ends a trip that has failed. New calls get the error. The other records are renewed later.
+    /// New calls get the error. The other records are renewed later.
     fn fail(&mut self, rules: &Rules, trip: Trip, error: &RedisError, now: Nanos) {
         self.retry_at = now.saturating_add(RETRY.min(rules.lease / 16));
         self.last_error = Some(error.clone());
@@ -880,10 +699,8 @@ impl State {
         }
     }
 
-    /// Ends the task, because its runtime has ended. New calls end with an error. The other records are renewed by the
-    /// next task, if that task is started in time.
+    /// New calls end with an error. The other records are renewed by the next task, if that task is started in time.
     fn abandon(&mut self, rules: &Rules, now: Nanos) {
-        self.task.end();
         self.peeks.clear();
         for (number, record) in &self.records {
             if record.phase() == Some(Phase::Sent) {
@@ -895,6 +712,10 @@ impl State {
             // Perhaps no runtime is left on which the server could be informed.
             self.leaving.clear();
         }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.records.is_empty() && self.leaving.is_empty() && self.peeks.is_empty()
     }
 }
 
@@ -924,45 +745,6 @@ impl Record {
             Stage::Asking { call, .. } => drop(call.reply.send(result)),
             Stage::Held { valid_until, .. } => drop(valid_until.send(Nanos::ZERO)),
         }
-    }
-}
-
-impl Task {
-    fn is_late(&self, now: Nanos, patience: u64) -> bool {
-        let is_late = |since: Nanos| now > since.saturating_add(patience);
-        is_late(self.due) || self.woken_at.is_some_and(is_late)
-    }
-
-    /// Records that the task is woken. Returns the number of a new task if no task is running, or if the running task
-    /// has not reacted for `patience` nanoseconds because its runtime does not drive it.
-    fn wake(&mut self, now: Nanos, patience: u64) -> Option<u64> {
-        let started = self.replace(now, patience);
-        if started.is_none() {
-            self.woken_at.get_or_insert(now);
-        }
-        started
-    }
-
-    fn replace(&mut self, now: Nanos, patience: u64) -> Option<u64> {
-        if self.is_running && !self.is_late(now, patience) {
-            return None;
-        }
-        *self = Self { number: self.number + 1, is_running: true, woken_at: None, due: now };
-        Some(self.number)
-    }
-
-    /// Returns whether no other task has replaced the task with this number.
-    fn is_present(&self, number: u64) -> bool {
-        self.number == number
-    }
-
-    /// Records that the task has run, and runs again by `due`.
-    fn goes_on(&mut self, due: Nanos) {
-        (self.woken_at, self.due) = (None, due);
-    }
-
-    fn end(&mut self) {
-        self.is_running = false;
     }
 }
 

@@ -135,7 +135,7 @@ async fn a_trial_goes_on_if_the_call_that_began_it_is_not_polled_any_more() {
                 assert!(limiter.check("a").await.is_err());
                 server.set_full(false);
             } else {
-                open(&server, &limiter).await
+                open(&server, &limiter).await;
             }
             server.set(Mode::Serve);
             advance(50 * MS).await;

@@ -622,14 +622,12 @@ impl<F, D, B> HttpResponder<F, D, B> {
     {
         let (options, is_grpc) = (&self.options, grpc_type.is_some());
         let reported = options.reported(&rejection);
-        let (own_outcomes, own_reports);
-        let rejection = match F::IS_DEFAULT {
-            true => rejection,
-            false => {
-                own_outcomes = rejection.outcomes_reporting(reported);
-                own_reports = rejection.reports_of(&own_outcomes);
-                rejection.reporting(reported, &own_reports)
-            }
+        let reports;
+        let rejection = if F::IS_DEFAULT {
+            rejection
+        } else {
+            reports = rejection.reports_with(&reported);
+            rejection.reporting(reported, &reports)
         };
         let mut answer = match grpc_type {
             Some(content_type) => {

@@ -213,29 +213,23 @@ impl<'a> Rejection<'a> {
     /// Returns what the response reports, if this rejection is for the function of a custom response.
     fn reported(&self) -> Option<&Reported> {
         match self {
-            Self::Limited(reports) => reports.first()?.outcome.reported(),
+            Self::Limited(reports) => reports.first()?.reported,
             Self::Key(_) => None,
             Self::Store(error) => error.reported.as_ref(),
         }
     }
 
-    /// Returns the outcomes of the policies for the function of a custom response, which reads what the response
-    /// reports.
-    fn outcomes_reporting(&self, reported: Reported) -> Vec<Outcome> {
-        self.policies().iter().map(|report| report.outcome.reporting(reported)).collect()
-    }
-
-    /// Returns the reports of the policies with other outcomes.
-    fn reports_of<'b>(&self, outcomes: &'b [Outcome]) -> Vec<PolicyReport<'b>>
+    /// Returns the reports of the policies for the function of a custom response, which reads what the response reports.
+    fn reports_with<'b>(&self, reported: &'b Reported) -> SmallVec<[PolicyReport<'b>; 4]>
     where
         'a: 'b,
     {
-        let infos = self.policies().iter().map(|report| report.info);
-        infos.zip(outcomes).map(|(info, outcome)| PolicyReport::new(info, outcome)).collect()
+        let with = |report: &PolicyReport<'b>| PolicyReport { reported: Some(reported), ..*report };
+        self.policies().iter().map(with).collect()
     }
 
-    /// Returns this rejection for the function of a custom response. `reports` are the [reports](Self::reports_of) with
-    /// the outcomes that it reads.
+    /// Returns this rejection for the function of a custom response. `reports` are the [reports](Self::reports_with)
+    /// that it reads.
     fn reporting<'b>(self, reported: Reported, reports: &'b [PolicyReport<'b>]) -> Rejection<'b>
     where
         'a: 'b,
@@ -297,11 +291,13 @@ impl<'a> StoreError<'a> {
 pub struct PolicyReport<'a> {
     info: &'a PolicyInfo,
     outcome: &'a Outcome,
+    /// What the response reports, if the report is for the function of a custom response.
+    reported: Option<&'a Reported>,
 }
 
 impl<'a> PolicyReport<'a> {
     fn new(info: &'a PolicyInfo, outcome: &'a Outcome) -> Self {
-        Self { info, outcome }
+        Self { info, outcome, reported: None }
     }
 
     fn label(&self) -> &'a PolicyName {
@@ -376,7 +372,7 @@ impl<'a> PolicyReport<'a> {
     #[must_use]
     pub fn window(&self) -> Option<Duration> {
         let window = self.exact_window();
-        match self.outcome.reported() {
+        match self.reported {
             Some(reported) if !self.decision().is_allowed() => window.map(|wait| reported.with_jitter(wait)),
             _ => window,
         }

@@ -66,7 +66,7 @@ async fn units_that_are_not_spent_are_returned_after_a_second_or_with_the_limite
             drop(first);
             sleep(5 * MS).await;
         } else {
-            sleep(Duration::from_millis(1_010)).await
+            sleep(Duration::from_millis(1_010)).await;
         }
         let refilled = u64::from(!is_dropped);
         assert_eq!(second.peek("a").await.unwrap().remaining(), 92 + refilled);

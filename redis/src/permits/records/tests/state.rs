@@ -21,11 +21,11 @@ fn at(millis: u64) -> Nanos {
 
 impl Setting {
     fn new() -> Self {
-        Self { records: Records::new("a".into(), RULES), task: 0 }
+        Self { records: Records::new("a".into(), State::default()), task: 0 }
     }
 
     fn change(&mut self, millis: u64, change: impl FnOnce(&mut State)) {
-        if let Some(task) = self.records.change(at(millis), change) {
+        if let Some(task) = self.records.change(at(millis), RULES.patience(), change) {
             self.task = task;
         }
     }
@@ -42,8 +42,12 @@ impl Setting {
         answer
     }
 
-    fn next(&mut self, millis: u64) -> Step {
-        self.records.lock().next(&RULES, self.task, at(millis))
+    fn next(&self, millis: u64) -> Step<Trip> {
+        self.next_of(self.task, millis)
+    }
+
+    fn next_of(&self, task: u64, millis: u64) -> Step<Trip> {
+        self.records.next(task, &RULES, at(millis), at(millis + 50))
     }
 
     fn trip(&mut self, millis: u64) -> Trip {
@@ -66,7 +70,7 @@ impl Setting {
             is_unsent: false,
             found: found.to_vec(),
         };
-        self.records.lock().finish(&RULES, trip, &outcome, at(millis), at(millis));
+        self.records.with(|state| state.finish(&RULES, trip, outcome, at(millis), at(millis)));
         made
     }
 
@@ -95,14 +99,14 @@ fn a_permit_is_valid_for_a_lease_from_the_beginning_of_the_last_trip_that_renewe
     let trip = setting.trip(1_010);
     // A trip that failed renews nothing, and another one follows soon.
     let error = RedisError::new(RedisErrorKind::Late, "");
-    setting.records.lock().fail(&RULES, trip, &error, at(1_060));
+    setting.records.with(|state| state.fail(&RULES, trip, &error, at(1_060)));
     assert_eq!(setting.waits(1_060), 1_110);
     assert_eq!(valid_until(), 2_963);
     assert_eq!(setting.trips(1_110, &[holds(7)]), [(Kind::Keep, 0)]);
     assert_eq!(valid_until(), 4_063);
     // Nothing renews the permit any more.
     let trip = setting.trip(2_200);
-    setting.records.lock().fail(&RULES, trip, &error, at(2_250));
+    setting.records.with(|state| state.fail(&RULES, trip, &error, at(2_250)));
     assert_eq!(setting.trip(4_064).operations[0].kind, Kind::Leave, "it is lost");
     assert_eq!(*grant.valid_until.borrow(), Nanos::ZERO);
 }
@@ -127,9 +131,9 @@ fn a_message_about_a_record_that_the_server_has_lost_since_then_is_ignored() {
     // The server's time of the grant, in microseconds, was 20,000. The message is late.
     setting.trips(25, &[Found::None]);
     setting.trips(26, &[Found::Waits(3)]);
-    setting.records.lock().receive(&RULES, 0, 20_000, 1, at(27));
+    setting.records.with(|state| state.receive(&RULES, 0, 20_000, 1, at(27)));
     assert_eq!(answer.try_recv().unwrap_err(), TryRecvError::Empty);
-    setting.records.lock().receive(&RULES, 0, 27_000, 1, at(28));
+    setting.records.with(|state| state.receive(&RULES, 0, 27_000, 1, at(28)));
     assert_eq!(answer.try_recv().unwrap().unwrap().permit.unwrap().fence, 27_000);
 }
 
@@ -139,7 +143,7 @@ fn a_reply_after_the_message_renews_the_permit() {
     let mut answer = setting.call(0, 0);
     setting.trips(0, &[Found::Waits(0)]);
     let trip = setting.trip(1_000);
-    setting.records.lock().receive(&RULES, 0, 1_000_500, 1, at(1_001));
+    setting.records.with(|state| state.receive(&RULES, 0, 1_000_500, 1, at(1_001)));
     let grant = answer.try_recv().unwrap().unwrap().permit.unwrap();
     assert_eq!(grant.valid_until.borrow().0 / MS, 2_953);
     let found = vec![Found::Waits(0)];
@@ -152,7 +156,7 @@ fn a_reply_after_the_message_renews_the_permit() {
         is_unsent: false,
         found,
     };
-    setting.records.lock().finish(&RULES, trip, &outcome, at(1_000), at(1_002));
+    setting.records.with(|state| state.finish(&RULES, trip, outcome, at(1_000), at(1_002)));
     assert_eq!(grant.valid_until.borrow().0 / MS, 3_953);
 }
 
@@ -161,7 +165,7 @@ fn a_grant_that_the_server_has_lost_ends_although_the_place_in_the_queue_is_left
     let mut setting = Setting::new();
     let mut answer = setting.call(0, 0);
     setting.trips(0, &[Found::Waits(0)]);
-    setting.records.lock().receive(&RULES, 0, 20_000, 1, at(27));
+    setting.records.with(|state| state.receive(&RULES, 0, 20_000, 1, at(27)));
     let grant = answer.try_recv().unwrap().unwrap().permit.unwrap();
     // A replica without the grant has become the master.
     assert_eq!(setting.trips(1_000, &[Found::Waits(0)]), [(Kind::Keep, 0)]);
@@ -209,7 +213,7 @@ fn a_call_whose_wait_is_over_when_it_is_queued_is_denied() {
     let found = vec![Found::Waits(0)];
     let outcome =
         Outcome { now: 0, held: 1, waiting: 1, until_expiry: 0, has_changed: true, is_unsent: false, found };
-    setting.records.lock().finish(&RULES, trip, &outcome, at(0), at(11));
+    setting.records.with(|state| state.finish(&RULES, trip, outcome, at(0), at(11)));
     assert!(answer.try_recv().unwrap().unwrap().permit.is_none());
     assert_eq!(setting.trips(11, &[]), [(Kind::Leave, 0)]);
 }
@@ -227,7 +231,7 @@ fn a_task_that_is_not_driven_is_replaced_and_its_trips_are_made_again() {
     // The deadline of the first call is over, so its caller removes it.
     setting.change(426, |state| state.leave(0, at(3_426)));
     assert_eq!(setting.trips(427, &[Found::Waits(0)]), [(Kind::Queue, 1), (Kind::Leave, 0)]);
-    assert!(matches!(setting.records.lock().next(&RULES, first, at(428)), Step::End));
+    assert!(matches!(setting.next_of(first, 428), Step::End));
     assert!(answer.try_recv().is_err());
     drop(late);
 }
@@ -239,7 +243,7 @@ fn a_task_whose_runtime_ends_during_a_trip_leaves_records_for_the_next_task_to_r
     setting.trips(0, &[Found::Waits(0)]);
     let _new = setting.call(1, 5);
     let _lost = setting.trip(5);
-    setting.records.lock().abandon(&RULES, at(6));
+    setting.records.abandon(setting.task, false, &RULES, at(6));
     let _next = setting.call(2, 10);
     let made = setting.trips(10, &[Found::Waits(1)]);
     assert_eq!(made, [(Kind::Queue, 2), (Kind::Leave, 1)]);
