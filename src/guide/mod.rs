@@ -13,9 +13,9 @@
 //! **Operate**
 //!
 //! - [Trying a limit](rollout): shadow mode, a load test, costs that depend on the response.
-//! - [In production](production): a checklist, counts, log events, metrics, alerts, the pager.
+//! - [In production](production): a checklist, counts, log events, metrics, alerts.
 //! - [Many machines], in the crate `tower-throttle-redis`: a limit in Redis, a share per machine, sticky routing.
-//! - [Troubleshooting](troubleshooting): why 500, why all callers get 429, or none.
+//! - [Troubleshooting](troubleshooting): why 500 or 503, why all callers get 429, or none; codes in the log.
 //!
 //! **Understand**
 //!

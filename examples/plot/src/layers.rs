@@ -195,8 +195,8 @@ mod tests {
     fn the_chapter_has_the_layers_in_this_order() {
         let chapter = include_str!("../../../src/guide/ordering.md");
         let app = chapter.split("ServiceBuilder::new()").nth(1).unwrap();
-        let layers: Vec<_> =
-            app.lines().skip(1).map_while(|line| line.trim().strip_prefix(".layer(")).collect();
+        let app = app.lines().map(str::trim).take_while(|line| *line != ");");
+        let layers: Vec<_> = app.filter_map(|line| line.strip_prefix(".layer(")).collect();
         assert_eq!(layers.len(), RINGS.len());
         for (layer, ring) in layers.iter().zip(&RINGS) {
             assert!(layer.starts_with(ring.code), "{layer}, {}", ring.name);

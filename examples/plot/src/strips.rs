@@ -60,7 +60,7 @@ fn label(scenes: &[Scene]) -> String {
         }
     });
     let strips = strips.collect::<Vec<_>>().join("; ");
-    format!("The same 34 calls by nine algorithms, at a limit of 4 per second: {strips}.")
+    format!("The same 34 calls by eight algorithms in nine strips, at a limit of 4 per second: {strips}.")
 }
 
 pub(crate) fn draw(scenes: &[Scene]) -> String {

@@ -71,8 +71,8 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// # }
 /// ```
 ///
-/// The methods have the names and the meanings of those of a [`RateLimiter`](tower_throttle::RateLimiter) with a
-/// [`Concurrency`], and return futures. Nothing would end a call of `check` or `acquire`, so there are no such methods:
+/// It has the methods of a [`RateLimiter`](tower_throttle::RateLimiter) with a [`Concurrency`], as futures, without
+/// `check` and `acquire`, since nothing would end their calls:
 ///
 /// ```compile_fail,E0599
 /// # async fn example(exports: tower_throttle_redis::RedisPermits) {
@@ -82,9 +82,10 @@ const LEASES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 ///
 /// # Guarantees
 ///
-/// The server keeps a permit, or the place of a waiter, for [ten seconds](RedisPermitsBuilder::lease) without a renewal. Each process renews its permits and places in the background, whenever a third of this time has
-/// passed. So if a process ends without returning its permits, they are free again after at most this time, and its
-/// places in the queue are gone.
+/// The server keeps a permit, or the place of a waiter, for [ten seconds](RedisPermitsBuilder::lease) without a renewal.
+/// Each process renews its permits and places in the background, whenever a third of this time has passed. So if a
+/// process ends without returning its permits, they are free again after at most this time, and its places in the queue
+/// are gone.
 ///
 /// A process that cannot reach the server, or that was suspended, may lose a permit although its call goes on. Then the
 /// future of [`Permit::lost`] is ready, and [`Permit::fencing_token`] tells a resource which of two calls has the newer

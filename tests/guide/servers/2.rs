@@ -1,37 +1,22 @@
-use std::convert::Infallible;
-use std::future::{Ready, ready};
-use std::task::{Context, Poll};
-
-use tonic::Status;
-use tonic::body::Body;
-
-/// What tonic generates for a service.
-#[derive(Clone)]
-struct GreeterServer<T>(T);
-
-#[derive(Clone)]
-struct Greeter;
-
-impl<T> tonic::server::NamedService for GreeterServer<T> {
-    const NAME: &'static str = "hello.Greeter";
-}
-
-impl<T> tower::Service<http::Request<Body>> for GreeterServer<T> {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: http::Request<Body>) -> Self::Future {
-        ready(Ok(Status::unimplemented("no such method").into_http()))
-    }
-}
-
 // the block
 
-fn main() {
-    drop(serve(GreeterServer(Greeter), ([127, 0, 0, 1], 0).into()));
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> std::io::Result<()> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(serve(listener));
+    // each on a connection of its own
+    for number in 1.. {
+        let mut client = tokio::net::TcpStream::connect(address).await?;
+        client.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
+        let mut response = String::new();
+        client.read_to_string(&mut response).await?;
+        if number > 20 && response.starts_with("HTTP/1.1 429 ") {
+            break;
+        }
+        assert!(response.starts_with("HTTP/1.1 200 "), "{number}: {response}");
+    }
+    Ok(())
 }
