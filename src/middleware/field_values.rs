@@ -112,24 +112,27 @@ pub(super) fn retry_after(span: Duration) -> HeaderValue {
 #[inline]
 pub(super) fn retry_after_seconds(seconds: u64) -> HeaderValue {
     match seconds {
-        // Short waits are the common case. Their values are parts of a static string.
-        short @ 1..1_000 => {
-            let leading_zeros = usize::from(short < 100) + usize::from(short < 10);
-            let at = 3 * short as usize;
-            HeaderValue::from_static(&THREE_DIGITS[at + leading_zeros..at + 3])
+        // Waits of up to an hour are the common case. Their values are parts of a static string.
+        short @ 1..=3_600 => {
+            let leading_zeros =
+                usize::from(short < 1_000) + usize::from(short < 100) + usize::from(short < 10);
+            let at = 4 * short as usize;
+            HeaderValue::from_static(&FOUR_DIGITS[at + leading_zeros..at + 4])
         }
         long => number(long),
     }
 }
 
-/// The numbers from 000 to 999, one after another.
-static THREE_DIGITS: &str = {
-    const DIGITS: [u8; 3_000] = {
-        let (mut digits, mut number) = ([0; 3_000], 0);
-        while number < 1_000 {
-            digits[3 * number] = b'0' + (number / 100) as u8;
-            digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
-            digits[3 * number + 2] = b'0' + (number % 10) as u8;
+/// The numbers from 0000 to 3600, one after another.
+static FOUR_DIGITS: &str = {
+    const DIGITS: [u8; 4 * 3_601] = {
+        let mut digits = [0; 4 * 3_601];
+        let mut number = 0;
+        while number <= 3_600 {
+            digits[4 * number] = b'0' + (number / 1_000) as u8;
+            digits[4 * number + 1] = b'0' + (number / 100 % 10) as u8;
+            digits[4 * number + 2] = b'0' + (number / 10 % 10) as u8;
+            digits[4 * number + 3] = b'0' + (number % 10) as u8;
             number += 1;
         }
         digits
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn a_wait_is_its_number_of_seconds() {
         assert_eq!(retry_after(Duration::ZERO), "1");
-        for seconds in (1..1_200).chain([1_000_000, 0x7fff_ffff]) {
+        for seconds in (1..4_000).chain([1_000_000, 0x7fff_ffff]) {
             assert_eq!(retry_after(Duration::from_secs(seconds)), seconds.to_string().as_str());
         }
         assert_eq!(retry_after(Duration::MAX), "2147483647");

@@ -77,6 +77,13 @@ impl Outcome {
         self.names.as_deref().unwrap_or(info.names())
     }
 
+    /// Returns whether nothing is left to do for the call when its response is made: it has no permit, and its cost is
+    /// final.
+    #[inline]
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.reservation.is_empty()
+    }
+
     #[inline]
     pub(super) fn decision(&self) -> &Decision {
         &self.decision

@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::drain::Drain;
-use super::outcome::{limited, record_decisions, record_end, shadow_denial, take_permit, word};
+use super::outcome::{Outcome, limited, record_decisions, record_end, shadow_denial, take_permit, word};
 use super::policies::{Policies, PolicySet, Progress, RejectReason, SettlePolicies};
 use super::respond::{Rejection, Responder, StoreError, reports};
 use crate::clock::Nanos;
@@ -70,6 +70,10 @@ where
         match policies.decide_request(infos, &request, max_wait, &mut outcomes) {
             Progress::Ready(Ok(())) => {
                 let started = shared.admit(&mut request, &mut outcomes);
+                if shared.passes(outcomes.as_ref()) {
+                    let response = self.inner.call(request);
+                    return ResponseFuture { stage: Stage::Passing { response }, shared: None };
+                }
                 let shared = Arc::clone(shared);
                 let response = self.inner.call(request);
                 let admitted = Admitted { outcomes, started };
@@ -147,16 +151,22 @@ pin_project! {
     {
         #[pin]
         stage: Stage<WaitingCall<P::Wait, Svc, Req>, Svc::Future, P::Outcomes, Result<R::Response, R::Error>>,
-        // `None` if the future only has to return a rejection.
+        // `None` if the future only has to return a rejection, or to pass on a response.
         shared: Option<Arc<SharedPart<P, R>>>,
     }
 }
 
 pin_project! {
     #[project = StageProj]
+    #[project_replace = StageOwned]
     enum Stage<H, F, O, T> {
         // This field is boxed, so that the future of a call that is not queued stays small.
         Waiting { held: Pin<Box<H>> },
+        // Nothing is left to do for the call but to pass on its response.
+        Passing {
+            #[pin]
+            response: F,
+        },
         Calling {
             #[pin]
             response: F,
@@ -192,7 +202,12 @@ where
         shared: &Arc<SharedPart<P, R>>,
     ) -> Self {
         let answer = shared.reject(rejected, &request, outcomes);
-        let drain = shared.responder.drain(request);
+        let drain = if R::DRAINS {
+            shared.responder.drain(request)
+        } else {
+            drop(request);
+            None
+        };
         let shared = drain.is_some().then(|| Arc::clone(shared));
         Self { stage: Stage::Answered { answer: Some(answer), drain }, shared }
     }
@@ -214,14 +229,22 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.as_mut().project();
         match this.stage.project() {
-            StageProj::Calling { response, admitted } => {
+            // The inner future is dropped before its response is converted, since it may hold resources, such as a permit
+            // of another layer.
+            StageProj::Passing { response } => {
+                let result = ready!(response.poll(cx));
+                self.project().stage.set(Stage::Done);
+                let pass = R::PASS.expect("a responder that passes on responses converts them");
+                Poll::Ready(pass(result))
+            }
+            StageProj::Calling { response, .. } => {
+                let result = ready!(response.poll(cx));
+                let this = self.project();
+                let StageOwned::Calling { admitted, .. } = this.stage.project_replace(Stage::Done) else {
+                    unreachable!("the call was just polled")
+                };
                 let shared = this.shared.as_ref().expect("an admitted call has its policies");
-                let answer = shared.finish(response.poll(cx), admitted);
-                if answer.is_ready() {
-                    // The inner future is dropped now, since it may hold resources, such as a permit of another layer.
-                    self.project().stage.set(Stage::Done);
-                }
-                answer
+                Poll::Ready(shared.finish(result, admitted))
             }
             StageProj::Waiting { .. } => {
                 ready!(self.as_mut().poll_wait(cx));
@@ -263,8 +286,13 @@ where
                 limited(infos, outcomes.as_ref())
                     .for_each(|(info, outcome)| info.log_wait(outcome.decision()));
                 let started = shared.admit(&mut request, &mut outcomes);
+                let passes = shared.passes(outcomes.as_ref());
                 let response = ready.call(request);
-                Stage::Calling { response, admitted: Admitted { outcomes, started } }
+                if passes {
+                    Stage::Passing { response }
+                } else {
+                    Stage::Calling { response, admitted: Admitted { outcomes, started } }
+                }
             }
             Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
         };
@@ -320,6 +348,18 @@ impl<P, R> SharedPart<P, R> {
         started
     }
 
+    /// Returns whether nothing is left to do for an admitted call but to pass on its response.
+    #[inline(always)]
+    fn passes<Req, Res, Err>(&self, outcomes: &[Option<Outcome>]) -> bool
+    where
+        R: Responder<Req, Res, Err>,
+    {
+        R::PASS.is_some()
+            && self.responder.passes()
+            && !self.has_timeline
+            && outcomes.iter().flatten().all(Outcome::holds_nothing)
+    }
+
     /// Returns the response to a rejected request.
     fn reject<Req, Res, Err>(
         &self,
@@ -351,35 +391,29 @@ impl<P, R> SharedPart<P, R> {
         }
     }
 
-    /// Makes the response to an admitted call, as soon as the inner service has returned its result.
-    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
-    // copies each response several times.
-    #[inline(never)]
+    /// Returns the response to an admitted call, from the result of the inner service.
     fn finish<Req, Res, Err>(
         &self,
-        answered: Poll<Result<Res, Err>>,
-        admitted: &mut Admitted<P::Outcomes>,
-    ) -> Poll<Result<R::Response, R::Error>>
+        result: Result<Res, Err>,
+        mut admitted: Admitted<P::Outcomes>,
+    ) -> Result<R::Response, R::Error>
     where
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
-        let Poll::Ready(result) = &answered else { return Poll::Pending };
-        let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
+        let (policies, infos) = self.policies.parts();
+        let outcomes = admitted.outcomes.as_mut();
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, result.is_ok());
         }
-        if let Ok(response) = result {
-            policies.settle(outcomes, response);
-        }
         // If the inner service returned an error, the permit is released when this function returns.
-        let permit = take_permit(outcomes);
-        match answered {
-            Poll::Ready(Ok(response)) => {
-                Poll::Ready(Ok(self.responder.convert(&reports(infos, outcomes), response, permit)))
+        match result {
+            Ok(response) => {
+                policies.settle(outcomes, &response);
+                let permit = take_permit(outcomes);
+                Ok(self.responder.convert(&reports(infos, outcomes), response, permit))
             }
-            Poll::Ready(Err(error)) => Poll::Ready(Err(self.responder.map_error(error))),
-            Poll::Pending => Poll::Pending,
+            Err(error) => Err(self.responder.map_error(error)),
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use super::{PolicyReport, Rejection, Responder};
+use super::{Pass, PolicyReport, Rejection, Responder};
 use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::KeyError;
@@ -71,6 +71,13 @@ impl<E: fmt::Debug + fmt::Display> std::error::Error for Error<E> {
 impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
     type Response = Res;
     type Error = Error<Err>;
+
+    const PASS: Option<Pass<Res, Err, Res, Error<Err>>> = Some(|result| result.map_err(Error::Inner));
+    const DRAINS: bool = false;
+
+    fn passes(&self) -> bool {
+        true
+    }
 
     fn map_response(&self, _: &[PolicyReport<'_>], response: Res) -> Res {
         response

@@ -206,6 +206,11 @@ impl FieldFormats {
 
     /// Returns whether rejections have `retry-after-ms`.
     #[inline]
+    /// Returns whether there are fields that report limits.
+    pub(super) const fn report_limits(&self) -> bool {
+        self.draft.is_some() || self.legacy.is_some() || self.custom.is_some()
+    }
+
     pub(super) fn has_retry_after_ms(&self) -> bool {
         self.retry_after_ms
     }

@@ -13,7 +13,7 @@ use super::grpc::{self, GrpcMode};
 use super::rejection_body::{
     BodyFormat, DefaultRejection, RejectHead, RejectionFn, RejectionResponse, RequestHead, Shape, Unset,
 };
-use super::{Decisions, PolicyReport, Rejected, Rejection, Responder};
+use super::{Decisions, Pass, PolicyReport, Rejected, Rejection, Responder};
 use crate::decision::Decision;
 use crate::limiter::Permit;
 #[cfg(feature = "axum")]
@@ -515,6 +515,15 @@ where
     type Response = Response<B::Body>;
     type Error = Err;
 
+    const PASS: Option<Pass<Response<ResBody>, Err, Self::Response, Err>> =
+        Some(|result| result.map(|response| response.map(|body| B::admitted(body, Permit::default()))));
+    const DRAINS: bool = D::IS_READ;
+
+    #[inline]
+    fn passes(&self) -> bool {
+        !self.options.reports_admissions()
+    }
+
     #[inline]
     fn map_response(&self, reports: &[PolicyReport<'_>], response: Response<ResBody>) -> Self::Response {
         let permit = Permit::default();
@@ -528,8 +537,7 @@ where
         mut response: Response<ResBody>,
         permit: Permit,
     ) -> Self::Response {
-        let is_due = matches!(self.options.send_headers, SendHeaders::Always | SendHeaders::OnAdmission);
-        if is_due && !is_followed(response.status()) {
+        if self.options.reports_admissions() && !is_followed(response.status()) {
             self.options.formats.add_fields(response.headers_mut(), reports, None);
         }
         response.map(|body| B::admitted(body, permit))
@@ -734,6 +742,13 @@ struct Options {
 }
 
 impl Options {
+    /// Returns whether responses to admitted calls can have header fields that report limits.
+    #[inline]
+    const fn reports_admissions(&self) -> bool {
+        matches!(self.send_headers, SendHeaders::Always | SendHeaders::OnAdmission)
+            && self.formats.report_limits()
+    }
+
     const fn new() -> Self {
         Self {
             formats: FieldFormats::new(),

@@ -67,6 +67,21 @@ pub trait Responder<Req, Res, Err> {
         None
     }
 
+    /// Converts the result of the inner service, if [`passes`](Self::passes) returns `true`.
+    #[doc(hidden)]
+    const PASS: Option<Pass<Res, Err, Self::Response, Self::Error>> = None;
+
+    /// `true` if [`drain`](Self::drain) may return a future.
+    #[doc(hidden)]
+    const DRAINS: bool = true;
+
+    /// Returns whether [`PASS`](Self::PASS) converts the results of all admitted calls that have no permit, as
+    /// [`convert`](Self::convert) and [`map_error`](Self::map_error) would.
+    #[doc(hidden)]
+    fn passes(&self) -> bool {
+        false
+    }
+
     /// Prepares an admitted request before it is passed to the inner service, for example by inserting extensions. The
     /// default does nothing.
     fn on_admit(&self, _request: &mut Req, _reports: &[PolicyReport<'_>]) {}
@@ -123,6 +138,9 @@ pub trait Responder<Req, Res, Err> {
     /// Adjusts the response to a rejected request that was [read](Self::drain) to its end. The default does nothing.
     fn drained(&self, _answer: &mut Self::Response) {}
 }
+
+/// A conversion of the result of the inner service that needs neither the responder nor the decisions.
+type Pass<Res, Err, Response, Error> = fn(Result<Res, Err>) -> Result<Response, Error>;
 
 /// The reason why a call was rejected.
 #[derive(Debug)]

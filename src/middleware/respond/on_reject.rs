@@ -8,7 +8,7 @@ use http::Response;
 
 #[cfg(feature = "axum")]
 use super::IntoAxumBody;
-use super::{HttpResponder, PolicyReport, RejectHead, Rejection, RequestHead, Responder, Unset};
+use super::{HttpResponder, Pass, PolicyReport, RejectHead, Rejection, RequestHead, Responder, Unset};
 use crate::decision::Decision;
 use crate::limiter::Permit;
 use crate::middleware::body::ResponseBody;
@@ -34,6 +34,13 @@ where
 {
     type Response = R::Response;
     type Error = R::Error;
+
+    const PASS: Option<Pass<Res, Err, R::Response, R::Error>> = R::PASS;
+    const DRAINS: bool = R::DRAINS;
+
+    fn passes(&self) -> bool {
+        self.responder.passes()
+    }
 
     fn max_wait(&self, request: &Req) -> Option<Duration> {
         self.responder.max_wait(request)
