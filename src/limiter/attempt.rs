@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use super::queue::Arrival;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 
@@ -32,9 +31,17 @@ impl<'a, A: Algorithm> Attempt<'a, A> {
         }
     }
 
-    /// Returns the call as it arrives at a queue at `now`, where it may wait if `may_wait`.
-    pub(super) fn arrival(&self, now: Nanos, may_wait: bool) -> Arrival {
-        Arrival::new(now, self.cost).with_options(self.priority, may_wait, self.max_wait)
+    /// Creates a call of `cost` units with its own algorithm, if it chose one.
+    pub(super) fn of(cost: u64, algorithm: Option<&'a A>, priority: bool) -> Self {
+        Self { algorithm, priority, ..Self::new(cost) }
+    }
+
+    /// Returns whether the call can be denied by an earlier denial. This requires that the call has cost 1 and no
+    /// priority, may not wait, and is decided by the limiter's own algorithm, whose denials must stand.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        let is_usual = self.cost == 1 && !self.priority && !self.may_wait;
+        A::DENIALS_STAND && is_usual && self.algorithm.is_none()
     }
 
     /// Returns the maximum time that the call waits, in nanoseconds, or `u64::MAX` if the call sets no maximum.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::contract::{Acquired, Decided};
 use super::fingerprint::{Fingerprint, MemoryKey};
 use super::rate_limiter::RateLimiter;
 use super::reservation::{Permit, Reservation};
+use super::table::Table;
 use super::wait::QueuedAcquire;
 use crate::algorithm::{Algorithm, Tiered};
 use crate::decision::{Decision, Denied};
@@ -55,11 +57,7 @@ impl<A: Algorithm> Options<A> {
     }
 
     fn attempt(&self) -> Attempt<'_, A> {
-        let mut attempt = Attempt::new(self.cost);
-        if let Some(algorithm) = &self.algorithm {
-            attempt = attempt.with_algorithm(algorithm);
-        }
-        if self.priority { attempt.with_priority() } else { attempt }
+        Attempt::of(self.cost, self.algorithm.as_ref(), self.priority)
     }
 }
 
@@ -210,6 +208,14 @@ impl<A: Algorithm> RateLimiter<A> {
 }
 
 impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
+    fn table(&self) -> &Arc<Table<A>> {
+        &self.limiter.table
+    }
+
+    fn id(&self) -> Fingerprint {
+        self.limiter.table.fingerprint(self.key)
+    }
+
     /// Sets the cost, in units of the quota. The default is 1.
     pub fn cost(mut self, cost: u64) -> Self {
         self.options.cost = cost;
@@ -266,13 +272,13 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Makes the call, if its units are available. See [`RateLimiter::check_n`].
     pub fn check(self) -> Decision {
         const { RateLimiter::<A>::NO_RELEASE }
-        self.limiter.check_at(self.limiter.fingerprint(self.key), self.options.attempt())
+        self.table().check(self.id(), self.options.attempt())
     }
 
     /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units. See
     /// [`RateLimiter::peek`].
     pub fn peek(self) -> Decision {
-        self.limiter.peek_at(self.limiter.fingerprint(self.key), self.options.attempt())
+        self.table().peek(self.id(), self.options.attempt())
     }
 
     /// Makes the call, and waits for its units in the key's queue if they are not all available now. In all other
@@ -284,9 +290,8 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
 
     /// Returns the future of the call, which yields the reservation of the call if it is polled for it.
     fn acquire_reserved(self) -> Acquire<A> {
-        let Self { limiter, key, options } = self;
-        let key = limiter.fingerprint(key);
-        Acquire { stage: Stage::Start { limiter: limiter.clone(), key, options } }
+        let table = Arc::clone(self.table());
+        Acquire { stage: Stage::Start { table, id: self.id(), options: self.options } }
     }
 
     /// Takes a permit, if the call is admitted now. See [`RateLimiter::try_acquire_permit`].
@@ -295,7 +300,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     ///
     /// Returns the denial, if the call is denied.
     pub fn permit(self) -> Result<Permit, Denied> {
-        self.limiter.permit_at(self.limiter.fingerprint(self.key), self.options.attempt())
+        self.table().permit(self.id(), self.options.attempt())
     }
 
     /// Makes the call, if its units are available, with the cost as an estimate. The actual cost is charged by
@@ -325,7 +330,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// ```
     pub fn reserve(self) -> Result<Reservation, Denied> {
         let attempt = self.options.attempt().with_reservation();
-        let (decision, reservation) = self.limiter.reserve_at(self.limiter.fingerprint(self.key), attempt);
+        let (decision, reservation) = self.table().reserve(self.id(), attempt);
         reservation.decided(decision)
     }
 
@@ -338,19 +343,19 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Charges the cost of this call after the fact, even if its units are not available. The other options have no
     /// effect, except for the [tier](Self::tier). See [`RateLimiter::charge`].
     pub fn charge(self) {
-        self.limiter.charge_at(self.limiter.fingerprint(self.key), self.options.attempt());
+        self.table().charge(self.id(), self.options.algorithm.as_ref(), self.options.cost);
     }
 
     /// Refunds up to as many units as the cost of this call. The other options have no effect. See
     /// [`RateLimiter::refund`].
     pub fn refund(self) {
-        self.limiter.refund_at(self.limiter.fingerprint(self.key), self.options.cost);
+        self.table().refund(self.id(), self.options.cost);
     }
 
     /// Resets the key to the state of a new key, and returns whether the key had used anything. The options have no
     /// effect. See [`RateLimiter::reset`].
     pub fn reset(self) -> bool {
-        self.limiter.reset_at(self.limiter.fingerprint(self.key))
+        self.table().reset(self.id())
     }
 }
 
@@ -395,7 +400,7 @@ pin_project! {
     where
         A: Algorithm,
     {
-        Start { limiter: RateLimiter<A>, key: Fingerprint, options: Options<A> },
+        Start { table: Arc<Table<A>>, id: Fingerprint, options: Options<A> },
         Waiting { #[pin] wait: QueuedAcquire<A> },
         Done,
     }
@@ -410,9 +415,9 @@ impl<A: Algorithm> Acquire<A> {
         let mut stage = self.project().stage;
         let decided = loop {
             match stage.as_mut().project() {
-                StageProj::Start { limiter, key, options } => {
+                StageProj::Start { table, id, options } => {
                     let attempt = options.attempt().wait().with_max_wait(options.max_wait);
-                    match limiter.acquire_at(*key, attempt) {
+                    match table.acquire(*id, attempt) {
                         Acquired::Ready(decision, reservation) => break Decided::new(decision, reservation),
                         Acquired::Pending(wait) => stage.set(Stage::Waiting { wait }),
                     }

@@ -114,7 +114,7 @@ pub(super) struct Turnover {
     /// The number of keys that were put into the table. Each shard adds its new keys in batches.
     keys: AtomicU64,
     /// The number of new keys of a shard that are added together, so that threads seldom write to `keys`.
-    batch: u64,
+    batch: u32,
     /// The reading at index `i` was made when the number of keys had reached a multiple of the step, and this multiple
     /// was `i` modulo [`READINGS`]. Two threads may make readings in the wrong order, which only moves the boundary.
     readings: [AtomicU64; READINGS],
@@ -140,7 +140,7 @@ impl Turnover {
         let quarter = max_keys.div_ceil(4).div_ceil(1 << step_bits) + 1;
         Self {
             keys: AtomicU64::new(0),
-            batch: (max_keys / 2_048).max(1),
+            batch: (max_keys / 2_048).clamp(1, u64::from(u32::MAX)) as u32,
             readings: [const { AtomicU64::new(0) }; READINGS],
             step_bits,
             quarter,
@@ -150,11 +150,11 @@ impl Turnover {
     /// Counts a new key of a shard, and keeps the reading `now` if it is due. `new_keys` is the number of new keys of
     /// the shard that were not added yet. The shard is locked.
     #[inline]
-    pub(super) fn count(&self, new_keys: &mut u64, now: Nanos) {
+    pub(super) fn count(&self, new_keys: &mut u32, now: Nanos) {
         *new_keys += 1;
         if *new_keys >= self.batch {
-            let before = self.keys.fetch_add(*new_keys, Ordering::Relaxed);
-            let after = before.wrapping_add(*new_keys);
+            let before = self.keys.fetch_add(u64::from(*new_keys), Ordering::Relaxed);
+            let after = before.wrapping_add(u64::from(*new_keys));
             *new_keys = 0;
             // A batch is smaller than a step.
             if before >> self.step_bits != after >> self.step_bits {
@@ -371,7 +371,7 @@ mod tests {
                 u128::from(turnover.quarter - 1) << turnover.step_bits >= max_keys as u128 / 4,
                 "{max_keys}"
             );
-            assert!(turnover.batch <= 1 << turnover.step_bits, "{max_keys}");
+            assert!(u64::from(turnover.batch) <= 1 << turnover.step_bits, "{max_keys}");
         }
     }
 }

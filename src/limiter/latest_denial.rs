@@ -1,4 +1,4 @@
-//! The latest denial of a shard, which is read without the lock of the shard.
+//! The lock of a shard, and its latest denial, which is read without the lock.
 //!
 //! After a denial, callers often try again at once. Their calls would all lock the shard of their key only to be denied
 //! again. Until the `retry_after` of a denial has passed, no other call can change the decision on a call of cost 1, if
@@ -10,45 +10,83 @@
 //! written. A reader reads the number, the words, and the number again. If both numbers are the same and even, the
 //! words belong to one denial.
 
+use super::attempt::Attempt;
 use super::fingerprint::Fingerprint;
+use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
 use crate::decision::{Decision, StandingDenial};
 use crate::sys::lock::atomic::{AtomicU64, Ordering, fence};
+use crate::sys::lock::{SpinGuard, SpinLock};
 
 /// The age from which a denial is no longer read without the lock, in nanoseconds. The next call of the key then locks
 /// the shard, and records that the key is in use. So a key with frequent calls is not the first to be evicted.
 const MAX_AGE: u64 = 100_000;
 
-/// The latest denial of a shard, on a cache line of its own.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct LatestDenial {
-    sequence: AtomicU64,
+/// A shard, its lock, and a recent denial, on two cache lines of their own, so that locking one shard does not slow down
+/// calls on its neighbours. All that most calls touch is on the first line: the denied key, the lock and the shard.
+///
+/// For up to 100 µs while the denial stands, most further calls of cost 1 for the denied key are denied without the lock.
+/// The denial is written while the shard is locked.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct LockedShard<S> {
     /// The fingerprint of the denied key. 0 if there is no denial.
     key: AtomicU64,
+    shard: SpinLock<S>,
+    sequence: AtomicU64,
     /// The clock reading at which the call was denied.
     at: AtomicU64,
     denial: [AtomicU64; StandingDenial::WORDS],
-    /// The fingerprint of the key that was denied last while the shard was locked. Denials of the key in `key` are not
-    /// recorded here.
+    /// The fingerprint of the key that was denied last while the shard was locked. Denials of the key of this denial are
+    /// not recorded here.
     last_denied: AtomicU64,
 }
 
-impl LatestDenial {
-    /// Returns the decision on a call of cost 1 for `key` at `now`, if the latest denial is a denial of `key`, still
+impl<S> LockedShard<S> {
+    pub(super) fn new(shard: S) -> Self {
+        Self {
+            key: AtomicU64::new(0),
+            shard: SpinLock::new(shard),
+            sequence: AtomicU64::new(0),
+            at: AtomicU64::new(0),
+            denial: [const { AtomicU64::new(0) }; StandingDenial::WORDS],
+            last_denied: AtomicU64::new(0),
+        }
+    }
+
+    /// Locks the shard, and removes its latest denial, because any decision may change.
+    #[inline]
+    pub(super) fn lock(&self) -> SpinGuard<'_, S> {
+        let shard = self.shard.lock();
+        self.remove_denial();
+        shard
+    }
+
+    /// Locks the shard for a new call. If the limiter's own algorithm decides the call, the latest denial is not
+    /// removed, because such a call cannot change it.
+    #[inline]
+    pub(super) fn lock_for<A: Algorithm>(&self, call: &Attempt<'_, A>) -> SpinGuard<'_, S> {
+        match call.algorithm() {
+            None => self.shard.lock(),
+            Some(_) => self.lock(),
+        }
+    }
+
+    /// Returns the decision on a call of cost 1 for `id` at `now`, if the latest denial is a denial of `id`, still
     /// stands, and is younger than [`MAX_AGE`]. Otherwise returns `None`.
     #[inline]
-    pub(super) fn standing(&self, key: Fingerprint, now: Nanos) -> Option<Decision> {
-        if self.key.load(Ordering::Relaxed) != key.word() {
+    pub(super) fn standing_denial(&self, id: Fingerprint, now: Nanos) -> Option<Decision> {
+        if self.key.load(Ordering::Relaxed) != id.word() {
             return None;
         }
         let sequence = self.sequence.load(Ordering::Acquire);
-        let (holder, at) = (self.key.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
+        let holder = self.key.load(Ordering::Relaxed);
+        let at = self.at.load(Ordering::Relaxed);
         let denial = self.denial.each_ref().map(|word| word.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         if !sequence.is_multiple_of(2)
             || self.sequence.load(Ordering::Relaxed) != sequence
-            || holder != key.word()
+            || holder != id.word()
         {
             return None;
         }
@@ -56,14 +94,15 @@ impl LatestDenial {
         StandingDenial(denial).after(age)
     }
 
-    /// Keeps a denial of a call of cost 1 for `key`, if the denial can be read later. The shard is locked.
+    /// Keeps a denial of a call of cost 1 for `id`, if the denial can be read later. The shard is locked.
     ///
-    /// If the kept denial is not one of `key`, the new denial is kept only if `key` was denied twice in a row. If there
+    /// If the kept denial is not one of `id`, the new denial is kept only if `id` was denied twice in a row. If there
     /// is a kept denial of another key, that denial must also be too old to be read. Otherwise the denials of many keys
     /// would replace each other, and would seldom be read.
     #[inline]
-    pub(super) fn keep(&self, key: Fingerprint, now: Nanos, decision: &Decision) {
-        let (known, key) = (self.key.load(Ordering::Relaxed), key.word());
+    pub(super) fn keep_denial(&self, id: Fingerprint, now: Nanos, decision: &Decision) {
+        let known = self.key.load(Ordering::Relaxed);
+        let key = id.word();
         if known != key {
             let age = now.0.saturating_sub(self.at.load(Ordering::Relaxed));
             let is_repeated = self.last_denied.load(Ordering::Relaxed) == key;
@@ -79,7 +118,7 @@ impl LatestDenial {
 
     /// Removes the denial. The shard is locked.
     #[inline]
-    pub(super) fn remove(&self) {
+    pub(super) fn remove_denial(&self) {
         if self.key.load(Ordering::Relaxed) > 0 {
             self.write(0, Nanos::ZERO, [0; StandingDenial::WORDS]);
         }
@@ -102,7 +141,7 @@ impl LatestDenial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
+    use crate::algorithm::{FixedWindow, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket};
     use crate::quota::Quota;
     use fastrand::Rng;
     use std::time::Duration;

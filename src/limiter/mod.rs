@@ -108,7 +108,7 @@ mod attempt;
 mod call;
 mod charge;
 mod contract;
-mod entry;
+mod decide;
 mod eviction;
 mod fingerprint;
 pub(crate) mod joint;
@@ -117,11 +117,22 @@ mod options;
 mod queue;
 pub(crate) mod rate_limiter;
 pub(crate) mod reservation;
+mod resets;
+mod room;
 mod shard;
 mod shared_key;
 mod slots;
 mod table;
 mod wait;
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::algorithm::{Algorithm, Semaphore, Usage};
+use crate::clock::{AnyClock, Nanos};
+use crate::stats::{CallCounts, LimiterStats, StoreStats, UnitCounts};
+use crate::sys::lock::atomic::{AtomicU64, Ordering};
+use room::Room;
 
 pub use crate::decision::Denied;
 pub use attempt::Attempt;
@@ -135,3 +146,97 @@ pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of limiters.
 pub use self::{fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquire};
+
+// What an operation on a key borrows beside its shard: [`Shared`] by all operations, [`ShardConfig`] by those of one
+// shard, and [`Access`] by one operation. All files of this folder see their fields.
+
+/// What all shards of a limiter have in common.
+#[derive(Debug)]
+struct Shared {
+    name: Option<String>,
+    clock: AnyClock,
+    room: Room,
+    /// The number of waiters of all keys, and the maximum of that number.
+    waiting: Semaphore,
+    /// The maximum debt of a key, in units.
+    max_debt: u64,
+    on_close: OnClose,
+    /// The number of resets, of a key or of all keys of a shard. It changes only while the shard is locked.
+    resets: AtomicU64,
+    /// The counts of all calls, including those of layers.
+    calls: Arc<CallCounts>,
+    /// The counts of the units that were charged or given back after the fact.
+    units: UnitCounts,
+}
+
+/// The settings that apply to all keys of a shard. All shards share them until the algorithm is replaced or the limiter
+/// is closed.
+#[derive(Clone, Debug)]
+struct ShardConfig<A: Algorithm> {
+    algorithm: A,
+    /// The usage up to which a key is evicted without a comparison with other keys.
+    one_unit: Usage,
+    /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
+    /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
+    first: Option<A::State>,
+    closed: bool,
+}
+
+/// An operation on the keys of a locked shard.
+struct Access<'a, A> {
+    shared: &'a Shared,
+    /// The algorithm that the call chose. `None` if the call uses the limiter's algorithm.
+    tier: Option<&'a A>,
+    now: Nanos,
+    /// The wakers to wake once no lock is held, because a waker may run any code.
+    wake: &'a mut Vec<Waker>,
+}
+
+impl Shared {
+    /// Counts a reset, while the shard is locked. Returns the number of resets with this one.
+    fn count_reset(&self) -> u64 {
+        self.resets.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.
+    #[inline]
+    fn warn_if_full(&self) {
+        self.room.warn_if_full(&self.name);
+    }
+
+    fn stats(&self) -> LimiterStats {
+        LimiterStats { calls: self.calls.stats(), store: self.store_stats(), units: self.units.stats() }
+    }
+
+    /// Returns the counts of the key table.
+    fn store_stats(&self) -> StoreStats {
+        StoreStats { waiting: self.waiting.len(), ..self.room.stats() }
+    }
+}
+
+impl<A: Algorithm> ShardConfig<A> {
+    /// Returns the algorithm of a call: `tier`, or the limiter's algorithm if `tier` is `None`.
+    #[inline]
+    fn algorithm_of<'a>(&'a self, tier: Option<&'a A>) -> &'a A {
+        tier.unwrap_or(&self.algorithm)
+    }
+
+    /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at
+    /// which any key was removed, because a removed key may have observed that reading.
+    #[inline]
+    fn new_state(&self, tier: Option<&A>, room: &Room, now: Nanos) -> A::State {
+        let now = room.time_of_new_key(now);
+        let Some(mut first) = self.first.clone() else {
+            return self.algorithm_of(tier).new_state(room.created_at, now);
+        };
+        // This advances the state to `now`.
+        let _ = self.algorithm.peek(&mut first, now, 0);
+        first
+    }
+
+    /// Returns whether the state of a new key is fresh. The new state of a bucket that starts empty is not fresh. In
+    /// that case no key is removed, because a removed key would later get a new state with fewer units.
+    fn may_forget(&self, room: &Room, now: Nanos) -> bool {
+        self.algorithm.is_fresh(&self.new_state(None, room, now), now)
+    }
+}

@@ -1,6 +1,4 @@
-//! The options of a limiter in memory, and the settings that follow from them for all keys.
-
-use crate::algorithm::Semaphore;
+//! The options of a limiter in memory.
 
 /// The behaviour for new calls once a limiter is [closed](crate::limiter::RateLimiter::close). Calls with a cost of 0
 /// are always allowed.
@@ -38,44 +36,4 @@ pub enum OnFull {
     /// No key is evicted, and keys share nothing. But a flood of keys keeps new keys out until keys in the table are
     /// fresh again.
     Reject,
-}
-
-/// The settings that apply to all keys of a limiter.
-#[derive(Debug)]
-pub(super) struct StoreConfig {
-    /// The number of waiters of all keys, and the maximum of that number.
-    waiting: Semaphore,
-    /// The maximum debt of a key, in units.
-    max_debt: u64,
-    on_close: OnClose,
-    on_full: OnFull,
-}
-
-impl StoreConfig {
-    /// Creates the settings of a limiter in which `max_queued` calls may be queued, and each key may be in debt by
-    /// `max_debt` units.
-    pub(super) fn new(max_queued: u64, max_debt: u64, on_close: OnClose, on_full: OnFull) -> Self {
-        Self { waiting: Semaphore::new(max_queued), max_debt, on_close, on_full }
-    }
-
-    #[inline]
-    pub(super) fn max_debt(&self) -> u64 {
-        self.max_debt
-    }
-
-    /// Returns the count of the waiters of all keys, and its maximum.
-    #[inline]
-    pub(super) fn waiting(&self) -> &Semaphore {
-        &self.waiting
-    }
-
-    #[inline]
-    pub(super) fn on_close(&self) -> OnClose {
-        self.on_close
-    }
-
-    #[inline]
-    pub(super) fn on_full(&self) -> OnFull {
-        self.on_full
-    }
 }

@@ -6,24 +6,22 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Shared;
 use super::attempt::Attempt;
-use super::charge::{MemoryCharge, Reservable};
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
-use super::fingerprint::{Fingerprint, MemoryKey};
+use super::fingerprint::MemoryKey;
 use super::joint::{InMemory, JointLimiter, JointRequest};
-use super::options::{OnClose, OnFull, StoreConfig};
-use super::queue::{Enqueued, Fate, Judged, KeyQueue};
+use super::options::{OnClose, OnFull};
 use super::reservation::{Permit, Reservation};
-use super::shard::Shard;
-use super::table::{ChargeTime, Table};
+use super::room::Room;
+use super::table::Table;
 use super::wait::QueuedAcquire;
-use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, limit_of_new_key};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, Semaphore};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::{Decision, Denied};
 use crate::observe::burst_ignored;
-use crate::stats::{CallOutcome, LimiterStats};
-use crate::sys::lock::SpinGuard;
-use crate::sys::wakers::Wakers;
+use crate::stats::{LimiterStats, UnitCounts};
+use crate::sys::lock::atomic::AtomicU64;
 
 /// The default of [`Builder::max_keys`].
 const DEFAULT_MAX_KEYS: usize = 100_000;
@@ -84,7 +82,7 @@ const DEFAULT_MAX_QUEUED: usize = 10_000;
 /// No method panics because of a key, a cost or a clock reading. [`acquire`](RateLimiter::acquire) describes when its
 /// future panics.
 pub struct RateLimiter<A: Algorithm> {
-    table: Arc<Table<A>>,
+    pub(super) table: Arc<Table<A>>,
 }
 
 /// A builder of a [`RateLimiter`].
@@ -191,7 +189,7 @@ impl<A: Algorithm> RateLimiter<A> {
     #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         const { Self::NO_RELEASE }
-        self.check_at(self.fingerprint(key), Attempt::new(cost))
+        self.table.check(self.table.fingerprint(key), Attempt::new(cost))
     }
 
     /// Returns a decision that tells whether [`check`](RateLimiter::check) would admit a call now. Takes no units.
@@ -216,7 +214,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// Returns a decision that tells whether [`check_n`](RateLimiter::check_n) would admit a call now. Takes no units.
     /// See [`peek`](RateLimiter::peek).
     pub fn peek_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
-        self.peek_at(self.fingerprint(key), Attempt::new(cost))
+        self.table.peek(self.table.fingerprint(key), Attempt::new(cost))
     }
 
     /// Takes a permit. The call is in progress until the permit is dropped. Never waits in a queue.
@@ -243,7 +241,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// # Ok::<(), tower_throttle::limiter::Denied>(())
     /// ```
     pub fn try_acquire_permit<K: Hash + ?Sized>(&self, key: &K) -> Result<Permit, Denied> {
-        self.permit_at(self.fingerprint(key), Attempt::new(1))
+        self.table.permit(self.table.fingerprint(key), Attempt::new(1))
     }
 
     /// Refunds up to `cost` units that were charged to the key and still count. Use this for calls that turned out to
@@ -266,7 +264,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(logins.peek("user:42").remaining(), 5);
     /// ```
     pub fn refund<K: Hash + ?Sized>(&self, key: &K, cost: u64) {
-        self.refund_at(self.fingerprint(key), cost);
+        self.table.refund(self.table.fingerprint(key), cost);
     }
 
     /// Charges `units` to the key after the fact, even if they are not available. Use this for jobs, messages of queues
@@ -297,7 +295,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(limiter.stats().units.charged, 250);
     /// ```
     pub fn charge<K: Hash + ?Sized>(&self, key: &K, units: u64) {
-        self.charge_at(self.fingerprint(key), Attempt::new(units));
+        self.table.charge(self.table.fingerprint(key), None, units);
     }
 
     /// Resets the key to the state of a new key, except that calls in progress stay counted. Returns whether the key had
@@ -320,7 +318,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(!limiter.reset("user:43"));
     /// ```
     pub fn reset<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        self.reset_at(self.fingerprint(key))
+        self.table.reset(self.table.fingerprint(key))
     }
 
     /// Resets all keys, as [`reset`](Self::reset) does for one key.
@@ -338,8 +336,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert!(limiter.check("user:42").is_allowed() && limiter.check("user:43").is_allowed());
     /// ```
     pub fn reset_all(&self) {
-        // The waiters are woken once no lock is held.
-        drop(self.table.reset_all());
+        self.table.reset_all();
     }
 }
 
@@ -368,7 +365,7 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// assert!(logins.check("user:42").is_allowed());
     /// ```
     pub fn lock_out<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> bool {
-        self.table.set_lockout(self.fingerprint(key), Nanos::from(duration).0)
+        self.table.set_lockout(self.table.fingerprint(key), Nanos::from(duration).0)
     }
 
     /// Ends the lockout of the key, if it is in one, and forgets the denials that were counted towards the next one.
@@ -377,7 +374,7 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// Returns whether the key was locked out, or had such denials. The type of the key counts: a `String` is another key
     /// than the `IpAddr` with the same text, and the result is then `false`.
     pub fn lift_lockout<K: Hash + ?Sized>(&self, key: &K) -> bool {
-        self.table.lift_lockout(self.fingerprint(key))
+        self.table.lift_lockout(self.table.fingerprint(key))
     }
 }
 
@@ -403,21 +400,21 @@ impl<A: Algorithm> RateLimiter<A> {
     /// ```
     #[must_use]
     pub fn stats(&self) -> LimiterStats {
-        self.table.stats()
+        self.table.shared.stats()
     }
 
     /// Returns the number of calls that are queued now, for all keys together. This is at most
     /// [`max_queued`](Builder::max_queued).
     #[must_use]
     pub fn queued(&self) -> usize {
-        usize::try_from(self.table.store_stats().waiting).unwrap_or(usize::MAX)
+        usize::try_from(self.table.shared.store_stats().waiting).unwrap_or(usize::MAX)
     }
 
     /// Returns the number of keys that are kept. Some of these keys may be fresh, with their whole quota available
     /// again, and not yet removed. The number is at most `max_keys`.
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::try_from(self.table.store_stats().keys).unwrap_or(usize::MAX)
+        usize::try_from(self.table.shared.store_stats().keys).unwrap_or(usize::MAX)
     }
 
     /// Returns whether no key is kept.
@@ -489,8 +486,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// assert_eq!(limiter.peek("user:42").remaining(), 0);
     /// ```
     pub fn replace(&self, algorithm: A) {
-        // Waiters that the new algorithm releases are woken once no lock is held.
-        drop(self.table.replace(algorithm));
+        self.table.replace(algorithm);
     }
 }
 
@@ -521,8 +517,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// # }
     /// ```
     pub fn close(&self) {
-        // The waiters are woken once no lock is held.
-        drop(self.table.close());
+        self.table.close();
     }
 }
 
@@ -534,12 +529,12 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 }
 
-/// The calls, by the fingerprint of their key.
+/// What `tower-throttle-redis` needs of its fallbacks, and tests of their twins.
 impl<A: Algorithm> RateLimiter<A> {
     /// Peeks, as [`Call::peek`](super::Call::peek) does.
     #[doc(hidden)]
     pub fn peek_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) -> Decision {
-        self.peek_at(self.fingerprint(key), call)
+        self.table.peek(self.table.fingerprint(key), call)
     }
 
     /// Makes a call, as [`Call::reserve`](super::Call::reserve) does.
@@ -549,258 +544,13 @@ impl<A: Algorithm> RateLimiter<A> {
         key: &K,
         call: Attempt<'_, A>,
     ) -> (Decision, Reservation) {
-        self.reserve_at(self.fingerprint(key), call)
+        self.table.reserve(self.table.fingerprint(key), call)
     }
 
     /// Charges the key, as [`Call::charge`](super::Call::charge) does.
     #[doc(hidden)]
     pub fn charge_attempt<K: MemoryKey + ?Sized>(&self, key: &K, call: Attempt<'_, A>) {
-        self.charge_at(self.fingerprint(key), call);
-    }
-
-    #[inline]
-    pub(super) fn fingerprint<K: MemoryKey + ?Sized>(&self, key: &K) -> Fingerprint {
-        self.table.fingerprint(key)
-    }
-
-    /// Charges the call, or denies it. See [`check_n`](Self::check_n).
-    #[inline]
-    pub(super) fn check_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        let table = &*self.table;
-        let now = table.clock().now();
-        let shard = table.of(key);
-        if let Some(denial) = shard.standing_denial(key, &call, now) {
-            table.calls().add_decision(&denial, false);
-            return denial;
-        }
-        let mut locked = shard.lock_for(&call);
-        let Some(existing) = locked.existing(key, &call, now, table.clock()) else {
-            shard.remove_denial();
-            return self.check_slow(locked, key, call, now);
-        };
-        let decision = existing.algorithm.check(existing.state, existing.now, call.cost());
-        table.calls().add_decision(&decision, false);
-        shard.keep_denial(key, &call, &existing, &decision, table.clock());
-        decision
-    }
-
-    /// Returns the decision that [`check_at`](Self::check_at) would make. Charges nothing.
-    pub(super) fn peek_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        self.table.peek_entry(key, call.algorithm(), |entry, now| entry.peek(now, call.cost()))
-    }
-
-    /// Charges the call as [`check_at`](Self::check_at) does, and returns the permit of an admitted call.
-    pub(super) fn permit_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Result<Permit, Denied> {
-        let (decision, reservation) = self.reserve_at(key, call);
-        Permit::decided(decision, reservation)
-    }
-
-    /// Charges the call as [`check_at`](Self::check_at) does. Also returns the permit of an admitted call or, if the call
-    /// asks for a reservation, its charge.
-    pub(super) fn reserve_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> (Decision, Reservation) {
-        let table = &self.table;
-        let decided = table.with_called(table.of(key).lock(), key, &call, None, |mut entry, now| {
-            let holds = entry.algorithm_to_release(call.cost());
-            let decision = entry.check(now, call.cost());
-            table.calls().add_decision(&decision, false);
-            let settles = call.wants_reservation() && entry.settles();
-            (decision, holds, settles.then(|| table.charge_time(entry.last_update())))
-        });
-        let Some((decision, holds, charged_at)) = decided else {
-            return (self.deny_without_room(key, call), Reservation::default());
-        };
-        let held = self.reservable(key, &call, holds, charged_at);
-        let held = held.filter(|_| decision.is_allowed());
-        (decision, held.map(|held| held.reserve(table)).unwrap_or_default())
-    }
-
-    /// Charges the key after the fact. See [`charge`](Self::charge).
-    pub(super) fn charge_at(&self, key: Fingerprint, call: Attempt<'_, A>) {
-        self.table.charge(key, call.algorithm(), call.cost());
-    }
-
-    /// Refunds units of the key. See [`refund`](Self::refund).
-    pub(super) fn refund_at(&self, key: Fingerprint, cost: u64) {
-        self.table.refund(key, cost);
-    }
-
-    /// Resets the key. See [`reset`](Self::reset).
-    pub(super) fn reset_at(&self, key: Fingerprint) -> bool {
-        self.table.reset(key)
-    }
-
-    /// Charges the call, queues it, or denies it. See [`LimiterFor::acquire`].
-    #[inline]
-    pub(super) fn acquire_at(&self, key: Fingerprint, call: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        let table = &*self.table;
-        if call.has_priority() {
-            table.heeds_priority(call.algorithm());
-        }
-        let now = table.clock().now();
-        let shard = table.of(key);
-        if let Some(denial) = shard.standing_denial(key, &call, now) {
-            table.calls().add_decision(&denial, call.is_in_shadow());
-            return Acquired::Ready(denial, Reservation::default());
-        }
-        let mut locked = shard.lock_for(&call);
-        let existing = match A::NEEDS_RELEASE {
-            true => None,
-            false => locked.existing(key, &call, now, table.clock()),
-        };
-        let Some(existing) = existing else {
-            shard.remove_denial();
-            return self.acquire_slow(locked, key, call, now);
-        };
-        let (algorithm, now) = (existing.algorithm, existing.now);
-        let queue = algorithm.queue_config();
-        let may_wait = call.may_wait() || queue.is_some_and(|queue| queue.holds_requests());
-        let decision = match queue.filter(|_| may_wait) {
-            None => algorithm.check(existing.state, now, call.cost()),
-            Some(queue) => {
-                let waiting = table.config().waiting();
-                let mut view = KeyQueue::without_queue(algorithm, queue, existing.state, waiting);
-                match view.try_admit(call.arrival(now, may_wait)) {
-                    Fate::Decided(decision) => decision,
-                    Fate::Waits(judged) => {
-                        shard.remove_denial();
-                        return self.enqueue(locked, key, call, judged);
-                    }
-                }
-            }
-        };
-        table.calls().add_decision(&decision, call.is_in_shadow());
-        shard.keep_denial(key, &call, &existing, &decision, table.clock());
-        if !call.wants_reservation() || !decision.is_allowed() {
-            return Acquired::Ready(decision, Reservation::default());
-        }
-        let charged_at = table.charge_time(algorithm.last_update(existing.state));
-        drop(locked);
-        Acquired::Ready(decision, self.settleable(key, &call, charged_at).into())
-    }
-
-    /// Decides a call for which [`existing`](Shard::existing) returned `None`. `shard` is the locked shard of the key.
-    #[cold]
-    fn check_slow(
-        &self,
-        shard: SpinGuard<'_, Shard<A>>,
-        key: Fingerprint,
-        call: Attempt<'_, A>,
-        now: Nanos,
-    ) -> Decision {
-        let table = &self.table;
-        let checked = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
-            let decision = entry.check(now, call.cost());
-            table.calls().add_decision(&decision, false);
-            decision
-        });
-        checked.unwrap_or_else(|| self.deny_without_room(key, call))
-    }
-
-    /// Decides or queues a call that [`acquire_at`](Self::acquire_at) cannot decide by the state of the key alone.
-    /// `shard` is the locked shard of the key.
-    #[cold]
-    fn acquire_slow(
-        &self,
-        shard: SpinGuard<'_, Shard<A>>,
-        key: Fingerprint,
-        call: Attempt<'_, A>,
-        now: Nanos,
-    ) -> Acquired<QueuedAcquire<A>> {
-        let table = &self.table;
-        let outcome = table.with_called(shard, key, &call, Some(now), |mut entry, now| {
-            let holds = entry.algorithm_to_release(call.cost());
-            let may_wait = call.may_wait() || entry.holds_requests();
-            let entered = entry.acquire(call.arrival(now, may_wait));
-            match &entered {
-                Enqueued::Decided(decision) => table.calls().add_decision(decision, call.is_in_shadow()),
-                Enqueued::Queued(_) => table.calls().add(CallOutcome::Queued),
-            }
-            let settles = call.wants_reservation() && entry.settles();
-            (entered, holds, settles.then(|| table.charge_time(entry.last_update())))
-        });
-        let Some((outcome, holds, charged_at)) = outcome else {
-            return Acquired::Ready(self.deny_without_room(key, call), Reservation::default());
-        };
-        let held = self.reservable(key, &call, holds, charged_at);
-        match outcome {
-            Enqueued::Decided(decision) => {
-                let held = held.filter(|_| decision.is_allowed());
-                Acquired::Ready(decision, held.map(|held| held.reserve(table)).unwrap_or_default())
-            }
-            Enqueued::Queued(ticket) => self.wait_of(key, ticket, held),
-        }
-    }
-
-    /// Queues a call that [`acquire_at`](Self::acquire_at) has judged by the state of the key alone. `shard` is the
-    /// shard of the key, which was locked since before that.
-    #[cold]
-    fn enqueue(
-        &self,
-        shard: SpinGuard<'_, Shard<A>>,
-        key: Fingerprint,
-        call: Attempt<'_, A>,
-        judged: Judged,
-    ) -> Acquired<QueuedAcquire<A>> {
-        let table = &self.table;
-        let mut wake = Wakers::default();
-        // This variable is dropped before `wake`. So the lock is released before the wakers are woken.
-        let mut shard = shard;
-        let Some(mut entry) = shard.entry(key, call.algorithm(), table.config(), &mut wake) else {
-            unreachable!("the call was judged by the state of the key")
-        };
-        match entry.enqueue(judged) {
-            Enqueued::Decided(denial) => {
-                table.calls().add_decision(&denial, call.is_in_shadow());
-                Acquired::Ready(denial, Reservation::default())
-            }
-            Enqueued::Queued(ticket) => {
-                table.calls().add(CallOutcome::Queued);
-                let charged_at = call.wants_reservation().then(|| table.charge_time(entry.last_update()));
-                drop(shard);
-                let held = charged_at.map(|at| Reservable::Charge(self.settleable(key, &call, at)));
-                self.wait_of(key, ticket, held)
-            }
-        }
-    }
-
-    /// Returns the wait of a call that was queued under this ticket.
-    fn wait_of(
-        &self,
-        key: Fingerprint,
-        ticket: u64,
-        held: Option<Reservable<A>>,
-    ) -> Acquired<QueuedAcquire<A>> {
-        Acquired::Pending(QueuedAcquire::new(Arc::clone(&self.table), key, ticket, held, true))
-    }
-
-    /// Returns what the reservation of a call is made of: the permit of `holds`, or the charge that was made at
-    /// `charged_at`.
-    fn reservable(
-        &self,
-        key: Fingerprint,
-        call: &Attempt<'_, A>,
-        holds: Option<A>,
-        charged_at: Option<ChargeTime>,
-    ) -> Option<Reservable<A>> {
-        match (holds, charged_at) {
-            (Some(algorithm), _) => Some(Reservable::Permit { key, algorithm, cost: call.cost() }),
-            (None, Some(charged_at)) => Some(Reservable::Charge(self.settleable(key, call, charged_at))),
-            (None, None) => None,
-        }
-    }
-
-    fn settleable(&self, key: Fingerprint, call: &Attempt<'_, A>, charged_at: ChargeTime) -> MemoryCharge<A> {
-        let (table, algorithm) = (Arc::clone(&self.table), call.algorithm().cloned());
-        MemoryCharge::new(table, key, algorithm, call.cost(), call.has_priority(), charged_at)
-    }
-
-    /// Denies a call because there is no room for its key, and counts the call.
-    #[cold]
-    fn deny_without_room(&self, key: Fingerprint, call: Attempt<'_, A>) -> Decision {
-        let shard = self.table.of(key).lock();
-        let denial = Decision::table_full(limit_of_new_key(shard.algorithm(call.algorithm())));
-        self.table.calls().add_decision(&denial, call.is_in_shadow());
-        denial
+        self.table.charge(self.table.fingerprint(key), call.algorithm(), call.cost());
     }
 }
 
@@ -821,7 +571,7 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
     }
 
     fn stats(&self) -> LimiterStats {
-        self.table.stats()
+        self.table.shared.stats()
     }
 
     fn close(&self) {
@@ -829,14 +579,14 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
     }
 
     fn name(&self) -> Option<&str> {
-        self.table.name()
+        self.table.shared.name.as_deref()
     }
 }
 
 impl<A: Algorithm, K: MemoryKey + ?Sized> LimiterFor<K> for RateLimiter<A> {
     #[inline]
     fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
-        self.acquire_at(self.fingerprint(key), attempt)
+        self.table.acquire(self.table.fingerprint(key), attempt)
     }
 }
 
@@ -847,7 +597,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> JointLimiter<K> for RateLimiter<A> {
 
     #[inline]
     fn joint_part<'a>(&'a self, key: &K, attempt: Attempt<'_, A>) -> JointRequest<'a> {
-        JointRequest::new(&self.table, self.fingerprint(key), attempt)
+        JointRequest::new(&self.table, self.table.fingerprint(key), attempt)
     }
 }
 
@@ -1002,8 +752,18 @@ impl<A: Algorithm> Builder<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
         let Self { algorithm, clock, name, max_keys, max_queued, max_debt, on_close, on_full } = self;
         let max_queued = max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
-        let config = StoreConfig::new(max_queued, max_debt, on_close, on_full);
-        RateLimiter { table: Arc::new(Table::new(algorithm, clock, name, max_keys, config)) }
+        let shared = Shared {
+            name,
+            room: Room::new(max_keys, on_full, &algorithm, clock.now()),
+            clock,
+            waiting: Semaphore::new(max_queued),
+            max_debt,
+            on_close,
+            resets: AtomicU64::new(0),
+            calls: Arc::default(),
+            units: UnitCounts::default(),
+        };
+        RateLimiter { table: Arc::new(Table::new(algorithm, max_keys, shared)) }
     }
 }
 

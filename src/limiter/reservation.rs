@@ -254,13 +254,13 @@ impl Charge for Merged {
 
     fn lost(&self) -> Option<Lost> {
         let mut all: Vec<_> = self.0.iter().filter_map(Reservation::lost).collect();
-        let can_be_lost = !all.is_empty();
-        let first =
-            move |cx: &mut Context<'_>| match all.iter_mut().any(|lost| lost.as_mut().poll(cx).is_ready()) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            };
-        can_be_lost.then(|| -> Lost { Box::pin(poll_fn(first)) })
+        if all.is_empty() {
+            return None;
+        }
+        Some(Box::pin(poll_fn(move |cx: &mut Context<'_>| {
+            let is_lost = all.iter_mut().any(|lost| lost.as_mut().poll(cx).is_ready());
+            if is_lost { Poll::Ready(()) } else { Poll::Pending }
+        })))
     }
 }
 

@@ -15,25 +15,23 @@
 //! of the examined keys is fresh, [`OnFull`] defines what happens to the new key. Keys are distributed over the shards
 //! by a keyed hash, so callers cannot choose which shard is examined, or which key is evicted.
 
-use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::Arc;
-use std::task::Waker;
 
 use super::attempt::Attempt;
-use super::entry::{KeyEntry, Queues};
-use super::eviction::{LeastUsed, Turnover, one_unit};
-use super::fingerprint::{Fingerprint, IdentityBuildHasher};
-use super::latest_denial::LatestDenial;
-use super::options::{OnFull, StoreConfig};
+use super::eviction::{LeastUsed, one_unit};
+use super::fingerprint::Fingerprint;
+use super::latest_denial::LockedShard;
+use super::queue::{Key, Rare};
+use super::resets::Resets;
+use super::room::{Place, Room};
 use super::slots::Slots;
-use crate::algorithm::{Algorithm, Usage, holds_requests};
+use super::{Access, ShardConfig, Shared};
+use crate::algorithm::{Algorithm, Usage, limit_of_new_key};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
-use crate::observe::Recurrence;
-use crate::stats::StoreStats;
-use crate::sys::lock::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sys::lock::{SpinGuard, SpinLock};
+use crate::sys::lock::SpinGuard;
+use crate::sys::wakers::Wakers;
 
 /// The approximate average number of keys in a shard of a full key table, for tables of 96,000 to 1.5 million keys. The
 /// shards of a smaller table have fewer keys: see [`shard_count`]. A shard of about this size has 2,048 slots. So a
@@ -56,113 +54,39 @@ const MAX_SHARDS: usize = 1_024;
 /// All `n` slots are examined once in about `n / 4` new keys. If as many keys become removable in this time, each of
 /// them waits for half of it on average. So about `n / 8` slots contain keys that may be removed, but have not been
 /// examined yet.
-const SWEEP_PER_INSERT: usize = 4;
+const SWEEP_PER_INSERT: u32 = 4;
 /// The number of slots that are examined for a new key when there is no room, before its call is denied. As many are
 /// examined for a call of cost 0.
 const SWEEP_WHEN_FULL: usize = 16;
 /// The maximum number of slots that are examined for one sweep or one eviction. A new key causes at most one of each.
 const MAX_LOOKS: usize = 64;
 
-/// Ten seconds, in nanoseconds. A fresh key that has been idle for this time may be removed while there is room, even
-/// if the window of the algorithm is longer.
-const MAX_RETENTION: u64 = 10_000_000_000;
-
-/// The number of keys of which a shard remembers that they were reset. Beyond it, all keys of the shard count as reset
-/// when the key of these was that was reset first.
-const MAX_RESETS: usize = 64;
-
 #[derive(Debug)]
 pub(super) struct Shards<A: Algorithm> {
-    shards: Box<[LockedShard<A>]>,
-}
-
-/// A shard and its lock, on cache lines of their own, so that locking one shard does not slow down calls on its
-/// neighbours.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(super) struct LockedShard<A: Algorithm> {
-    shard: SpinLock<Shard<A>>,
-    /// A recent denial. For up to 100 µs while the denial stands, most further calls of cost 1 for the denied key are
-    /// denied without the lock. It is written while the shard is locked.
-    denial: LatestDenial,
+    shards: Box<[LockedShard<Shard<A>>]>,
 }
 
 #[derive(Debug)]
 pub(super) struct Shard<A: Algorithm> {
-    /// All shards share this value until the algorithm is replaced or the limiter is closed.
     config: Arc<ShardConfig<A>>,
     slots: Slots<A::State>,
-    queues: Queues<A>,
+    /// `None` before the first call that waits, and the first reset.
+    rare: Option<Box<Rare<A>>>,
     /// The number of slots that are due to be examined.
-    due: usize,
-    /// The number of new keys that were not added to the [`Turnover`] yet.
-    new_keys: u64,
-    /// The latest resets. `None` before the first one.
-    resets: Option<Box<Resets>>,
+    due: u32,
+    /// The number of new keys that were not added to the turnover of the table yet.
+    new_keys: u32,
 }
 
-/// The latest resets of the keys of a shard, each as the number of the table's resets with this one. A settlement looks
-/// here whether the call was charged before.
-#[derive(Debug, Default)]
-struct Resets {
-    /// The latest reset of all keys, or replacement of the algorithm.
-    all: u64,
-    /// The keys that were reset, the latest at the end: at most [`MAX_RESETS`].
-    keys: VecDeque<(Fingerprint, u64)>,
-}
-
-/// The settings that apply to all keys of a shard.
-#[derive(Clone, Debug)]
-struct ShardConfig<A: Algorithm> {
-    algorithm: A,
-    /// The usage up to which a key is evicted without a comparison with other keys.
-    one_unit: Usage,
-    /// The state with which a new key begins. It is a new state of the first algorithm that was converted at each
-    /// replacement, as the states of known keys were. `None` until the algorithm is replaced.
-    first: Option<A::State>,
-    closed: bool,
-}
-
-/// The room for keys in all shards together, the keys that came and went, and what is counted of them.
-#[derive(Debug)]
-pub(super) struct Room {
-    /// The number of keys.
-    len: AtomicUsize,
-    max_keys: usize,
-    /// `true` if keys are evicted when there is no room.
-    evicts: bool,
-    turnover: Turnover,
-    /// The latest clock reading at which a key was removed.
-    removed_until: AtomicU64,
-    /// The time for which an idle fresh key is kept while there is room, in nanoseconds.
-    retention: AtomicU64,
-    /// The time at which the limiter was created. A new key counts as idle since then.
-    created_at: Nanos,
-    evicted: AtomicU64,
-    evicted_at_limit: AtomicU64,
-    /// The number of times that there was no room for a new key.
-    refused: AtomicU64,
-    /// When the table was found full the last time, in nanoseconds after the clock's zero, plus 1. 0 if it never was.
-    full_at: AtomicU64,
-    full: Recurrence,
-}
-
-/// Room for one key. It is released on drop.
-pub(super) struct Place<'a>(&'a AtomicUsize);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The algorithm and the state that decide a call of a key that has a state and no queue.
-pub(super) struct Existing<'a, A: Algorithm> {
-    /// The algorithm of the call.
-    pub(super) algorithm: &'a A,
-    pub(super) state: &'a mut A::State,
-    /// The clock reading for the decision.
-    pub(super) now: Nanos,
+/// A key whose shard is locked. Its three methods [`with`](Self::with), [`with_known`](Self::with_known) and
+/// [`peek`](Self::peek) are the ways to a locked [`Key`]. They wake waiters after they have released the lock.
+pub(super) struct Locked<'a, A: Algorithm> {
+    shared: &'a Shared,
+    shard: SpinGuard<'a, Shard<A>>,
+    id: Fingerprint,
+    /// A clock reading, if it was made already. [`with`](Self::with) uses it only for a new key, because a known key may
+    /// have observed a later one. `with_known` requires that the key has not.
+    read: Option<Nanos>,
 }
 
 impl<A: Algorithm> Shards<A> {
@@ -175,18 +99,17 @@ impl<A: Algorithm> Shards<A> {
             closed: false,
         });
         let shard = |_| {
-            let queues = HashMap::with_hasher(IdentityBuildHasher);
-            let (config, slots) = (Arc::clone(&config), Slots::new());
-            let shard = Shard { config, slots, queues, due: 0, new_keys: 0, resets: None };
-            LockedShard { shard: SpinLock::new(shard), denial: LatestDenial::default() }
+            let config = Arc::clone(&config);
+            let shard = Shard { config, slots: Slots::new(), rare: None, due: 0, new_keys: 0 };
+            LockedShard::new(shard)
         };
         Self { shards: (0..shard_count(max_keys)).map(shard).collect() }
     }
 
     /// Returns the key's shard.
     #[inline]
-    pub(super) fn of(&self, key: Fingerprint) -> &LockedShard<A> {
-        &self.shards[key.shard(self.shards.len())]
+    pub(super) fn of(&self, id: Fingerprint) -> &LockedShard<Shard<A>> {
+        &self.shards[id.shard(self.shards.len())]
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = SpinGuard<'_, Shard<A>>> {
@@ -194,289 +117,293 @@ impl<A: Algorithm> Shards<A> {
     }
 }
 
-impl<A: Algorithm> LockedShard<A> {
-    /// Locks the shard, and removes its latest denial, because any decision may change.
+impl<'a, A: Algorithm> Locked<'a, A> {
     #[inline]
-    pub(super) fn lock(&self) -> SpinGuard<'_, Shard<A>> {
-        let shard = self.shard.lock();
-        self.denial.remove();
-        shard
+    pub(super) fn new(
+        shared: &'a Shared,
+        shard: SpinGuard<'a, Shard<A>>,
+        id: Fingerprint,
+        read: Option<Nanos>,
+    ) -> Self {
+        Self { shared, shard, id, read }
     }
 
-    /// Locks the shard for a new call. If the limiter's own algorithm decides the call, the latest denial is not
-    /// removed, because such a call cannot change it.
+    /// Runs `change` on the key. A new key gets a state first. Returns `None` if there is no room for the key.
     #[inline]
-    pub(super) fn lock_for(&self, call: &Attempt<'_, A>) -> SpinGuard<'_, Shard<A>> {
-        match call.algorithm() {
-            None => self.shard.lock(),
-            Some(_) => self.lock(),
+    pub(super) fn with<R>(self, tier: Option<&A>, change: impl FnOnce(&mut Key<'_, A>) -> R) -> Option<R> {
+        let mut wake = Wakers::default();
+        // The guard is dropped before `wake`. So the lock is released before the wakers are woken.
+        let Self { shared, mut shard, id, read } = self;
+        let clock = &shared.clock;
+        let Shard { config, slots, rare, .. } = &mut *shard;
+        if let Some(state) = slots.get_mut(id) {
+            let access = &mut Access { shared, tier, now: clock.now(), wake: &mut wake };
+            return Some(Key::visit(config, state, (id, rare), access, change));
+        }
+        let now = read.unwrap_or_else(|| clock.now());
+        let result = shard.with_new(id, &mut Access { shared, tier, now, wake: &mut wake }, change);
+        drop(shard);
+        shared.warn_if_full();
+        result
+    }
+
+    /// Runs `change` on the key, for changes that affect only a key with charged units. Returns `None`, and does not run
+    /// `change`, if the key is not in the table.
+    pub(super) fn with_known<R>(
+        self,
+        tier: Option<&A>,
+        change: impl FnOnce(&mut Key<'_, A>) -> R,
+    ) -> Option<R> {
+        let mut wake = Wakers::default();
+        // The guard is dropped before `wake`.
+        let Self { shared, mut shard, id, read } = self;
+        let now = read.unwrap_or_else(|| shared.clock.now());
+        shard.with_known(id, &mut Access { shared, tier, now, wake: &mut wake }, change)
+    }
+
+    /// Runs `look` on the key. A new key gets a temporary state, which is not kept, so `look` must not charge anything.
+    pub(super) fn peek<R>(self, tier: Option<&A>, look: impl FnOnce(&mut Key<'_, A>) -> R) -> R {
+        let mut wake = Wakers::default();
+        // The guard is dropped before `wake`.
+        let Self { shared, mut shard, id, .. } = self;
+        let now = shared.clock.now();
+        shard.peek(id, &mut Access { shared, tier, now, wake: &mut wake }, look)
+    }
+
+    /// Runs `change` on the key of a call. A call of cost 0 needs no room. But slots are examined for it, too.
+    #[inline]
+    pub(super) fn call<R>(
+        mut self,
+        call: Attempt<'_, A>,
+        change: impl FnOnce(&mut Key<'_, A>) -> R,
+    ) -> Option<R> {
+        if call.cost() > 0 {
+            return self.with(call.algorithm(), change);
+        }
+        self.sweep_if_new();
+        Some(self.peek(call.algorithm(), change))
+    }
+
+    #[cold]
+    fn sweep_if_new(&mut self) {
+        let Self { shared, shard, id, .. } = self;
+        if !shard.slots.contains(*id) {
+            shard.due += SWEEP_PER_INSERT;
+            let _freed = shard.sweep(&shared.room, &[], shared.clock.now(), None);
         }
     }
 
-    /// Returns the decision on a call if the latest denial denies it. Takes no lock. Returns `None` if the call must be
-    /// decided while the shard is locked.
-    #[inline]
-    pub(super) fn standing_denial(
-        &self,
-        key: Fingerprint,
-        call: &Attempt<'_, A>,
-        now: Nanos,
-    ) -> Option<Decision> {
-        if !A::DENIALS_STAND {
-            return None;
-        }
-        // Few calls have the key that was denied, so the denial is read before the call is examined.
-        self.denial.standing(key, now).filter(|_| is_plain(call))
+    /// Returns whether the key is not in the table, and would be fresh.
+    pub(super) fn is_new_and_fresh(&self) -> bool {
+        let Self { shared, shard, id, .. } = self;
+        !shard.slots.contains(*id) && shard.config.may_forget(&shared.room, shared.clock.now())
     }
 
-    /// Keeps the decision on a call if it is a denial by which later calls can be denied. The shard is locked.
-    /// `existing` is what has decided the call.
-    #[inline]
-    pub(super) fn keep_denial(
-        &self,
-        key: Fingerprint,
-        call: &Attempt<'_, A>,
-        existing: &Existing<'_, A>,
-        decision: &Decision,
-        clock: &AnyClock,
-    ) {
-        // If the algorithm queues the requests of a layer, a denial by `check` must not deny a request that could wait.
-        let is_kept = || is_plain(call) && clock.is_monotonic() && !holds_requests(existing.algorithm);
-        if !decision.is_allowed() && is_kept() {
-            self.denial.keep(key, existing.now, decision);
-        }
+    /// Returns whether the key was reset after the first `resets` resets.
+    pub(super) fn was_reset(&self, resets: u64) -> bool {
+        self.shard.rare.as_ref().is_some_and(|rare| rare.resets.contain(self.id, resets))
     }
 
-    /// Removes the latest denial. The shard is locked.
-    #[inline]
-    pub(super) fn remove_denial(&self) {
-        self.denial.remove();
+    /// Resets the key to the state of a new key, except that calls in progress stay counted. Does nothing if the key
+    /// has no place in the table. Returns whether the key was not fresh.
+    pub(super) fn reset(self) -> bool {
+        let mut wake = Wakers::default();
+        // The guard is dropped before `wake`.
+        let Self { shared, mut shard, id, .. } = self;
+        let now = shared.clock.now();
+        shard.rare.get_or_insert_default().resets.record(id, shared.count_reset());
+        shard.reset(id, &mut Access { shared, tier: None, now, wake: &mut wake })
     }
 }
 
 impl<A: Algorithm> Shard<A> {
-    /// Returns what decides a call. Returns `None` if the key is not in the shard, if the key has a queue, or if the
-    /// limiter is closed. This is the fast path for the common case. `now` is a clock reading from before the shard was
-    /// locked.
+    /// Returns what decides a call: the algorithm, the state, and the clock reading. Returns `None` if the key is not in
+    /// the shard, if the key has a queue, or if the limiter is closed. This is the fast path for the common case. `now`
+    /// is a clock reading from before the shard was locked.
     ///
     /// If another call of the key has made a later reading, `now` would look like a clock that was set back. So the
     /// clock is then read again. While the shard is locked, no other call of the key can have a later reading.
     #[inline(always)]
-    pub(super) fn existing<'a>(
+    pub(super) fn open<'a>(
         &'a mut self,
-        key: Fingerprint,
-        call: &Attempt<'a, A>,
+        id: Fingerprint,
+        tier: Option<&'a A>,
         now: Nanos,
         clock: &AnyClock,
-    ) -> Option<Existing<'a, A>> {
-        let Self { config, slots, queues, .. } = self;
-        let (algorithm, state) = (call.algorithm().unwrap_or(&config.algorithm), slots.get_mut(key)?);
-        if config.closed || queues.contains_key(&key) {
+    ) -> Option<(&'a A, &'a mut A::State, Nanos)> {
+        let Self { config, slots, rare, .. } = self;
+        let algorithm = config.algorithm_of(tier);
+        let state = slots.get_mut(id)?;
+        if config.closed || rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id)) {
             return None;
         }
         let now = if now < algorithm.last_update(state) { clock.now() } else { now };
-        Some(Existing { algorithm, state, now })
+        Some((algorithm, state, now))
     }
 
-    /// Returns the entry of a key that has a place in the shard. Returns `None` if it has none. The call uses the
-    /// algorithm `tier`, or the limiter's algorithm if `tier` is `None`.
+    /// Runs `change` on a key of the shard. Returns `None` if the key has no place in it.
+    pub(super) fn with_known<R>(
+        &mut self,
+        id: Fingerprint,
+        access: &mut Access<'_, A>,
+        change: impl FnOnce(&mut Key<'_, A>) -> R,
+    ) -> Option<R> {
+        let Self { config, slots, rare, .. } = self;
+        let state = slots.get_mut(id)?;
+        Some(Key::visit(config, state, (id, rare), access, change))
+    }
+
+    /// Runs `look` on a key, which has a temporary state if it has no place in the shard.
+    pub(super) fn peek<R>(
+        &mut self,
+        id: Fingerprint,
+        access: &mut Access<'_, A>,
+        look: impl FnOnce(&mut Key<'_, A>) -> R,
+    ) -> R {
+        let Self { config, slots, rare, .. } = self;
+        let place = (id, rare);
+        if let Some(state) = slots.get_mut(id) {
+            return Key::visit(config, state, place, access, look);
+        }
+        let mut state = config.new_state(access.tier, &access.shared.room, access.now);
+        Key::visit(config, &mut state, place, access, look)
+    }
+
+    /// Runs `change` on a new key, which gets a place if there is room and the key is then used.
     #[inline]
-    pub(super) fn entry<'a>(
-        &'a mut self,
-        key: Fingerprint,
-        tier: Option<&'a A>,
-        config: &'a StoreConfig,
-        wake: &'a mut Vec<Waker>,
-    ) -> Option<KeyEntry<'a, A>> {
-        let state = self.slots.get_mut(key)?;
-        Some(self.config.entry(key, tier, (state, &mut self.queues), config, wake))
+    fn with_new<R>(
+        &mut self,
+        id: Fingerprint,
+        access: &mut Access<'_, A>,
+        change: impl FnOnce(&mut Key<'_, A>) -> R,
+    ) -> Option<R> {
+        let room = &access.shared.room;
+        // If the algorithm panics, the place is released.
+        let place = self.make_room(room, &[], access.now);
+        // Once the limiter is closed, nothing is charged, so the call needs no room.
+        if place.is_none() && !self.config.closed {
+            return None;
+        }
+        let Self { config, rare, .. } = self;
+        let mut state = config.new_state(access.tier, room, access.now);
+        let result = Key::visit(config, &mut state, (id, rare), access, change);
+        if let Some(place) = place {
+            self.insert_if_used(id, state, place, access);
+        }
+        Some(result)
     }
 
-    /// Returns the entry of a key that has no place in the shard. Its state is `state`.
+    /// Gives the key a state, unless it has one already. Returns whether the key is new, or `None` if there is no room
+    /// for it. No key in `keep` is evicted.
+    pub(super) fn insert_if_absent(
+        &mut self,
+        id: Fingerprint,
+        keep: &[Fingerprint],
+        access: &Access<'_, A>,
+    ) -> Option<bool> {
+        if self.slots.contains(id) {
+            return Some(false);
+        }
+        let place = self.make_room(&access.shared.room, keep, access.now)?;
+        let state = self.config.new_state(None, &access.shared.room, access.now);
+        self.insert(id, state, place, access.now);
+        Some(true)
+    }
+
+    /// Gives a new key its place.
     #[inline]
-    pub(super) fn new_entry<'a>(
-        &'a mut self,
-        key: Fingerprint,
-        tier: Option<&'a A>,
-        state: &'a mut A::State,
-        config: &'a StoreConfig,
-        wake: &'a mut Vec<Waker>,
-    ) -> KeyEntry<'a, A> {
-        self.config.entry(key, tier, (state, &mut self.queues), config, wake)
+    fn insert(&mut self, id: Fingerprint, state: A::State, place: Place<'_>, now: Nanos) {
+        self.slots.insert(id, state);
+        place.occupy().turnover.count(&mut self.new_keys, now);
     }
 
-    /// Returns the algorithm of a call: `tier`, or the limiter's algorithm if `tier` is `None`.
-    pub(super) fn algorithm<'a>(&'a self, tier: Option<&'a A>) -> &'a A {
-        tier.unwrap_or(&self.config.algorithm)
+    /// Gives a new key its place if it was used: if its state is not fresh, or if it has a queue.
+    #[inline]
+    fn insert_if_used(&mut self, id: Fingerprint, state: A::State, place: Place<'_>, access: &Access<'_, A>) {
+        let now = access.now;
+        let room = &access.shared.room;
+        let is_fresh = self.config.algorithm_of(access.tier).is_fresh(&state, now);
+        if !is_fresh || self.has_queue(id) || !self.config.may_forget(room, now) {
+            self.insert(id, state, place, now);
+        } else {
+            room.observe_removal(now);
+        }
+    }
+
+    fn has_queue(&self, id: Fingerprint) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id))
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.config.closed
     }
 
-    pub(super) fn contains(&self, key: Fingerprint) -> bool {
-        self.slots.contains(key)
-    }
-
-    /// Records the reset of a key, which is the one with this number.
-    pub(super) fn record_reset(&mut self, key: Fingerprint, number: u64) {
-        let Resets { all, keys } = self.resets.get_or_insert_default().as_mut();
-        keys.retain(|(other, _)| *other != key);
-        keys.push_back((key, number));
-        if keys.len() > MAX_RESETS
-            && let Some((_, oldest)) = keys.pop_front()
-        {
-            *all = oldest;
-        }
-    }
-
-    /// Records the reset of all keys, or a replacement of the algorithm, which is the reset with this number.
-    pub(super) fn record_reset_of_all(&mut self, number: u64) {
-        self.resets = Some(Box::new(Resets { all: number, ..Resets::default() }));
-    }
-
-    /// Returns whether the key was reset after the first `resets` resets.
-    pub(super) fn was_reset(&self, key: Fingerprint, resets: u64) -> bool {
-        self.resets.as_ref().is_some_and(|latest| {
-            let of_key = latest.keys.iter().find(|(other, _)| *other == key);
-            resets < of_key.map_or(0, |(_, number)| *number).max(latest.all)
-        })
-    }
-
-    /// Returns the state of a key that is new or was removed, and whose call uses `tier`, or the limiter's algorithm.
-    #[inline]
-    pub(super) fn new_state(&self, tier: Option<&A>, room: &Room, now: Nanos) -> A::State {
-        self.config.new_state(self.algorithm(tier), room, now)
-    }
-
-    /// Returns whether the state of a new key is fresh. The new state of a bucket that starts empty is not fresh. In
-    /// that case no key is removed, because a removed key would later get a new state with fewer units.
-    pub(super) fn may_forget(&self, room: &Room, now: Nanos) -> bool {
-        self.config.may_forget(room, now)
-    }
-
-    /// Gives a new key its place.
-    #[inline]
-    pub(super) fn insert(
-        &mut self,
-        key: Fingerprint,
-        state: A::State,
-        place: Place<'_>,
-        room: &Room,
-        now: Nanos,
-    ) {
-        self.slots.insert(key, state);
-        room.turnover.count(&mut self.new_keys, now);
-        // The key occupies the place now.
-        mem::forget(place);
-    }
-
-    /// Gives a new key its place if it was used: if its state is not fresh, or if it has a queue. `tier` is the
-    /// algorithm of its call, or `None`.
-    #[inline]
-    pub(super) fn insert_if_used(
-        &mut self,
-        key: Fingerprint,
-        tier: Option<&A>,
-        state: A::State,
-        place: Place<'_>,
-        room: &Room,
-        now: Nanos,
-    ) {
-        let is_fresh = self.algorithm(tier).is_fresh(&state, now);
-        if !is_fresh || self.queues.contains_key(&key) || !self.may_forget(room, now) {
-            self.insert(key, state, place, room, now);
-        } else {
-            room.removed_at(now);
-        }
+    /// Returns the denial of a call of a new key for which there is no room.
+    pub(super) fn deny_without_room(&self, tier: Option<&A>) -> Decision {
+        Decision::table_full(limit_of_new_key(self.config.algorithm_of(tier)))
     }
 
     /// Removes a key of the shard.
-    pub(super) fn remove(&mut self, key: Fingerprint, room: &Room, now: Nanos) {
-        self.slots.remove(key);
-        room.record_removal(now);
+    pub(super) fn remove(&mut self, id: Fingerprint, room: &Room, now: Nanos) {
+        self.slots.remove(id);
+        drop(room.vacate(now));
     }
 
     /// Removes a new key if the state of the key is fresh and the key has no queue.
-    pub(super) fn remove_unless_used(&mut self, key: Fingerprint, room: &Room, now: Nanos) {
-        let is_used = self.slots.get(key).is_some_and(|state| !self.config.algorithm.is_fresh(state, now));
-        if !is_used && !self.queues.contains_key(&key) {
-            self.remove(key, room, now);
+    pub(super) fn remove_unless_used(&mut self, id: Fingerprint, room: &Room, now: Nanos) {
+        let is_used = self.slots.get(id).is_some_and(|state| !self.config.algorithm.is_fresh(state, now));
+        if !is_used && !self.has_queue(id) {
+            self.remove(id, room, now);
         }
     }
 
     /// Resets a key to the state of a new key, except that calls in progress stay counted. Does nothing if the key has
     /// no place in the shard. If the key may have waiters or calls in progress, it keeps its place. Returns whether the
     /// key was not fresh.
-    pub(super) fn reset(
-        &mut self,
-        key: Fingerprint,
-        room: &Room,
-        config: &StoreConfig,
-        now: Nanos,
-        wake: &mut Vec<Waker>,
-    ) -> bool {
-        let Self { config: shard, slots, queues, .. } = &mut *self;
-        let Some(state) = slots.get_mut(key) else { return false };
-        let is_used = !shard.algorithm.is_fresh(state, now);
-        if !queues.contains_key(&key) && !A::NEEDS_RELEASE {
-            self.remove(key, room, now);
-            return is_used;
+    fn reset(&mut self, id: Fingerprint, access: &mut Access<'_, A>) -> bool {
+        let Some(state) = self.slots.get_mut(id) else { return false };
+        let is_used = !self.config.algorithm.is_fresh(state, access.now);
+        let room = &access.shared.room;
+        if A::NEEDS_RELEASE || self.has_queue(id) {
+            let fresh = self.config.new_state(None, room, access.now);
+            self.with_known(id, access, |key| key.reset(fresh));
+        } else {
+            self.remove(id, room, access.now);
         }
-        if let Some(queue) = queues.get_mut(&key) {
-            queue.reset_schedule(now);
-        }
-        let entry = shard.entry(key, None, (state, queues), config, wake);
-        let algorithm = &shard.algorithm;
-        entry.replace_state(now, |state| {
-            reset(algorithm, state, shard.new_state(algorithm, room, now), now);
-        });
         is_used
     }
 
-    /// Resets all keys of the shard. See [`reset`](Shard::reset).
-    pub(super) fn reset_all(&mut self, room: &Room, config: &StoreConfig, now: Nanos, wake: &mut Vec<Waker>) {
-        let keys: Vec<_> = self.slots.iter_mut().map(|(key, _)| key).collect();
-        for key in keys {
-            self.reset(key, room, config, now, wake);
+    /// Resets all keys of the shard, as [`reset`](Locked::reset) does for one key.
+    pub(super) fn reset_all(&mut self, access: &mut Access<'_, A>) {
+        self.rare.get_or_insert_default().resets = Resets::of_all(access.shared.count_reset());
+        let ids: Vec<_> = self.slots.iter_mut().map(|(id, _)| id).collect();
+        for id in ids {
+            self.reset(id, access);
         }
     }
 
     /// Marks the shard as closed, releases due waiters, and denies all other waiters.
-    pub(super) fn close(&mut self, config: &StoreConfig, now: Nanos, wake: &mut Vec<Waker>) {
+    pub(super) fn close(&mut self, access: &mut Access<'_, A>) {
         Arc::make_mut(&mut self.config).closed = true;
-        let queued_keys: Vec<_> = self.queues.keys().copied().collect();
-        for key in queued_keys {
-            if let Some(entry) = self.entry(key, None, config, wake) {
-                entry.close(now);
-            }
+        let queued: Vec<_> = self.rare.iter().flat_map(|rare| rare.queues.keys().copied()).collect();
+        for id in queued {
+            self.with_known(id, access, |key| key.close());
         }
     }
 
     /// Replaces the algorithm of all keys by `new`. A key of `new` that has used one unit has the usage `one_unit`.
-    pub(super) fn replace(
-        &mut self,
-        new: &A,
-        one_unit: Usage,
-        room: &Room,
-        config: &StoreConfig,
-        now: Nanos,
-        wake: &mut Vec<Waker>,
-    ) {
-        let Self { config: shard, slots, queues, .. } = self;
-        for (key, state) in slots.iter_mut() {
-            shard.entry(key, None, (state, queues), config, wake).release(now);
-            KeyEntry::new(key, new, None, shard.closed, (state, queues), config, wake)
-                .replace_state(now, |state| new.migrate(state, &shard.algorithm, now));
+    pub(super) fn replace(&mut self, new: &A, one_unit: Usage, access: &mut Access<'_, A>) {
+        self.rare.get_or_insert_default().resets = Resets::of_all(access.shared.count_reset());
+        let Self { config: old, slots, rare, .. } = self;
+        let mut first = old.new_state(None, &access.shared.room, access.now);
+        new.migrate(&mut first, &old.algorithm, access.now);
+        let (algorithm, first) = (new.clone(), Some(first));
+        let config = Arc::new(ShardConfig { algorithm, one_unit, first, closed: old.closed });
+        for (id, state) in slots.iter_mut() {
+            Key::visit(old, state, (id, rare), access, |key| key.release());
+            Key::visit(&config, state, (id, rare), access, |key| key.migrate(&old.algorithm));
         }
-        let mut first = shard.new_state(&shard.algorithm, room, now);
-        new.migrate(&mut first, &shard.algorithm, now);
-        *shard = Arc::new(ShardConfig {
-            algorithm: new.clone(),
-            one_unit,
-            first: Some(first),
-            closed: shard.closed,
-        });
+        *old = config;
     }
 }
 
@@ -485,14 +412,9 @@ impl<A: Algorithm> Shard<A> {
     /// Reserves room for a new key. If enough slots are due to be examined or there is no room, examines a few slots
     /// first, and removes fresh keys. If there is still no room, evicts one of the examined keys, if [`OnFull`] allows
     /// evictions. No key in `keep` is removed. Returns `None` if there is no room.
-    pub(super) fn make_room<'r>(
-        &mut self,
-        room: &'r Room,
-        keep: &[Fingerprint],
-        now: Nanos,
-    ) -> Option<Place<'r>> {
-        self.due = (self.due + SWEEP_PER_INSERT).min(MAX_LOOKS);
-        if self.due < MAX_LOOKS.min(self.slots.slot_count())
+    fn make_room<'r>(&mut self, room: &'r Room, keep: &[Fingerprint], now: Nanos) -> Option<Place<'r>> {
+        self.due = (self.due + SWEEP_PER_INSERT).min(MAX_LOOKS as u32);
+        if (self.due as usize) < MAX_LOOKS.min(self.slots.slot_count())
             && let Some(place) = room.try_reserve()
         {
             return Some(place);
@@ -514,45 +436,38 @@ impl<A: Algorithm> Shard<A> {
     /// Examines a few slots. Removes the first fresh key, and other fresh keys if more slots are due. If no key is
     /// fresh, evicts one of the examined keys. Returns the place of the first key that was removed.
     fn evict<'r>(&mut self, room: &'r Room, keep: &[Fingerprint], now: Nanos) -> Option<Place<'r>> {
-        let Self { config, slots, queues, .. } = &mut *self;
+        let Self { config, slots, rare, .. } = &mut *self;
+        let has_queue = |id| rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id));
         let algorithm = &config.algorithm;
         let recent = room.turnover.recent(now);
         let mut sample = LeastUsed::new(config.one_unit);
         for _ in 0..MAX_LOOKS.min(slots.slot_count()) {
-            let Some((key, state)) = slots.examine_next() else { continue };
-            if keep.contains(&key) || queues.contains_key(&key) {
+            let Some((id, state)) = slots.examine_next() else { continue };
+            if keep.contains(&id) || has_queue(id) {
                 continue;
             }
             if algorithm.is_fresh(state, now) && config.may_forget(room, now) {
                 slots.remove_examined();
-                room.removed_at(now);
-                return self.sweep(room, keep, now, Some(Place(&room.len)));
+                return self.sweep(room, keep, now, Some(room.vacate(now)));
             }
             if algorithm.in_flight(state) == 0 {
                 let last = algorithm.last_update(state);
                 let idle = now.saturating_since(last);
-                sample.offer(key, recent.contains(last), idle, || algorithm.usage(state, now));
+                sample.offer(id, recent.contains(last), idle, || algorithm.usage(state, now));
                 if sample.is_complete() {
                     break;
                 }
             }
         }
-        let (key, usage) = sample.choice()?;
+        let (id, usage) = sample.choice()?;
         // Another thread may have released a place meanwhile.
         if let Some(place) = room.try_reserve() {
             return Some(place);
         }
-        let usage = usage.or_else(|| Some(algorithm.usage(slots.get(key)?, now)));
-        slots.remove(key);
-        room.removed_at(now);
+        let usage = usage.or_else(|| Some(algorithm.usage(slots.get(id)?, now)));
+        slots.remove(id);
         room.record_eviction(usage.is_some_and(Usage::is_full), now);
-        Some(Place(&room.len))
-    }
-
-    /// Examines a few slots, and removes the keys that are fresh.
-    pub(super) fn sweep_for_peek(&mut self, room: &Room, now: Nanos) {
-        self.due += SWEEP_PER_INSERT;
-        let _freed = self.sweep(room, &[], now, None);
+        Some(room.vacate(now))
     }
 
     /// Examines the slots that are due, and removes keys that are fresh. Examines a few more slots while there is no
@@ -564,12 +479,13 @@ impl<A: Algorithm> Shard<A> {
         now: Nanos,
         mut freed: Option<Place<'r>>,
     ) -> Option<Place<'r>> {
-        let Self { config, slots, queues, due, .. } = self;
+        let Self { config, slots, rare, due, .. } = self;
+        let has_queue = |id| rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id));
         let algorithm = &config.algorithm;
-        let retention = room.retention.load(Ordering::Relaxed);
+        let retention = room.retention();
         let idle = |state: &A::State| now.saturating_since(algorithm.last_update(state));
         let most = slots.slot_count().min(MAX_LOOKS);
-        let due = mem::take(due).min(most);
+        let due = (mem::take(due) as usize).min(most);
         let mut looks = 0;
         loop {
             let full = freed.is_none() && room.has_max_keys();
@@ -581,148 +497,16 @@ impl<A: Algorithm> Shard<A> {
                 return freed;
             }
             looks += 1;
-            let Some((key, state)) = slots.examine_next() else { continue };
-            if !full && idle(state) < retention || queues.contains_key(&key) || keep.contains(&key) {
+            let Some((id, state)) = slots.examine_next() else { continue };
+            if !full && idle(state) < retention || has_queue(id) || keep.contains(&id) {
                 continue;
             }
             if algorithm.is_fresh(state, now) && config.may_forget(room, now) {
                 slots.remove_examined();
-                room.removed_at(now);
                 // All places but the first are released here.
-                freed.get_or_insert(Place(&room.len));
+                freed.get_or_insert(room.vacate(now));
             }
         }
-    }
-}
-
-impl<A: Algorithm> ShardConfig<A> {
-    /// Returns the entry of a key with this state, in a shard with these queues.
-    #[inline]
-    fn entry<'a>(
-        &'a self,
-        key: Fingerprint,
-        tier: Option<&'a A>,
-        state_and_queues: (&'a mut A::State, &'a mut Queues<A>),
-        config: &'a StoreConfig,
-        wake: &'a mut Vec<Waker>,
-    ) -> KeyEntry<'a, A> {
-        KeyEntry::new(key, &self.algorithm, tier, self.closed, state_and_queues, config, wake)
-    }
-
-    /// Returns the state of a key that is new or was removed. The time of the state is not before the latest reading at
-    /// which any key was removed, because a removed key may have observed that reading.
-    #[inline]
-    fn new_state(&self, algorithm: &A, room: &Room, now: Nanos) -> A::State {
-        let now = now.max(Nanos(room.removed_until.load(Ordering::Relaxed)));
-        let Some(mut first) = self.first.clone() else {
-            return algorithm.new_state(room.created_at, now);
-        };
-        // This advances the state to `now`.
-        let _ = self.algorithm.peek(&mut first, now, 0);
-        first
-    }
-
-    /// See [`Shard::may_forget`].
-    fn may_forget(&self, room: &Room, now: Nanos) -> bool {
-        self.algorithm.is_fresh(&self.new_state(&self.algorithm, room, now), now)
-    }
-}
-
-impl Room {
-    /// Creates the room of a table of at most `max_keys` keys, which is created at `created_at`.
-    pub(super) fn new<A: Algorithm>(
-        max_keys: usize,
-        on_full: OnFull,
-        algorithm: &A,
-        created_at: Nanos,
-    ) -> Self {
-        let max_keys = max_keys.max(1);
-        Self {
-            len: AtomicUsize::new(0),
-            max_keys,
-            evicts: on_full == OnFull::EvictLeastUsed,
-            turnover: Turnover::new(max_keys),
-            removed_until: AtomicU64::new(0),
-            retention: AtomicU64::new(retention(algorithm)),
-            created_at,
-            evicted: AtomicU64::new(0),
-            evicted_at_limit: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            full_at: AtomicU64::new(0),
-            full: Recurrence::new(),
-        }
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.len.load(Ordering::Relaxed)
-    }
-
-    /// Records that the algorithm was replaced by `new`.
-    pub(super) fn replace<A: Algorithm>(&self, new: &A) {
-        self.retention.store(retention(new), Ordering::Relaxed);
-    }
-
-    /// Logs a warning if the table was found full, and a warning is due. `limiter` is the name of the limiter. The caller
-    /// must hold no lock.
-    #[inline]
-    pub(super) fn warn_if_full(&self, limiter: Option<&str>) {
-        let full_at = self.full_at.load(Ordering::Relaxed);
-        if cfg!(feature = "tracing") && full_at > 0 && self.full.is_due_at(full_at) {
-            let total = self.evicted.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
-            self.full.table_full(full_at, total, limiter, self.max_keys);
-        }
-    }
-
-    /// Returns the number of keys, and the number of those that were evicted.
-    pub(super) fn stats(&self) -> StoreStats {
-        StoreStats {
-            keys: self.len() as u64,
-            evicted: self.evicted.load(Ordering::Relaxed),
-            evicted_at_limit: self.evicted_at_limit.load(Ordering::Relaxed),
-            ..StoreStats::default()
-        }
-    }
-
-    #[inline]
-    fn has_max_keys(&self) -> bool {
-        self.len() >= self.max_keys
-    }
-
-    #[inline]
-    fn try_reserve(&self) -> Option<Place<'_>> {
-        let room = |len| (len < self.max_keys).then_some(len + 1);
-        let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
-        // `then_some` would create a place even if no room was reserved, and dropping that place would release room.
-        reserved.then(|| Place(&self.len))
-    }
-
-    /// Records that a key was removed at `now`, and releases the room of the key.
-    #[inline]
-    fn record_removal(&self, now: Nanos) {
-        self.removed_at(now);
-        self.len.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Records that a key was removed at `now`, without releasing its room.
-    #[inline]
-    fn removed_at(&self, now: Nanos) {
-        self.removed_until.fetch_max(now.0, Ordering::Relaxed);
-    }
-
-    /// Records that there was no room for a new key.
-    fn record_refusal(&self, now: Nanos) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
-        self.full_at.store(now.0.saturating_add(1), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn record_eviction(&self, at_limit: bool, now: Nanos) {
-        self.evicted.fetch_add(1, Ordering::Relaxed);
-        if at_limit {
-            self.evicted_at_limit.fetch_add(1, Ordering::Relaxed);
-        }
-        self.full_at.store(now.0.saturating_add(1), Ordering::Relaxed);
     }
 }
 
@@ -739,44 +523,26 @@ const fn shard_count(max_keys: usize) -> usize {
     if few > many { few } else { many }
 }
 
-/// Returns whether a call can be denied by an earlier denial. This requires that the call has cost 1 and no priority,
-/// may not wait, and is decided by the limiter's own algorithm, whose denials must stand.
-#[inline]
-fn is_plain<A: Algorithm>(call: &Attempt<'_, A>) -> bool {
-    A::DENIALS_STAND
-        && call.cost() == 1
-        && call.algorithm().is_none()
-        && !call.may_wait()
-        && !call.has_priority()
-}
-
-/// Returns the time for which a fresh key must be idle before it is removed while there is room, in nanoseconds: the
-/// algorithm's longest window, but at most ten seconds. The result is ten seconds for an algorithm that limits calls in
-/// progress.
-fn retention<A: Algorithm>(algorithm: &A) -> u64 {
-    let mut longest = 0;
-    algorithm.for_each_policy(&mut |policy| match policy.is_concurrent() {
-        true => longest = MAX_RETENTION,
-        false => longest = Nanos::from(policy.window).0.max(longest),
-    });
-    longest.min(MAX_RETENTION)
-}
-
-/// Resets `state` to `fresh`, the state of a new key at `now`, except that calls in progress stay counted.
-fn reset<A: Algorithm>(algorithm: &A, state: &mut A::State, fresh: A::State, now: Nanos) {
-    let held = algorithm.in_flight(state);
-    *state = fresh;
-    if held > 0 {
-        let fresh = state.clone();
-        let _ = algorithm.charge(state, now, held, 0);
-        // Only the units of calls in progress stay charged.
-        algorithm.restore(state, fresh);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ptr;
+
     use super::*;
+    use crate::algorithm::TokenBucket;
+    use crate::quota::Quota;
+
+    #[test]
+    fn all_that_most_calls_touch_of_a_shard_is_on_one_line() {
+        let shards = Shards::for_keys(1, &TokenBucket::new(Quota::per_second(1)));
+        let locked = &shards.shards[0];
+        let start = ptr::from_ref(locked).addr();
+        // The word of the denied key, the word of the lock, and the shard.
+        assert_eq!(
+            (ptr::from_ref(&*locked.lock()).addr() - start, size_of::<Shard<TokenBucket>>()),
+            (16, 48)
+        );
+        assert_eq!((start % 128, size_of_val(locked)), (0, 128));
+    }
 
     #[test]
     fn a_full_shard_has_about_a_thousand_keys() {

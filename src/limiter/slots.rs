@@ -19,9 +19,10 @@ const FIRST_SLOTS: usize = 8;
 pub(super) struct Slots<S> {
     /// At first there are no slots. Later, their number is a power of two, and at least one slot is vacant.
     slots: Box<[Option<Slot<S>>]>,
-    len: usize,
+    /// A shard of more than 2^32 slots would take more than 64 GB.
+    len: u32,
     /// The index of the slot that is examined next.
-    cursor: usize,
+    cursor: u32,
 }
 
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl<S> Slots<S> {
 
     /// Inserts a key that is not in the table.
     pub(super) fn insert(&mut self, key: Fingerprint, state: S) {
-        if 8 * self.len >= 7 * self.slots.len() {
+        if 8 * self.len as usize >= 7 * self.slots.len() {
             self.grow();
         }
         let mut at = self.home(key);
@@ -80,8 +81,8 @@ impl<S> Slots<S> {
     /// must have slots. All slots are examined in turn. The order of keys depends on their keyed hashes, so callers
     /// cannot choose that order.
     pub(super) fn examine_next(&mut self) -> Option<(Fingerprint, &mut S)> {
-        let at = self.cursor;
-        self.cursor = self.next(at);
+        let at = self.cursor as usize;
+        self.cursor = (self.cursor + 1) & (self.slots.len() as u32).wrapping_sub(1);
         self.slots[at].as_mut().map(|slot| (slot.key, &mut slot.state))
     }
 
@@ -89,19 +90,21 @@ impl<S> Slots<S> {
     /// Stops at the end of the table, from where the cursor moves to the first slot. Returns the number of slots by
     /// which the cursor has advanced.
     pub(super) fn skip_while(&mut self, max: usize, skips: impl Fn(&S) -> bool) -> usize {
-        let end = self.slots.len().min(self.cursor + max);
-        let slots = &self.slots[self.cursor..end];
+        let cursor = self.cursor as usize;
+        let end = self.slots.len().min(cursor + max);
+        let slots = &self.slots[cursor..end];
         let is_kept = |slot: &Slot<S>| !skips(&slot.state);
         let skipped = slots.iter().position(|slot| slot.as_ref().is_some_and(is_kept)).unwrap_or(slots.len());
-        self.cursor = (self.cursor + skipped) & self.slots.len().wrapping_sub(1);
+        self.cursor = ((cursor + skipped) & self.slots.len().wrapping_sub(1)) as u32;
         skipped
     }
 
     /// Removes the key that was examined last. Another key may move into the slot that is now vacant. So this slot is
     /// examined next.
     pub(super) fn remove_examined(&mut self) {
-        self.cursor = self.cursor.wrapping_sub(1) & (self.slots.len() - 1);
-        self.remove_at(self.cursor);
+        let examined = (self.cursor as usize).wrapping_sub(1) & (self.slots.len() - 1);
+        self.cursor = examined as u32;
+        self.remove_at(examined);
     }
 
     /// Returns the index at which the search for a key begins. If there are no slots, the result is not a valid index.

@@ -44,7 +44,7 @@ pin_project! {
 /// A place in a queue. When it is dropped before the call has left the queue, the call is cancelled.
 struct QueueTicket<A: Algorithm> {
     table: Arc<Table<A>>,
-    key: Fingerprint,
+    id: Fingerprint,
     ticket: u64,
     left: bool,
     /// `true` if the outcome is counted here. `false` if a joint call counts it.
@@ -54,7 +54,7 @@ struct QueueTicket<A: Algorithm> {
 impl<A: Algorithm> Drop for QueueTicket<A> {
     fn drop(&mut self) {
         if !self.left {
-            self.table.abandon(self.key, self.ticket, self.counts);
+            self.table.cancel(self.id, self.ticket, self.counts);
         }
     }
 }
@@ -62,12 +62,12 @@ impl<A: Algorithm> Drop for QueueTicket<A> {
 impl<A: Algorithm> QueuedAcquire<A> {
     pub(super) fn new(
         table: Arc<Table<A>>,
-        key: Fingerprint,
+        id: Fingerprint,
         ticket: u64,
         held: Option<Reservable<A>>,
         counts: bool,
     ) -> Self {
-        let place = QueueTicket { table, key, ticket, left: false, counts };
+        let place = QueueTicket { table, id, ticket, left: false, counts };
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
     }
 
@@ -91,7 +91,7 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.table.ask(place.key, place.ticket, place.counts, cx.waker()) {
+            match place.table.poll(place.id, place.ticket, place.counts, cx.waker()) {
                 PollTurn::Ready(decision, charged_at) => {
                     place.left = true;
                     *this.charged_at = charged_at;
@@ -102,7 +102,7 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
                 }
                 PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
                 PollTurn::NotBefore(wake_at) => {
-                    this.sleep.set(Some(place.table.clock().sleep_until(wake_at)));
+                    this.sleep.set(Some(place.table.shared.clock.sleep_until(wake_at)));
                     *this.wake_at = wake_at;
                 }
             }

@@ -22,7 +22,7 @@
 //!   it may have moved it. Only a plain call keeps its state, because it is alone in its shard and inserts nothing.
 //! - Wakers run, warnings are logged, and charges are undone only once no lock is held.
 //!
-//! Almost all calls are [plain](JointRequest::existing). If all calls are plain, nothing is allocated for up to four
+//! Almost all calls are [plain](JointRequest::open). If all calls are plain, nothing is allocated for up to four
 //! limits, and decisions are reported as they are made. Otherwise they are collected in a [`JointWait`].
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
@@ -39,20 +39,21 @@ use std::pin::{Pin, pin};
 use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use super::{AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, Report};
 use crate::algorithm::{Algorithm, holds_requests};
-use crate::clock::Nanos;
+use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
+use crate::limiter::Access;
 use crate::limiter::attempt::Attempt;
-use crate::limiter::charge::{MemoryCharge, Reservable};
+use crate::limiter::charge::MemoryCharge;
 use crate::limiter::contract::Decided;
-use crate::limiter::entry::KeyEntry;
 use crate::limiter::fingerprint::Fingerprint;
-use crate::limiter::queue::{Arrival, Enqueued, Preview};
+use crate::limiter::queue::{Enqueued, Key, Preview};
 use crate::limiter::reservation::Reservation;
-use crate::limiter::shard::{Existing, Shard};
-use crate::limiter::table::{ChargeTime, Settled, Table};
+use crate::limiter::shard::Shard;
+use crate::limiter::table::{ChargeTime, Table};
 use crate::limiter::wait::QueuedAcquire;
 use crate::stats::{CallCounts, CallOutcome};
 use crate::sys::lock::SpinGuard;
@@ -66,7 +67,7 @@ pub struct InMemory;
 #[derive(Debug)]
 pub struct JointRequest<'a> {
     limiter: &'a dyn ErasedLimiter,
-    key: Fingerprint,
+    id: Fingerprint,
     /// The address of the lock of the key.
     lock: usize,
     cost: u64,
@@ -151,15 +152,15 @@ impl JointKind for InMemory {
 impl<'a> JointRequest<'a> {
     pub(in crate::limiter) fn new<A: Algorithm>(
         limiter: &'a Arc<Table<A>>,
-        key: Fingerprint,
+        id: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Self {
         // A call with ignored priority borrows nothing.
         let priority = call.has_priority() && limiter.heeds_priority(call.algorithm());
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
         let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
-        let (reserves, lock) = (call.wants_reservation(), ptr::from_ref(limiter.of(key)).addr());
-        Self { limiter, key, lock, cost, algorithm, priority, max_wait, reserves }
+        let (reserves, lock) = (call.wants_reservation(), ptr::from_ref(limiter.of(id)).addr());
+        Self { limiter, id, lock, cost, algorithm, priority, max_wait, reserves }
     }
 
     /// Returns the algorithm that the call chose.
@@ -171,33 +172,37 @@ impl<'a> JointRequest<'a> {
     /// holds units of calls in progress; one with a new key, or with a key that has queued calls; one that asks for a
     /// reservation, or has its own algorithm; and one of a limiter that is closed.
     #[inline(always)]
-    fn existing<'s, A: Algorithm>(
+    fn open<'s, A: Algorithm>(
         &self,
-        table: &Table<A>,
         shard: &'s mut Shard<A>,
         now: Nanos,
-    ) -> Option<Existing<'s, A>> {
+        clock: &AnyClock,
+    ) -> Option<(&'s A, &'s mut A::State, Nanos)> {
         if A::NEEDS_RELEASE || self.reserves || self.algorithm.is_some() {
             return None;
         }
-        let existing = shard.existing(self.key, &Attempt::new(self.cost), now, table.clock())?;
-        Some(existing).filter(|existing| !holds_requests(existing.algorithm))
+        let open = shard.open(self.id, None, now, clock)?;
+        Some(open).filter(|(algorithm, ..)| !holds_requests(*algorithm))
+    }
+
+    /// Returns the call as one of `cost` units, whose algorithm is of the limiter's type.
+    fn attempt<A: Algorithm>(&self, cost: u64) -> Attempt<'_, A> {
+        let max_wait = Duration::from_nanos(self.max_wait);
+        Attempt::of(cost, self.tier(), self.priority).with_max_wait(max_wait)
     }
 
     /// Returns the function that undoes the charge of the call, whose key is locked.
     fn undo<A: Algorithm>(&self, table: &Arc<Table<A>>, cost: u64) -> Undo {
-        let (table, key, tier) = (Arc::clone(table), self.key, self.tier::<A>().cloned());
+        let (table, id, tier) = (Arc::clone(table), self.id, self.tier::<A>().cloned());
         let charged = table.charge_time(Nanos::ZERO);
-        Box::new(move |at| table.undo(key, tier.as_ref(), cost, ChargeTime { at, ..charged }))
+        Box::new(move |at| table.undo(id, tier.as_ref(), cost, ChargeTime { at, ..charged }))
     }
 
     /// Returns the function that creates the reservation of the call, whose key is locked.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
-        let (table, key, tier) = (Arc::clone(table), self.key, self.tier::<A>().cloned());
-        let (cost, priority, charged) = (self.cost, self.priority, table.charge_time(Nanos::ZERO));
-        Box::new(move |at| {
-            MemoryCharge::new(table, key, tier, cost, priority, ChargeTime { at, ..charged }).into()
-        })
+        let call = Attempt::of(self.cost, self.tier(), self.priority);
+        let charge = MemoryCharge::new(table, self.id, call, table.charge_time(Nanos::ZERO));
+        Box::new(move |at| Reservation::of(charge.charged_at(at)))
     }
 }
 
@@ -233,6 +238,43 @@ impl Joint<'_> {
             None if is_allowed => Verdict::Admitted,
             None => Verdict::Denied,
         }
+    }
+
+    /// Decides the first of `calls`, which is plain and alone in its shard, and the others after it. `open` is what decides
+    /// it.
+    #[inline(always)]
+    fn decide_plain<A: Algorithm>(
+        &mut self,
+        table: &Arc<Table<A>>,
+        (algorithm, state, now): (&A, &mut A::State, Nanos),
+        calls: &[Call<'_>],
+        is_allowed: bool,
+    ) -> Verdict {
+        let [Call { at, request, .. }, others @ ..] = calls else { unreachable!("the call is one of them") };
+        let cost = request.cost;
+        let preview = algorithm.peek(state, now, cost);
+        let verdict = self.decide(others, is_allowed && preview.is_allowed());
+        // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
+        let decision = if preview.is_allowed() && verdict == Verdict::Denied {
+            preview
+        } else {
+            algorithm.check(state, now, cost)
+        };
+        let verdict = if decision.is_allowed() { verdict } else { Verdict::Denied };
+        let calls = &table.shared.calls;
+        let Some(all) = self.all else {
+            calls.add(CallOutcome::of_joint(&decision, verdict == Verdict::Admitted));
+            (self.report)(*at, decision);
+            return verdict;
+        };
+        let member = &mut all.members[*at];
+        member.decision = Some(decision);
+        if verdict == Verdict::Waits {
+            member.charged_at = algorithm.last_update(state);
+            member.undo = Some(request.undo(table, cost));
+        }
+        member.count(calls, verdict);
+        verdict
     }
 
     /// Returns the verdict, while the shards of all keys are locked.
@@ -341,55 +383,22 @@ impl<A: Algorithm> ErasedLimiter for Arc<Table<A>> {
     fn decide(&self, calls: &[Call<'_>], joint: &mut Joint<'_>, is_allowed: bool) -> Verdict {
         let [call, others @ ..] = calls else { return joint.decide(calls, is_allowed) };
         let request = call.request;
-        let mut shard = self.of(request.key).lock();
+        let mut shard = self.of(request.id).lock();
+        let clock = &self.shared.clock;
         // The clock is read while the shard is locked, so that no other call on the shard has a later reading.
-        let now = self.clock().now();
+        let now = clock.now();
         if others.first().is_none_or(|other| other.lock != call.lock)
-            && let Some(existing) = request.existing(self, &mut shard, now)
+            && let Some(open) = request.open(&mut shard, now, clock)
         {
-            return decide_plain(self, call, existing, joint, others, is_allowed);
+            return joint.decide_plain(self, open, calls, is_allowed);
         }
         let (turns, new) = (Few::new(), Few::new());
         LockedCalls { table: self, shard, now, turns, new }.decide(calls, joint, is_allowed)
     }
 
     fn warn_if_full(&self) {
-        (**self).warn_if_full();
+        self.shared.warn_if_full();
     }
-}
-
-/// Decides a plain call, which is alone in its shard.
-#[inline(always)]
-fn decide_plain<A: Algorithm>(
-    table: &Arc<Table<A>>,
-    &Call { at, request, .. }: &Call<'_>,
-    Existing { algorithm, state, now }: Existing<'_, A>,
-    joint: &mut Joint<'_>,
-    others: &[Call<'_>],
-    is_allowed: bool,
-) -> Verdict {
-    let cost = request.cost;
-    let preview = algorithm.peek(state, now, cost);
-    let verdict = joint.decide(others, is_allowed && preview.is_allowed());
-    // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
-    let decision = match preview.is_allowed() && verdict == Verdict::Denied {
-        true => preview,
-        false => algorithm.check(state, now, cost),
-    };
-    let verdict = if decision.is_allowed() { verdict } else { Verdict::Denied };
-    let Some(all) = joint.all else {
-        table.calls().add(CallOutcome::of_joint(&decision, verdict == Verdict::Admitted));
-        (joint.report)(at, decision);
-        return verdict;
-    };
-    let member = &mut all.members[at];
-    member.decision = Some(decision);
-    if verdict == Verdict::Waits {
-        member.charged_at = algorithm.last_update(state);
-        member.undo = Some(request.undo(table, cost));
-    }
-    member.count(table.calls(), verdict);
-    verdict
 }
 
 /// A locked shard, and its calls, which are not plain.
@@ -419,8 +428,8 @@ struct Turn<'c> {
 /// Removes the new keys if an algorithm panicked, so that their places are free again.
 impl<A: Algorithm> Drop for LockedCalls<'_, '_, A> {
     fn drop(&mut self) {
-        for key in mem::take(&mut self.new) {
-            self.table.remove(&mut self.shard, key, self.now);
+        for id in mem::take(&mut self.new) {
+            self.shard.remove(id, &self.table.shared.room, self.now);
         }
     }
 }
@@ -451,15 +460,17 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
 
     /// Gives the keys of the calls a state, and previews the calls.
     fn settle(&mut self, calls: &[Call<'c>], all: &mut JointWait) {
-        let (table, keep) = (self.table, calls.iter().map(|call| call.request.key).collect::<Few<_>>());
+        let shared = &self.table.shared;
+        let keep: Few<_> = calls.iter().map(|call| call.request.id).collect();
         for call in calls.iter().copied() {
-            let key = call.request.key;
-            let settled = table.insert_if_absent(&mut self.shard, key, &keep, self.now);
-            if settled == Settled::New {
-                self.new.push(key);
+            let id = call.request.id;
+            let access = Access { shared, tier: None, now: self.now, wake: &mut all.wake };
+            let is_new = self.shard.insert_if_absent(id, &keep, &access);
+            if is_new == Some(true) {
+                self.new.push(id);
             }
-            let has_room = settled != Settled::NoRoom;
-            let first = self.turns.iter().find(|first| first.call.request.key == key);
+            let has_room = is_new.is_some();
+            let first = self.turns.iter().find(|first| first.call.request.id == id);
             let leader = first.map_or(call.at, |first| first.leader);
             all.members[call.at].leader = leader;
             self.turns.push(Turn { call, has_room, leader, preview: None, is_entered: false });
@@ -482,23 +493,30 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         index: usize,
         cost: u64,
         all: &mut JointWait,
-        change: impl FnOnce(KeyEntry<'_, A>, Arrival) -> R,
+        change: impl FnOnce(&mut Key<'_, A>, Attempt<'_, A>) -> R,
     ) -> R {
-        let Turn { call: Call { request, .. }, .. } = self.turns[index];
-        let arrival = Arrival::new(self.now, cost);
-        self.table.with_settled(&mut self.shard, request.key, request.tier(), &mut all.wake, |entry| {
-            let may_wait = entry.holds_requests();
-            change(entry, arrival.with_options(request.priority, may_wait, request.max_wait))
-        })
+        let request = self.turns[index].call.request;
+        let call = request.attempt(cost);
+        let shared = &self.table.shared;
+        let access = &mut Access { shared, tier: call.algorithm(), now: self.now, wake: &mut all.wake };
+        let Some(result) = self.shard.with_known(request.id, access, |key| change(key, call)) else {
+            unreachable!("it was given a state")
+        };
+        result
     }
 
     fn preview(&mut self, index: usize, cost: u64, all: &mut JointWait) -> Preview {
         let Turn { call: Call { request, .. }, has_room, .. } = self.turns[index];
         if has_room {
-            return self.with(index, cost, all, |mut entry, arrival| entry.preview(arrival));
+            return self.with(index, cost, all, |key, call| key.preview(call));
         }
-        let arrival = Arrival::new(self.now, cost);
-        self.table.preview_without_room(&mut self.shard, request.key, request.tier(), arrival, &mut all.wake)
+        let call = request.attempt(cost);
+        if cost > 0 && !self.shard.is_closed() {
+            return Preview::Deny(self.shard.deny_without_room(call.algorithm()));
+        }
+        let shared = &self.table.shared;
+        let access = &mut Access { shared, tier: call.algorithm(), now: self.now, wake: &mut all.wake };
+        self.shard.peek(request.id, access, |key| key.preview(call))
     }
 
     /// Charges the call of the turn at `index`, queues it, or lets the algorithm deny it. If `undoes`, the charge may
@@ -507,12 +525,12 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         self.turns[index].is_entered = true;
         let Turn { call: Call { at, request, .. }, .. } = self.turns[index];
         let total = self.total(index);
-        let (entered, held, charged_at) = self.with(index, total, all, |mut entry, arrival| {
-            let holds = entry.algorithm_to_release(total);
-            let held = holds.map(|algorithm| Reservable::Permit { key: request.key, algorithm, cost: total });
-            (entry.acquire(arrival), held, entry.last_update())
+        let table = self.table;
+        let (entered, held, charged_at) = self.with(index, total, all, |key, call| {
+            let held = table.reservable(key, request.id, call);
+            (key.acquire(call, None), held, key.last_update())
         });
-        let (table, member) = (self.table, &mut all.members[at]);
+        let member = &mut all.members[at];
         member.charged_at = charged_at;
         match entered {
             Enqueued::Decided(decision) => {
@@ -524,9 +542,9 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
                 }
             }
             Enqueued::Queued(ticket) => {
-                let (table, key) = (Arc::clone(table), request.key);
-                member.undo = Some(request.undo(&table, total));
-                member.wait = Some(boxed(QueuedAcquire::new(table, key, ticket, held, false)));
+                member.undo = Some(request.undo(table, total));
+                let wait = QueuedAcquire::new(Arc::clone(table), request.id, ticket, held, false);
+                member.wait = Some(boxed(wait));
             }
         }
     }
@@ -569,10 +587,10 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             } else if request.reserves && settles {
                 member.reserve = Some(request.reserve(self.table));
             }
-            member.count(self.table.calls(), verdict);
+            member.count(&self.table.shared.calls, verdict);
         }
-        for key in mem::take(&mut self.new) {
-            self.table.remove_unless_used(&mut self.shard, key, self.now);
+        for id in mem::take(&mut self.new) {
+            self.shard.remove_unless_used(id, &self.table.shared.room, self.now);
         }
         verdict
     }

@@ -1,7 +1,12 @@
 use super::*;
-use crate::algorithm::{Algorithm, LeakyBucket, QueueConfig, QuotaPolicy, TokenBucketState};
+use crate::algorithm::{Algorithm, Concurrency, LeakyBucket, QueueConfig, QuotaPolicy, Semaphore, Usage};
+use crate::clock::AnyClock;
 use crate::decision::Decision;
+use crate::limiter::options::{OnClose, OnFull};
+use crate::limiter::room::Room;
 use crate::quota::Quota;
+use crate::stats::UnitCounts;
+use crate::sys::lock::atomic::AtomicU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
@@ -14,32 +19,62 @@ fn a_waiter_costs_what_the_documentation_says() {
     assert_eq!(size_of::<Waiter<LeakyBucket>>(), 112);
 }
 
-struct Bench {
-    bucket: LeakyBucket,
-    state: TokenBucketState,
-    queue: Queue<LeakyBucket>,
-    total: Semaphore,
+struct Bench<A: Algorithm> {
+    config: ShardConfig<A>,
+    shared: Shared,
+    state: A::State,
+    queue: Queue<A>,
     wake: Vec<Waker>,
 }
 
-impl Bench {
-    fn new(bucket: LeakyBucket) -> Self {
-        let state = bucket.new_state(Nanos::ZERO, Nanos::ZERO);
-        Self { bucket, state, queue: Queue::default(), total: Semaphore::new(100), wake: Vec::new() }
+impl<A: Algorithm> Bench<A> {
+    fn of(algorithm: A) -> Self {
+        let state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
+        let shared = Shared {
+            name: None,
+            clock: AnyClock::default(),
+            room: Room::new(1, OnFull::Reject, &algorithm, Nanos::ZERO),
+            waiting: Semaphore::new(100_000),
+            max_debt: 0,
+            on_close: OnClose::Reject,
+            resets: AtomicU64::new(0),
+            calls: Arc::default(),
+            units: UnitCounts::default(),
+        };
+        let config = ShardConfig { algorithm, one_unit: Usage::NONE, first: None, closed: false };
+        Self { config, shared, state, queue: Queue::default(), wake: Vec::new() }
     }
 
-    fn key(&mut self) -> KeyQueue<'_, LeakyBucket> {
-        let Self { bucket, state, queue, total, wake } = self;
-        KeyQueue::new(bucket, None, state, queue, total, wake)
+    /// Runs `change` on the key, locked at `at`. The key has a queue, even if no call waits.
+    fn with<R>(&mut self, at: u64, change: impl FnOnce(&mut Key<'_, A>) -> R) -> R {
+        let Self { config, shared, state, queue, wake } = self;
+        let access = &mut Access { shared, tier: None, now: Nanos(at), wake };
+        let Access { shared, tier, now, wake } = access;
+        let key = &mut Key {
+            config,
+            tier: *tier,
+            state,
+            queue: Some(queue),
+            vacant: None,
+            shared,
+            wake,
+            now: *now,
+        };
+        change(key)
+    }
+}
+
+impl Bench<LeakyBucket> {
+    fn new(bucket: LeakyBucket) -> Self {
+        Self::of(bucket)
     }
 
     fn release(&mut self, at: u64) {
-        self.key().release(Nanos(at));
+        self.with(at, |key| key.release());
     }
 
     fn try_enqueue(&mut self, at: u64, cost: u64) -> Enqueued {
-        self.release(at);
-        self.key().try_enqueue(Arrival::new(Nanos(at), cost))
+        self.with(at, |key| key.acquire(Attempt::new(cost).wait(), None))
     }
 
     fn ticket(&mut self, at: u64, cost: u64) -> u64 {
@@ -57,12 +92,11 @@ impl Bench {
     }
 
     fn ask(&mut self, at: u64, ticket: u64) -> PollTurn {
-        self.release(at);
-        self.key().ask(Nanos(at), ticket, Waker::noop()).expect("the call is in the queue").0
+        self.with(at, |key| key.poll(ticket, Waker::noop()).0)
     }
 
     fn cancel(&mut self, at: u64, ticket: u64) {
-        self.key().cancel(Nanos(at), ticket);
+        self.with(at, |key| key.schedule().and_then(|mut schedule| schedule.cancel(ticket)));
     }
 
     fn passes(&mut self, at: u64, ticket: u64) -> bool {
@@ -93,7 +127,7 @@ fn five_at_one_instant() {
         assert!(!bench.passes(n * 100 * MS - 1, ticket));
         assert!(bench.passes(n * 100 * MS, ticket));
     }
-    assert_eq!(bench.queue.len(), 0);
+    assert!(bench.queue.is_unused());
 }
 
 #[test]
@@ -184,6 +218,21 @@ fn a_clock_set_back_does_not_hold_up_earlier_calls() {
 }
 
 #[test]
+fn a_clock_set_back_does_not_hold_up_the_denial_of_a_call_whose_wait_is_unknown() {
+    let mut bench = Bench::of(Concurrency::per_key(1).queue(3).max_wait(Duration::from_millis(100)));
+    let hour = 3_600_000 * MS;
+    let mut acquire = |at| bench.with(at, |key| key.acquire(Attempt::new(1), None));
+    assert!(matches!(acquire(hour), Enqueued::Decided(decision) if decision.is_allowed()));
+    let Enqueued::Queued(ticket) = acquire(hour) else { panic!("the permit is taken") };
+    let mut poll = |at| bench.with(at, |key| key.poll(ticket, Waker::noop()).0);
+    assert!(matches!(poll(hour + 40 * MS), PollTurn::NotBefore(_)));
+    // The clock is set back by an hour. 60 ms of the maximum wait are left, as before.
+    assert!(matches!(poll(40 * MS), PollTurn::NotBefore(_)));
+    assert!(matches!(poll(100 * MS - 1), PollTurn::NotBefore(_)));
+    assert!(matches!(poll(100 * MS), PollTurn::Ready(decision, _) if !decision.is_allowed()));
+}
+
+#[test]
 fn without_a_queue_no_call_waits() {
     for bucket in [ten_a_second().queue(0), ten_a_second().max_wait(Duration::ZERO)] {
         let mut bench = Bench::new(bucket);
@@ -262,39 +311,35 @@ impl Algorithm for Gate {
 #[test]
 fn arrivals_and_cancellations_do_not_recompute_the_projection() {
     for length in [100_u64, 10_000] {
-        let (gate, mut state) = (Gate::default(), (Nanos(0), Nanos(0)));
-        let (mut queue, total, mut wake) = (Queue::default(), Semaphore::new(100_000), Vec::new());
-        let mut key = KeyQueue::new(&gate, None, &mut state, &mut queue, &total, &mut wake);
-        let enter = |key: &mut KeyQueue<'_, Gate>, now| {
-            key.release(Nanos(now));
-            match key.try_enqueue(Arrival::new(Nanos(now), 1)) {
+        let gate = Gate::default();
+        let mut bench = Bench::of(gate.clone());
+        let enter =
+            |bench: &mut Bench<Gate>, now| match bench.with(now, |key| key.acquire(Attempt::new(1), None)) {
                 Enqueued::Queued(ticket) => ticket,
                 Enqueued::Decided(_) => 0,
-            }
-        };
-        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut key, 0)).collect();
+            };
+        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut bench, 0)).collect();
         assert_eq!(gate.take() as u64, length + 1, "each once, real or simulated");
 
         // One call is released every ten nanoseconds, although one could be released every nanosecond.
         for late in 1..20 {
-            enter(&mut key, late * 10);
+            enter(&mut bench, late * 10);
             let admissions = gate.take();
             assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
         // Released calls are cancelled one after another, before they are polled. Each time, the next waiter is
         // released instead.
         for ticket in &next_ticket[1..20] {
-            key.cancel(Nanos(200), *ticket);
-            key.release(Nanos(200));
+            bench.with(200, |key| key.cancel(*ticket));
             let admissions = gate.take();
             assert!(admissions <= 2, "one released for one cancelled: {admissions}");
         }
         // A call that needs its exact wait recomputes the projection, once.
         gate.take();
-        let arrival = Arrival { max_wait: 1, ..Arrival::new(Nanos(200), 1) };
-        assert!(matches!(key.try_enqueue(arrival), Enqueued::Decided(_)));
+        let call = Attempt::new(1).with_max_wait(Duration::from_nanos(1));
+        assert!(matches!(bench.with(200, |key| key.acquire(call, None)), Enqueued::Decided(_)));
         assert!(gate.take() as u64 >= length - 40);
-        assert!(matches!(key.try_enqueue(arrival), Enqueued::Decided(_)));
+        assert!(matches!(bench.with(200, |key| key.acquire(call, None)), Enqueued::Decided(_)));
         assert!(gate.take() <= 1, "and the next knows it");
     }
 }

@@ -1,0 +1,625 @@
+//! The decisions on calls: what a call gets that arrives at a locked key, polls there, or only looks.
+//!
+//! A call is judged once, by [`Key::try_admit`], on the state and the waiters that it finds. The result is a [`Fate`],
+//! which is used while the key is still locked. So the call is charged, or its denial is counted, at most once. Only one
+//! call is judged again: a call that has displaced the oldest waiter, and then finds that calls of other keys have taken
+//! what the oldest waiter has left.
+
+use std::task::Waker;
+
+use super::{Asked, Key, Newcomer, Projection, Waiter};
+use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, SharedPermit, limit_of_new_key};
+use crate::clock::Nanos;
+use crate::decision::Decision;
+use crate::limiter::attempt::Attempt;
+use crate::limiter::options::OnClose;
+
+/// A call that arrives at a key.
+#[derive(Clone, Copy)]
+struct Arrival {
+    cost: u64,
+    priority: bool,
+    /// `true` if the call may be queued.
+    may_wait: bool,
+    /// The maximum wait, by the call and by the queue, in nanoseconds, or `u64::MAX`.
+    max_wait: u64,
+    /// The settings of the queue, by the algorithm of the call. It has no places if the algorithm queues no calls.
+    queue: QueueConfig,
+}
+
+/// What happens to a call.
+enum Fate {
+    /// The call is allowed or denied immediately.
+    Decided(Decision),
+    /// The call waits if it finds a place. The decision is that of the algorithm, made without regard to the queue.
+    Waits(Decision),
+    /// The call would wait, but the queue is full.
+    Full(Decision),
+}
+
+/// The outcome that a call would have.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) enum Preview {
+    Admit(Decision),
+    /// The call would be queued.
+    Queue(Decision),
+    Deny(Decision),
+}
+
+/// The outcome of a call that arrives at the queue.
+#[derive(Debug)]
+pub(in crate::limiter) enum Enqueued {
+    /// The call is allowed or denied immediately.
+    Decided(Decision),
+    /// The call waits under this ticket.
+    Queued(u64),
+}
+
+/// The result of polling a waiter.
+#[derive(Debug)]
+pub(in crate::limiter) enum PollTurn {
+    /// The decision, and the time at which an admitted call was charged.
+    Ready(Decision, Nanos),
+    /// The call is not ready. Poll it again at this time, or when it is woken.
+    NotBefore(Nanos),
+}
+
+impl Arrival {
+    fn new<A: Algorithm>(call: Attempt<'_, A>, queue: QueueConfig) -> Self {
+        Self {
+            cost: call.cost(),
+            priority: call.has_priority(),
+            may_wait: call.may_wait() || queue.holds_requests(),
+            max_wait: call.max_wait_nanos().min(queue.max_wait()),
+            queue,
+        }
+    }
+
+    /// Returns whether a call that arrives at `now` would be released within its maximum wait, or `true` if the wait is
+    /// unknown. All calls ahead have been charged to `state`. `at` is the clock reading for that state.
+    fn is_in_time<A: Algorithm>(&self, algorithm: &A, now: Nanos, state: &mut A::State, at: Nanos) -> bool {
+        if self.max_wait == u64::MAX || !self.queue.is_timed() {
+            return true;
+        }
+        let latest = now.saturating_add(self.max_wait).min(Nanos(u64::MAX - 1));
+        algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+    }
+
+    /// Returns whether a new call displaces the oldest waiter if the queue is full.
+    fn drops_oldest(&self) -> bool {
+        self.queue.overflow() == QueueOverflow::DropOldest
+    }
+}
+
+impl Preview {
+    /// Returns the outcome of a call that would be decided at once, by this decision.
+    pub(in crate::limiter) fn of(decision: Decision) -> Self {
+        if decision.is_allowed() { Self::Admit(decision) } else { Self::Deny(decision) }
+    }
+
+    pub(in crate::limiter) fn decision(self) -> Decision {
+        let (Self::Admit(decision) | Self::Queue(decision) | Self::Deny(decision)) = self;
+        decision
+    }
+}
+
+/// Calls that arrive or look, and the polls and drops of calls that wait.
+impl<A: Algorithm> Key<'_, A> {
+    /// Charges `cost` units if they are available and no call is queued. Otherwise denies the call. Always allows a
+    /// cost of 0. A closed limiter charges nothing, and its [`OnClose`] decides.
+    #[inline]
+    pub(in crate::limiter) fn check(&mut self, cost: u64) -> Decision {
+        if let Some(decision) = self.closed_decision(cost) {
+            return decision;
+        }
+        if self.queue.is_none() {
+            return self.algorithm().check(self.state, self.now, cost);
+        }
+        self.release();
+        let decision = self.check_queue(cost);
+        self.release();
+        decision
+    }
+
+    fn check_queue(&mut self, cost: u64) -> Decision {
+        if self.has_waiters() && cost > 0 {
+            return self.deny_behind_queue(cost, 0, true);
+        }
+        let decision = self.algorithm().check(self.state, self.now, cost);
+        if cost > 0 && decision.is_allowed() {
+            self.commit();
+        }
+        if self.has_waiters() { decision.with_remaining_zero() } else { decision }
+    }
+
+    /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and releases
+    /// no waiter.
+    pub(in crate::limiter) fn peek(&mut self, cost: u64) -> Decision {
+        if let Some(decision) = self.closed_decision(cost) {
+            return decision;
+        }
+        if self.queue.is_none() {
+            return self.algorithm().peek(self.state, self.now, cost);
+        }
+        let mut copy = self.state.clone();
+        let tier = self.tier;
+        let mut after = self.alike(Some(&mut copy), tier);
+        let gone = after.schedule().map_or(0, |mut schedule| schedule.simulate_due());
+        if after.waiting() > gone as u64 && cost > 0 {
+            return after.deny_behind_queue(cost, gone, false);
+        }
+        let decision = after.algorithm().peek(after.state, after.now, cost);
+        if after.waiting() > gone as u64 { decision.with_remaining_zero() } else { decision }
+    }
+
+    /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
+    /// decides. `judged` is the denial by [`check_to_queue`], if it was made already.
+    pub(in crate::limiter) fn acquire(&mut self, call: Attempt<'_, A>, judged: Option<Decision>) -> Enqueued {
+        if let Some(decision) = self.closed_decision(call.cost()) {
+            return Enqueued::Decided(decision);
+        }
+        let Some(queue) = self.queue_config() else {
+            return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
+        };
+        self.release();
+        let entered = self.enter(&Arrival::new(call, queue), judged);
+        self.release();
+        entered
+    }
+
+    /// Returns the outcome that [`acquire`](Key::acquire) would have. Charges nothing. Releases due waiters, as `acquire`
+    /// does.
+    pub(in crate::limiter) fn preview(&mut self, call: Attempt<'_, A>) -> Preview {
+        if let Some(decision) = self.closed_decision(call.cost()) {
+            return Preview::of(decision);
+        }
+        let Some(queue) = self.queue_config() else {
+            return Preview::of(self.algorithm().peek(self.state, self.now, call.cost()));
+        };
+        self.release();
+        self.ensure_exact_projection(0);
+        let arrival = &Arrival::new(call, queue);
+        match self.preview_fate(arrival) {
+            Fate::Decided(decision) => Preview::of(decision),
+            Fate::Full(decision) if !arrival.drops_oldest() || self.after_oldest(arrival).is_none() => {
+                Preview::of(self.rejection(decision, arrival, false).with_queue_full())
+            }
+            // If the queue is full, the call would be queued, and the oldest waiter would be dropped from the queue.
+            Fate::Waits(_) | Fate::Full(_) => Preview::Queue(self.admission()),
+        }
+    }
+
+    /// Releases all due waiters, and decides what they are told.
+    #[inline]
+    pub(in crate::limiter) fn release(&mut self) {
+        if let Some(mut schedule) = self.schedule()
+            && let Some(first) = schedule.release()
+        {
+            self.decide_released(first);
+        }
+    }
+
+    /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held, because
+    /// dropping a waker may run any code.
+    pub(in crate::limiter) fn poll(&mut self, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
+        self.release();
+        let Some(asked) = self.schedule().and_then(|mut schedule| schedule.ask(ticket, waker)) else {
+            unreachable!(
+                "a call stays in its queue until it is ready, and a key with a queue is never evicted"
+            )
+        };
+        match asked {
+            Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
+            Asked::Waits(wake_at, spare) => (PollTurn::NotBefore(wake_at), spare),
+            Asked::Late(waiter) => {
+                let decision =
+                    self.reject(&waiter, false).with_delay(self.now.saturating_since(waiter.arrived));
+                self.release();
+                (PollTurn::Ready(decision, self.now), waiter.waker)
+            }
+        }
+    }
+
+    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
+    pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
+        self.release();
+        let waker = self.schedule()?.cancel(ticket);
+        self.release();
+        waker
+    }
+
+    /// Returns the decision on a call if the limiter is closed and `cost` is above 0. Otherwise returns `None`.
+    fn closed_decision(&mut self, cost: u64) -> Option<Decision> {
+        if !self.config.closed || cost == 0 {
+            return None;
+        }
+        Some(match self.shared.on_close {
+            OnClose::Reject => Decision::closed(limit_of_new_key(self.algorithm())),
+            OnClose::Allow => self.algorithm().peek(self.state, self.now, 0),
+        })
+    }
+}
+
+/// The judgement on a call. Due waiters have been released before.
+impl<A: Algorithm> Key<'_, A> {
+    /// Decides a new call, or queues it.
+    fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
+        let queue = arrival.queue;
+        let has_place = self.waiting() < queue.places() && self.shared.waiting.available() > 0;
+        let waits = arrival.may_wait && has_place && arrival.max_wait == u64::MAX;
+        if waits && !queue.is_exclusive() {
+            // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
+            self.ensure_approximate_projection();
+        } else {
+            self.ensure_exact_projection(0);
+        }
+        match self.try_admit(arrival, judged) {
+            Fate::Decided(decision) => {
+                if decision.is_allowed() && arrival.cost > 0 {
+                    self.commit();
+                }
+                Enqueued::Decided(decision)
+            }
+            Fate::Waits(decision) => match self.join(arrival) {
+                Some(ticket) => Enqueued::Queued(ticket),
+                None => {
+                    // It is unknown when another queue will release a waiter. So the call is denied like a call that
+                    // may not wait.
+                    self.ensure_exact_projection(0);
+                    let arrival = Arrival { may_wait: false, ..*arrival };
+                    Enqueued::Decided(self.rejection(decision, &arrival, true).with_queue_full())
+                }
+            },
+            Fate::Full(decision) => match self.displace_oldest(arrival) {
+                Some(oldest) => self.enter_in_place_of(oldest, arrival),
+                None => Enqueued::Decided(self.rejection(decision, arrival, true).with_queue_full()),
+            },
+        }
+    }
+
+    /// Queues a call in the place of the oldest waiter, which is denied. If calls of other keys have taken what the
+    /// oldest waiter has left, in the total of all keys or in one of the algorithm, denies both calls.
+    fn enter_in_place_of(&mut self, oldest: Waiter<A>, arrival: &Arrival) -> Enqueued {
+        let entered = match self.join(arrival) {
+            Some(ticket) => Enqueued::Queued(ticket),
+            None => match self.enter(&Arrival { may_wait: false, ..*arrival }, None) {
+                Enqueued::Decided(decision) => Enqueued::Decided(decision.with_queue_full()),
+                queued => queued,
+            },
+        };
+        // The `retry_after` of its decision is the time until a place is free.
+        let denial = self.reject(&oldest, true).with_queue_full();
+        if let Some(mut schedule) = self.schedule() {
+            schedule.deny(oldest, denial);
+            schedule.wake_head();
+        }
+        entered
+    }
+
+    /// Admits a call and charges its units, if the call may pass now. Otherwise returns what happens to the call.
+    #[inline]
+    fn try_admit(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Fate {
+        let cost = arrival.cost;
+        let now = self.now;
+        let algorithm = self.algorithm();
+        let may_pass = cost == 0 || !self.has_waiters();
+        let decision = judged.unwrap_or_else(|| {
+            if may_pass {
+                check_to_queue(algorithm, self.state, now, cost, arrival.queue)
+            } else {
+                algorithm.peek(self.state, now, cost)
+            }
+        });
+        if may_pass && decision.is_allowed() {
+            return Fate::Decided(self.admitted(decision));
+        }
+        self.fate(decision, arrival, true)
+    }
+
+    fn preview_fate(&mut self, arrival: &Arrival) -> Fate {
+        let decision = self.algorithm().peek(self.state, self.now, arrival.cost);
+        if decision.is_allowed() && (arrival.cost == 0 || !self.has_waiters()) {
+            return Fate::Decided(self.admitted(decision));
+        }
+        self.fate(decision, arrival, false)
+    }
+
+    /// Returns what happens to a call that cannot pass now: the call waits, finds a full queue, or is denied for another
+    /// reason. `decision` is what the algorithm decided without regard to the queue. `counts` is false for a preview.
+    fn fate(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Fate {
+        let queue = arrival.queue;
+        // If the wait is unknown, a maximum of zero is over at once.
+        let has_no_time = arrival.max_wait == 0 && !queue.is_timed();
+        if decision.is_barred() || decision.never_fits() || !arrival.may_wait || has_no_time {
+            return Fate::Decided(self.rejection(decision, arrival, counts));
+        }
+        let waiting = self.waiting();
+        if queue.places() > 0 && waiting >= queue.places() && arrival.drops_oldest() {
+            // Whether the call can then be released in time is checked later.
+            return Fate::Full(decision);
+        }
+        let now = self.now;
+        let algorithm = self.algorithm();
+        let (tail, at) = self.tail();
+        let is_in_time = arrival.is_in_time(algorithm, now, tail, at);
+        let is_full = match queue.priority_units() {
+            None => waiting >= queue.places(),
+            Some(units) => self.ahead() + u128::from(arrival.cost) > u128::from(units),
+        };
+        let has_queue =
+            if queue.priority_units().is_some() { arrival.priority && !is_full } else { queue.places() > 0 };
+        if !is_in_time || !has_queue {
+            return Fate::Decided(self.rejection(decision, arrival, counts));
+        }
+        let mut is_total_full = self.shared.waiting.available() == 0;
+        algorithm.for_each_total(&mut |total| is_total_full |= total.available() < arrival.cost);
+        if is_total_full {
+            Fate::Decided(self.rejection(decision, arrival, counts).with_queue_full())
+        } else if is_full {
+            Fate::Full(decision)
+        } else {
+            Fate::Waits(decision)
+        }
+    }
+
+    /// Adds a call behind all waiters, and returns its ticket. Returns `None` if `max_queued` calls are queued already,
+    /// or if a total of the algorithm has too few units.
+    fn join(&mut self, arrival: &Arrival) -> Option<u64> {
+        let slot = self.shared.waiting.try_acquire_one()?;
+        let permit = SharedPermit::try_acquire(self.algorithm(), arrival.cost)?;
+        if let Some((id, rare)) = self.vacant.take() {
+            self.queue = Some(rare.get_or_insert_default().queues.entry(id).or_default());
+        }
+        let Arrival { cost, max_wait, queue, .. } = *arrival;
+        let is_timed = queue.is_timed();
+        let call = Newcomer { tier: self.tier, cost, max_wait, is_timed, slot, permit };
+        self.schedule().map(|mut schedule| schedule.join(call))
+    }
+
+    /// Removes and returns the oldest waiter, if the new call can then be queued in its place.
+    fn displace_oldest(&mut self, arrival: &Arrival) -> Option<Waiter<A>> {
+        if !arrival.drops_oldest() {
+            return None;
+        }
+        let projection = self.after_oldest(arrival)?;
+        self.schedule()?.displace(projection)
+    }
+
+    /// Returns the projection without the oldest waiter, if the new call can then be queued in its place: its units fit
+    /// into the totals of its algorithm, and it would be released within its maximum wait. If it is unknown when calls
+    /// will be released, there is no projection.
+    fn after_oldest(&mut self, arrival: &Arrival) -> Option<Option<Projection<A::State>>> {
+        let now = self.now;
+        let algorithm = self.algorithm();
+        let schedule = self.schedule()?;
+        let mut fits = true;
+        algorithm.for_each_total(&mut |total| {
+            let freed = schedule.queue.units_of_oldest(total);
+            fits &= total.len().saturating_sub(freed).saturating_add(arrival.cost) <= total.limit();
+        });
+        if !fits {
+            return None;
+        }
+        if !arrival.queue.is_timed() {
+            return Some(None);
+        }
+        let mut projection = schedule.without_oldest()?;
+        let at = projection.at;
+        arrival.is_in_time(algorithm, now, &mut projection.state, at).then_some(Some(projection))
+    }
+}
+
+/// What calls are told.
+impl<A: Algorithm> Key<'_, A> {
+    /// Decides the calls that were just released, which are those from the index `first` on. Each decision describes the
+    /// key after all of these releases. Its `reset_after` may come from an approximate projection, because the exact one
+    /// is not recomputed for each released call.
+    fn decide_released(&mut self, first: usize) {
+        self.ensure_approximate_projection();
+        let count = self.queue.as_ref().map_or(0, |queue| queue.released.len());
+        for at in first..count {
+            let Some(queue) = &mut self.queue else { return };
+            let tier = queue.released[at].tier.take();
+            let mut after = self.alike(None, tier.as_deref());
+            let decision = after.admission();
+            // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
+            let decision = after.algorithm().report(after.state, after.now, 0, false, decision);
+            let Some(queue) = &mut self.queue else { return };
+            let released = &mut queue.released[at];
+            let delay = released.decision.delay();
+            released.decision = decision.with_delay(Nanos::from(delay).0);
+            released.tier = tier;
+        }
+    }
+
+    /// Returns the denial of a waiter that has left the queue, and counts it. If `may_wait`, its `retry_after` is the time
+    /// until it could be queued again.
+    fn reject(&mut self, waiter: &Waiter<A>, may_wait: bool) -> Decision {
+        let mut key = self.alike(None, waiter.tier.as_deref());
+        let Some(queue) = key.queue_config() else { unreachable!("a waiter has a queue") };
+        let arrival = Arrival { may_wait, ..Arrival::new(Attempt::<A>::new(waiter.cost), queue) };
+        key.ensure_exact_projection(0);
+        let decision = key.algorithm().peek(key.state, key.now, waiter.cost);
+        key.rejection(decision, &arrival, true)
+    }
+
+    /// Returns the denial of a call, as the algorithm reports it. `decision` is what the algorithm decided without regard
+    /// to the queue. `counts` is false for a preview.
+    fn rejection(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Decision {
+        let fits = !decision.never_fits();
+        let is_timed = arrival.queue.is_timed();
+        let retry = if fits && is_timed { Some(self.retry(arrival)) } else { None };
+        let denial = if self.has_waiters() {
+            self.deny_behind_others(arrival.cost, fits, retry)
+        } else if is_timed {
+            decision.with_retry_after(retry)
+        } else {
+            // The decision may have a `retry_after`: in a tuple, the limit whose waits are unknown may have room, so
+            // that the decision reports the wait of another limit.
+            decision
+        };
+        self.algorithm().report(self.state, self.now, arrival.cost, counts, denial)
+    }
+
+    /// Returns the denial of a call that may not wait, and must not overtake the waiters. The first `gone` waiters
+    /// count as released. `counts` is false for a peek.
+    fn deny_behind_queue(&mut self, cost: u64, gone: usize, counts: bool) -> Decision {
+        let now = self.now;
+        self.ensure_exact_projection(gone);
+        let fits = !self.algorithm().peek(self.state, now, cost).never_fits();
+        let is_timed = self.queue_config().is_some_and(|queue| queue.is_timed());
+        let retry = if fits && is_timed { Some(self.turn(cost)) } else { None };
+        let denial = self.deny_behind_others(cost, fits, retry);
+        self.algorithm().report(self.state, now, cost, counts, denial)
+    }
+
+    fn deny_behind_others(&mut self, cost: u64, fits: bool, retry: Option<u64>) -> Decision {
+        let now = self.now;
+        let algorithm = self.algorithm();
+        let (tail, at) = self.tail();
+        let last = algorithm.peek(tail, at, cost);
+        Decision::deny(last.limit(), 0, retry, reset_of(last, at, now))
+            .with_unknown_wait(fits)
+            .with_index(last.limit_index())
+    }
+
+    /// Returns the decision on a call of cost 1 that has just been admitted.
+    fn admission(&mut self) -> Decision {
+        let decision = self.algorithm().peek(self.state, self.now, 0);
+        self.admitted(decision)
+    }
+
+    /// Returns the decision on an admitted call, adapted to the queue. `decision` is what the algorithm decided without
+    /// regard to the queue.
+    #[inline]
+    fn admitted(&mut self, decision: Decision) -> Decision {
+        if !self.has_waiters() {
+            return decision;
+        }
+        let now = self.now;
+        let algorithm = self.algorithm();
+        let (tail, at) = self.tail();
+        let reset = reset_of(algorithm.peek(tail, at, 0), at, now);
+        decision.with_remaining_zero().with_min_reset(reset)
+    }
+
+    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds.
+    fn turn(&mut self, cost: u64) -> u64 {
+        let now = self.now;
+        let algorithm = self.algorithm();
+        let (tail, at) = self.tail();
+        algorithm.ready_at(tail, at, cost).unwrap_or(Nanos::MAX).saturating_since(now)
+    }
+
+    /// Returns the time until a denied call could be admitted or queued, in nanoseconds.
+    fn retry(&mut self, arrival: &Arrival) -> u64 {
+        let Arrival { cost, priority, may_wait, max_wait, queue } = *arrival;
+        let turn = self.turn(cost);
+        // It is unknown when calls of other keys are released, so the places of these calls count as taken.
+        let others = self.shared.waiting.len().saturating_sub(self.waiting());
+        let limit = self.shared.waiting.limit();
+        if !may_wait || others >= limit {
+            return turn;
+        }
+        let has_room = |waiting: u64| others.saturating_add(waiting) < limit;
+        let early_enough = turn.saturating_sub(max_wait);
+        match queue.priority_units() {
+            // The call can be queued once enough waiters have been released.
+            Some(units) if priority && cost <= units => {
+                let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
+                let is_place = |waiting, ahead| fits(ahead) && has_room(waiting);
+                self.time_until_place(is_place).max(early_enough)
+            }
+            Some(_) => turn,
+            // The queue has no places, so the call must be admitted at once.
+            None if queue.places() == 0 => turn,
+            None => {
+                let is_place = |waiting, _| waiting < queue.places() && has_room(waiting);
+                self.time_until_place(is_place).max(early_enough)
+            }
+        }
+    }
+}
+
+/// The queue, as far as the key has one.
+impl<A: Algorithm> Key<'_, A> {
+    /// Returns the settings of the key's queue by the algorithm of the call. Returns `None` if the key has no queue, and
+    /// the algorithm queues no calls.
+    fn queue_config(&self) -> Option<QueueConfig> {
+        match &self.queue {
+            Some(queue) => Some(queue.config(self.algorithm())),
+            None => self.algorithm().queue_config(),
+        }
+    }
+
+    fn has_waiters(&self) -> bool {
+        self.waiting() > 0
+    }
+
+    /// Returns the number of the waiters.
+    fn waiting(&self) -> u64 {
+        self.queue.as_ref().map_or(0, |queue| queue.waiting.len() as u64)
+    }
+
+    /// Returns the total cost of the waiters.
+    fn ahead(&self) -> u128 {
+        self.queue.as_ref().map_or(0, |queue| queue.ahead)
+    }
+
+    /// Returns the state after all waiters have been released, and the clock reading for that state.
+    fn tail(&mut self) -> (&mut A::State, Nanos) {
+        if let Some(queue) = &mut self.queue
+            && let Some(tail) = queue.tail(self.now)
+        {
+            return tail;
+        }
+        (self.state, self.now)
+    }
+
+    fn time_until_place(&mut self, is_place: impl Fn(u64, u128) -> bool) -> u64 {
+        self.schedule().map_or(0, |schedule| schedule.time_until_place(is_place))
+    }
+
+    fn commit(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.commit();
+        }
+    }
+
+    fn ensure_exact_projection(&mut self, gone: usize) {
+        if let Some(mut schedule) = self.schedule() {
+            schedule.ensure_exact_projection(gone);
+        }
+    }
+
+    fn ensure_approximate_projection(&mut self) {
+        if let Some(mut schedule) = self.schedule() {
+            schedule.ensure_approximate_projection(0);
+        }
+    }
+}
+
+/// Decides a call without regard to the waiters, and charges it if it is admitted. A check may count a denial even if the
+/// call can then be queued. So an algorithm with an exclusive queue decides by `peek` first.
+#[inline]
+pub(in crate::limiter) fn check_to_queue<A: Algorithm>(
+    algorithm: &A,
+    state: &mut A::State,
+    now: Nanos,
+    cost: u64,
+    queue: QueueConfig,
+) -> Decision {
+    if queue.is_exclusive() {
+        let peeked = algorithm.peek(state, now, cost);
+        if !peeked.is_allowed() {
+            return peeked;
+        }
+    }
+    algorithm.check(state, now, cost)
+}
+
+/// Returns the time in nanoseconds from `now` until a key is fresh. `decision` was made on the key's state at the clock
+/// reading `at`.
+fn reset_of(decision: Decision, at: Nanos, now: Nanos) -> u64 {
+    at.saturating_add(Nanos::from(decision.reset_after()).0).saturating_since(now)
+}
