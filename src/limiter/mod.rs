@@ -5,7 +5,7 @@
 //! clock. The crate `tower-throttle-redis` has limiters with state in Redis.
 //!
 //! A layer works with any type that implements [`Limiter`] and [`LimiterFor`]. Such a type promises three things, and
-//! an [`Algorithm`](crate::algorithm::Algorithm) relies on them:
+//! an [`Algorithm`] relies on them:
 //!
 //! 1. **Exclusive access.** One call at a time changes the state of a key. No admission is computed from state that
 //!    another call is changing.
