@@ -15,3 +15,4 @@ mod sliding_window_strict;
 mod smooth;
 #[path = "../support/mod.rs"]
 mod support;
+mod tuples;

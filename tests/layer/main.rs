@@ -1,6 +1,5 @@
 //! The layer around services: alone, joined with others, between tower's own layers, and with limiters of one's own.
 
-mod and;
 mod and_with_queue;
 mod built_keys;
 mod enabled;

@@ -1,9 +1,7 @@
-//! Edge cases of several limits: algorithms and closures that panic, costs above all limits, clocks that are set back,
-//! and values that must not be printed.
+//! Edge cases of several limits: algorithms and closures that panic, costs above all limits, and values that must not
+//! be printed.
 
-mod costs_and_clocks;
 mod panics;
-mod uncharged;
 mod values;
 
 use tower::Service;

@@ -1,12 +1,60 @@
-//! Debug output shows no key, and decisions with the same values are equal.
+//! Extreme costs, a missing key, values that must not be printed, and decisions that are equal.
 
-use tower::{Layer, Service};
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, Tiered, TokenBucket};
+use std::time::Duration;
+
+use tower::{Layer, Service, service_fn};
+use tower_throttle::algorithm::{FixedWindow, LeakyBucket, SlidingCounter, Tiered, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::from_fn;
-use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
+use tower_throttle::key::{Global, KeyError, KeyExtractor, from_fn};
+use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer};
 
-use super::{hourly, limiter};
+use super::{ask, hourly, limiter, served};
+
+#[test]
+fn extreme_costs_are_denied_by_all_or_fit() {
+    let clock = ManualClock::new();
+    let most = Quota::per(u64::MAX, Duration::from_secs(1)).unwrap();
+    let (first, second) = (limiter(FixedWindow::new(most), &clock), limiter(TokenBucket::new(most), &clock));
+    for (costs, passes) in
+        [([u64::MAX, u64::MAX], true), ([1, 1], false), ([0, 0], true), ([u64::MAX, 0], false)]
+    {
+        let layer = RateLimitLayer::with_limiter(Global, first.clone()).cost(move |(): &()| costs[0]);
+        let layers =
+            layer.and(RateLimitLayer::with_limiter(Global, second.clone()).cost(move |(): &()| costs[1]));
+        assert_eq!(ask(&mut served!(layers), ()).is_ok(), passes, "{costs:?}");
+    }
+    // Two charges of the largest cost on one key are more than the largest cost. The sum must not wrap around.
+    let one = limiter(SlidingCounter::new(most), &clock);
+    let layer = RateLimitLayer::with_limiter(Global, one.clone()).cost(|(): &()| u64::MAX - 1);
+    let mut twice = served!(layer.clone().and(layer.clone()));
+    // The sum of both costs saturates at the largest possible cost.
+    assert!(ask(&mut twice, ()).is_ok());
+    assert_eq!(one.peek(&()).remaining(), 0);
+}
+
+#[derive(Clone)]
+struct NoKey;
+
+impl KeyExtractor<u8> for NoKey {
+    type Key = ();
+
+    fn extract(&self, at: &u8) -> Result<Option<()>, KeyError> {
+        if *at == 1 { Err(KeyError::new("say who you are")) } else { Ok(Some(())) }
+    }
+}
+
+#[test]
+fn a_call_without_a_key_for_one_is_charged_by_none() {
+    let clock = ManualClock::new();
+    let window = || limiter(FixedWindow::new(hourly(3)), &clock);
+    let limiters = [window(), window(), window()];
+    let layer = |at: usize| RateLimitLayer::with_limiter(Global, limiters[at].clone());
+    let mut service =
+        served!(layer(0).and(RateLimitLayer::with_limiter(NoKey, limiters[1].clone())).and(layer(2)));
+    assert!(ask(&mut service, 0).is_ok());
+    assert!(matches!(ask(&mut service, 1), Err(Error::Key(_))));
+    assert_eq!(limiters.each_ref().map(|limiter| limiter.peek(&()).remaining()), [2, 2, 2]);
+}
 
 #[test]
 fn debug_output_shows_no_key() {

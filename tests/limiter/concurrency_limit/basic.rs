@@ -1,6 +1,7 @@
 //! Calls in progress are counted for a key and in the total, also if they were queued, refunded or replaced.
 
 use super::*;
+use crate::support::waits;
 
 #[test]
 fn queued_calls_follow_the_current_limit() {
@@ -220,4 +221,19 @@ fn a_call_that_counts_twice_in_one_limiter_is_released_twice() {
     assert_eq!(limiter.peek(&()).remaining(), 2);
     drop(second);
     assert_eq!((limiter.peek(&()).remaining(), limiter.peek(&1).remaining()), (4, 4));
+}
+
+/// A waiter takes a place in the total of all keys, and the length of its wait is unknown.
+#[test]
+fn waiters_for_a_permit_count_in_the_total() {
+    let limiter = limiter(Concurrency::per_key(1).total(2).queue(5), &ManualClock::new());
+    let held = limiter.try_acquire_permit("a").unwrap();
+    let mut queued = waits(limiter.acquire_permit("a"));
+    let refused = limiter.try_acquire_permit("b").unwrap_err();
+    assert!(!refused.decision().never_fits());
+    assert_eq!(refused.decision().retry_after(), None);
+    drop(held);
+    assert!(queued.run());
+    drop(queued.output.take().unwrap().unwrap());
+    assert!(limiter.try_acquire_permit("b").is_ok());
 }

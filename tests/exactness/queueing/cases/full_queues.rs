@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::*;
-use tower_throttle::clock::ManualClock;
 
-use super::{call, on, refused, use_up, waits};
+use super::{call, few, on, refused, use_up, waits};
 use crate::queueing::{ns, quota};
 
 #[test]
@@ -110,11 +108,6 @@ fn with_zero_capacity_or_max_wait_no_call_waits_or_is_evicted() {
     of!(SlidingLog::new(two));
     of!(SlidingCounter::new(two));
     of!(LeakyBucket::new(two));
-}
-
-fn few<A: Algorithm>(rule: A, max_queued: usize) -> (RateLimiter<A>, ManualClock) {
-    let clock = ManualClock::new();
-    (RateLimiter::builder(rule).clock(clock.clone()).max_queued(max_queued).build(), clock)
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Single cases of waiting. Each test is for one promise.
 
+mod cancelled;
 mod full_queues;
 mod layers;
 mod releases;
@@ -18,6 +19,11 @@ const MS: Duration = Duration::from_millis(1);
 fn on<A: Algorithm>(rule: A) -> (RateLimiter<A>, ManualClock) {
     let clock = ManualClock::new();
     (RateLimiter::builder(rule).clock(clock.clone()).build(), clock)
+}
+
+fn few<A: Algorithm>(rule: A, max_queued: usize) -> (RateLimiter<A>, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder(rule).clock(clock.clone()).max_queued(max_queued).build(), clock)
 }
 
 fn call<A: Algorithm>(limiter: &RateLimiter<A>, key: &str, cost: u64) -> PolledByHand<Acquire<A>> {

@@ -10,7 +10,7 @@ use tower_throttle::{Quota, RateLimiter};
 
 use super::{MS, call, on, refused, use_up, waits};
 use crate::queueing::{ns, quota};
-use crate::support::PolledByHand;
+use crate::support::{self, PolledByHand};
 
 #[test]
 fn the_kth_of_many_calls_is_released_from_a_bucket_of_burst_b_after_k_minus_b_intervals() {
@@ -65,11 +65,12 @@ fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_
     }
 }
 
-async fn thousand(bucket: TokenBucket) -> Vec<Duration> {
-    let limiter = RateLimiter::new(bucket);
+/// Makes `count` calls for one key at one instant, each in a task. Returns the times at which they are admitted.
+async fn at_one_instant<A: Algorithm>(rule: A, count: usize) -> Vec<Duration> {
+    let limiter = RateLimiter::new(rule);
     let start = Instant::now();
     let mut calls = JoinSet::new();
-    for nth in 0..1_001 {
+    for nth in 0..count {
         let acquire = limiter.acquire("key");
         calls.spawn(async move {
             assert!(acquire.await.is_allowed());
@@ -81,20 +82,27 @@ async fn thousand(bucket: TokenBucket) -> Vec<Duration> {
     left.into_iter().map(|(_, at)| at).collect()
 }
 
+/// The timer has ticks of a millisecond. No call is released before its slot, or later than the tick after its slot.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_queued_for_a_bucket_of_five_thousand_a_second_take_200_ms() {
-    let left = thousand(TokenBucket::new(Quota::per_second(5_000).burst(1)).queue(1_000)).await;
-    for (nth, at) in (0_u128..).zip(&left) {
-        assert_eq!(at.as_nanos(), (nth * 200_000).next_multiple_of(1_000_000), "number {nth}");
+async fn queued_calls_are_released_at_the_first_tick_from_their_slots_on() {
+    // With the largest rate, each tick has ten thousand slots. With the smallest, two of three slots are between ticks.
+    for (limit, calls) in [(5_000, 1_001), (10_000_000, 100_001), (3, 301)] {
+        let quota = Quota::per_second(limit);
+        let bucket = at_one_instant(TokenBucket::new(quota.burst(1)).queue(calls as u64), calls).await;
+        let leaky = at_one_instant(LeakyBucket::new(quota).queue(calls as u64), calls).await;
+        for (nth, at) in (0_u128..).zip(&leaky) {
+            let slot = (nth * 1_000_000_000).div_ceil(limit.into());
+            assert_eq!(at.as_nanos(), slot.next_multiple_of(1_000_000), "number {nth} at {limit}/s");
+        }
+        assert_eq!(bucket, leaky, "{limit}/s");
     }
-    assert_eq!(left[1_000], MS * 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bucket_of_three_a_second_does_not_drift_in_an_hour() {
-    const CALLS: u32 = 3 * 3_600;
-    for burst in [1, 2] {
-        let limiter = RateLimiter::new(TokenBucket::new(Quota::per_second(3).burst(burst)).queue(6));
+    async fn look<A: Algorithm>(rule: A, burst: u64) {
+        const CALLS: u32 = 3 * 3_600;
+        let limiter = RateLimiter::new(rule);
         let start = Instant::now();
         let left = Arc::new(Mutex::new(Vec::new()));
         let mut callers = JoinSet::new();
@@ -110,9 +118,28 @@ async fn a_bucket_of_three_a_second_does_not_drift_in_an_hour() {
         callers.join_all().await;
         for (nth, at) in (1_u64..).zip(left.lock().unwrap().iter()) {
             let exact = (nth.saturating_sub(burst) * 1_000).div_ceil(3);
-            assert_eq!(at.as_millis(), u128::from(exact), "number {nth}, burst {burst}");
+            assert_eq!(at.as_millis(), u128::from(exact), "number {nth} of {limiter:?}");
         }
     }
+    let three = Quota::per_second(3);
+    look(TokenBucket::new(three.burst(1)).queue(6), 1).await;
+    look(TokenBucket::new(three.burst(2)).queue(6), 2).await;
+    look(LeakyBucket::new(three).queue(6), 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_do_not_wait_for_each_other() {
+    let limiter = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)).queue(3));
+    let start = Instant::now();
+    let mut calls = JoinSet::new();
+    for (key, nth) in (0..200).flat_map(|key| (0..4).map(move |nth| (key, nth))) {
+        let acquire = limiter.acquire(&key);
+        calls.spawn(async move { (nth, acquire.await.is_allowed(), start.elapsed()) });
+    }
+    for (nth, passes, at) in calls.join_all().await {
+        assert_eq!((passes, at), (true, MS * 100 * nth));
+    }
+    assert!(limiter.len() <= 200);
 }
 
 #[test]
@@ -189,4 +216,71 @@ fn tiers_share_one_queue_in_order() {
     assert!(left.iter().all(Option::is_some), "a call is stuck: {left:?}");
     assert!(left.is_sorted(), "{left:?}");
     assert!(left[2].unwrap() >= 20, "three units of the faster tier: {left:?}");
+}
+
+/// If a call is the first call of the key in a tier, the state of this tier begins when the call joins the queue.
+#[test]
+fn a_call_that_waits_in_a_new_tier_waits_by_its_rate() {
+    let (free, paid) = (TokenBucket::new(quota(1, 100)), TokenBucket::new(quota(1, 10)));
+    let (limiter, clock) = on(Tiered::new(free));
+    use_up(&limiter, "key");
+    let mut of_paid = support::waits(limiter.call("key").tier(&paid).acquire());
+    clock.set(ns(9));
+    assert!(!of_paid.run());
+    clock.set(ns(10));
+    assert!(of_paid.run() && of_paid.output.unwrap().is_allowed());
+}
+
+/// The clock is set back by less than one of the periods, and by more than the other. So from then on, the members of a
+/// tuple have different times, and so have a lockout and its algorithm.
+#[test]
+fn a_wait_is_exact_though_the_members_have_different_times() {
+    fn look<A: Algorithm>(rule: A) {
+        for back in [5, 50, 150] {
+            let (limiter, clock) = on(rule.clone());
+            clock.set(ns(1_000));
+            use_up(&limiter, "key");
+            clock.set(ns(1_003 - back));
+            let of_first = limiter.peek("key").retry_after().unwrap();
+            let mut first = waits(&limiter, "key", 1);
+            let denied = limiter.check("key");
+            assert_eq!(denied, limiter.peek("key"), "{rule:?}");
+            // The waiter must be released on time, since a late release would delay the others.
+            clock.advance(of_first - ns(1));
+            assert!(!first.run(), "{rule:?}, {back} back: too early");
+            clock.advance(ns(1));
+            assert!(first.run(), "{rule:?}, {back} back: too late");
+            clock.advance(denied.retry_after().unwrap() - of_first - ns(1));
+            assert!(!limiter.check("key").is_allowed(), "{rule:?}, {back} back: too early");
+            clock.advance(ns(1));
+            assert!(limiter.check("key").is_allowed(), "{rule:?}, {back} back: too late");
+        }
+    }
+    let (short, long) = (quota(1, 10), quota(3, 100));
+    look((FixedWindow::new(short), FixedWindow::new(long)));
+    look((FixedWindow::new(long), TokenBucket::new(short)));
+    look((TokenBucket::new(long), SlidingLog::new(short)));
+    look((LeakyBucket::new(short), SlidingWindow::new(long)));
+    look((TokenBucket::new(short), TokenBucket::new(long)));
+    look(TokenBucket::new(quota(10, 100).burst(1)).block_for(MS).after(1_000));
+    look((FixedWindow::new(short), FixedWindow::new(long)).block_for(MS).after(1_000));
+}
+
+#[test]
+fn an_admitted_call_reports_when_the_key_is_fresh_after_all_that_are_queued() {
+    let (limiter, clock) = on(LeakyBucket::new(quota(1, 10)).queue(3));
+    let first = call(&limiter, "key", 1).output.unwrap();
+    assert_eq!(first.reset_after(), ns(10));
+    let mut line: Vec<_> = (0..3).map(|_| waits(&limiter, "key", 1)).collect();
+    clock.set(ns(10));
+    assert!(line[0].run());
+    let second = line[0].output.unwrap();
+    assert_eq!((second.remaining(), second.reset_after()), (0, ns(30)), "two calls are queued");
+    for (call, at) in line[1..].iter_mut().zip([20, 30]) {
+        clock.set(ns(at));
+        assert!(call.run());
+    }
+    clock.set(ns(40));
+    let fresh = limiter.peek("key");
+    assert_eq!((fresh.remaining(), fresh.reset_after()), (1, Duration::ZERO));
 }

@@ -202,3 +202,18 @@ fn a_lockout_in_tiers_counts_denials_while_calls_are_queued() {
     let last = limiter.call("key").tier(&slow).acquire().now();
     assert_eq!(last.retry_after(), Some(SECOND * 5), "denied six times");
 }
+
+/// A call whose slot is more than a period ahead must not look like a step back of the clock.
+#[test]
+fn a_tier_lets_no_call_wait_longer_than_its_maximum() {
+    let bucket = LeakyBucket::new(Quota::per_second(10)).queue(20).max_wait(MS * 1_500);
+    let (limiter, clock) = tiered(bucket);
+    let mut line: Vec<_> = (0..20).map(|_| PolledByHand::new(limiter.acquire("key"))).collect();
+    line.retain_mut(|call| !call.poll() || call.output.unwrap().is_allowed());
+    assert_eq!(line.len(), 16, "one call is admitted, and fifteen wait");
+    for _ in 0..15 {
+        clock.advance(MS * 100);
+        line.retain_mut(|call| !call.run());
+    }
+    assert!(line.is_empty(), "a call waits longer");
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{
-    Algorithm, Concurrency, FixedWindow, LeakyBucket, Lockout, QueueOverflow, Tiered, TokenBucket,
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, Lockout, QueueOverflow, Smooth, Tiered, TokenBucket,
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
@@ -201,4 +201,23 @@ async fn the_decisions_of_joined_layers_say_why_they_deny() {
     assert_eq!(call().await, (false, vec![log_in(&[]), queue.clone()]));
     assert_eq!(call().await, (false, vec![log_in(&["locked out"]), queue.clone()]));
     assert_eq!(call().await, (false, vec![log_in(&["locked out"]), queue]));
+}
+
+/// A closed limiter and a full table report the limit that an open limiter with room would.
+#[test]
+fn a_denial_for_another_reason_reports_the_same_limit() {
+    fn same<A: Algorithm>(algorithm: A) {
+        let builder = RateLimiter::builder(algorithm).clock(ManualClock::new());
+        let limiter = builder.max_keys(1).on_full(OnFull::Reject).build();
+        let limit = limiter.peek("key").limit();
+        let denied = (0..10_000_u64).map(|key| limiter.check(&key)).find(Decision::is_table_full).unwrap();
+        assert_eq!(denied.limit(), limit, "{limiter:?}");
+        limiter.close();
+        let denied = limiter.check("key");
+        assert_eq!((denied.is_closed(), denied.limit()), (true, limit), "{limiter:?}");
+    }
+    same(LeakyBucket::new(Quota::per_second(10)));
+    same(Smooth::bursty(Quota::per_second(10)));
+    same(TokenBucket::new(Quota::per_second(10).burst(3)).queue(5));
+    same(FixedWindow::new(Quota::per_second(10)).priority(50));
 }

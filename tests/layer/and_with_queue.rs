@@ -1,24 +1,77 @@
-//! A joint call that is denied or cancelled leaves the other calls of its limiters as they were.
+//! A queue that is joined with other limits: a call is charged when it is queued, and a call that is denied or cancelled
+//! leaves the other calls of its limiters as they were.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::{Future, Ready, ready};
 use std::time::Duration;
 
+use tower::util::ServiceFn;
 use tower::{Layer, Service, service_fn};
-use tower_throttle::algorithm::{Concurrency, FixedWindow, QueueOverflow, Tiered};
+use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, QueueOverflow, Tiered, TokenBucket};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::limiter::OnClose;
 use tower_throttle::stats::UnitStats;
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use super::{answers, joined, limiter, passes, queue, waits};
-use crate::support::{Now, PolledByHand};
+use crate::support::{Now, PolledByHand, limiter, waits};
 
+const INTERVAL: Duration = Duration::from_millis(100);
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Returns a limit of ten a second with a queue that is long enough.
+fn queue() -> LeakyBucket {
+    LeakyBucket::new(Quota::per_second(10)).queue(1_000)
+}
+
+type Answers = std::future::Ready<Result<(), Infallible>>;
+
+fn answers() -> ServiceFn<fn(()) -> Answers> {
+    service_fn(|()| std::future::ready(Ok(())))
+}
+
+/// Returns a service behind both limiters, with one key each.
+macro_rules! joined {
+    ($first:expr, $second:expr) => {
+        RateLimitLayer::with_limiter(Global, $first.clone())
+            .and(RateLimitLayer::with_limiter(Global, $second.clone()))
+            .responder(ErrorResponder)
+            .layer(answers())
+    };
+}
+
+fn passes<F, E>(call: F) -> bool
+where
+    F: Future<Output = Result<(), E>>,
+{
+    call.now().is_ok()
+}
 
 fn window(limit: u64) -> FixedWindow {
     FixedWindow::new(Quota::per_minute(limit))
+}
+
+#[test]
+fn the_other_limit_is_charged_when_the_call_is_queued() {
+    let clock = ManualClock::new();
+    let (line, bucket) = (limiter(queue(), &clock), limiter(TokenBucket::new(Quota::per_hour(3)), &clock));
+    let mut service = joined!(line, bucket);
+    assert!(passes(service.call(())));
+    // The request joins the queue in `call`, before any poll.
+    let mut second = PolledByHand::new(service.call(()));
+    assert_eq!(bucket.peek(&()).remaining(), 1);
+    let mut third = waits(service.call(()));
+    assert_eq!(bucket.peek(&()).remaining(), 0);
+    // The queue would accept the call, but the bucket denies it.
+    assert!(!passes(service.call(())));
+    clock.advance(INTERVAL);
+    assert!(second.run() && !third.run());
+    clock.advance(INTERVAL);
+    assert!(third.run());
+    // The call is charged once, and not again when it is released.
+    clock.advance(Duration::from_secs(1_200) - INTERVAL * 2);
+    assert_eq!(bucket.peek(&()).remaining(), 1);
+    assert_eq!(line.peek(&()).remaining(), 1);
 }
 
 #[test]
