@@ -107,7 +107,6 @@ impl<A: Algorithm> Table<A> {
             Some(queue) => {
                 let decision = check_to_queue(algorithm, state, now, call.cost(), queue);
                 if !decision.is_allowed() {
-                    shard.remove_denial();
                     let locked = Locked::new(&self.shared, locked, id, Some(now));
                     return self.acquire_slow(id, locked, call, Some(decision));
                 }
@@ -144,6 +143,7 @@ impl<A: Algorithm> Table<A> {
                 (Enqueued::Decided(decision), held)
             }
             queued => {
+                self.of(id).remove_denial();
                 calls.add(CallOutcome::Queued);
                 (queued, self.reservable(key, id, call))
             }

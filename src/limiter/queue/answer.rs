@@ -211,11 +211,14 @@ impl<A: Algorithm> Key<'_, A> {
         match asked {
             Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
             Asked::Waits(wake_at, spare) => (PollTurn::NotBefore(wake_at), spare),
-            Asked::Late(waiter) => {
+            Asked::Late(mut waiter) => {
                 let decision =
                     self.reject(&waiter, false).with_delay(self.now.saturating_since(waiter.arrived));
+                let spare = waiter.waker.take();
+                // The next waiters are told how many units remain, so those of this one must be free.
+                drop(waiter);
                 self.release();
-                (PollTurn::Ready(decision, self.now), waiter.waker)
+                (PollTurn::Ready(decision, self.now), spare)
             }
         }
     }

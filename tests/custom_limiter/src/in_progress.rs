@@ -52,11 +52,15 @@ impl<K: MemoryKey + ?Sized> LimiterFor<K> for InProgress {
         let (limit, cost) = (self.limit, attempt.cost());
         let mut keys = self.keys.lock().unwrap();
         let held = keys.get(&id).copied().unwrap_or(0);
-        let decision = match limit - held {
-            left if cost == 0 => Decision::allow(limit, left, 0),
-            _ if self.is_closed.load(Relaxed) => Decision::closed(limit),
-            left if cost > left => Decision::deny(limit, left, None, 0).with_unknown_wait(cost <= limit),
-            left => Decision::allow(limit, left - cost, 0),
+        let left = limit - held;
+        let decision = if cost == 0 {
+            Decision::allow(limit, left, 0)
+        } else if self.is_closed.load(Relaxed) {
+            Decision::closed(limit)
+        } else if cost > left {
+            Decision::deny(limit, left, None, 0).with_unknown_wait(cost <= limit)
+        } else {
+            Decision::allow(limit, left - cost, 0)
         };
         if cost == 0 || !decision.is_allowed() {
             return Acquired::Ready(decision, Reservation::default());

@@ -17,8 +17,15 @@ const SOURCE: &str = include_str!("in_progress.rs");
 
 #[test]
 fn its_code_is_in_the_guide() {
-    let guide = include_str!("../../../src/guide/engine.md");
-    assert!(guide.contains(SOURCE), "src/guide/engine.md has another limiter than in_progress.rs");
+    let guide = without_breaks(include_str!("../../../src/guide/engine.md"));
+    let is_there = guide.contains(&without_breaks(SOURCE));
+    assert!(is_there, "src/guide/engine.md has another limiter than in_progress.rs");
+}
+
+/// Returns the code without what depends on the width of a line, which is smaller in the guide.
+fn without_breaks(code: &str) -> String {
+    let code: String = code.chars().filter(|char| !char.is_whitespace()).collect();
+    code.replace(",)", ")").replace(",}", "}").replace(",]", "]")
 }
 
 /// Hidden items are not in the list of public items.

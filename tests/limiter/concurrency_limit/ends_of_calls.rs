@@ -72,6 +72,28 @@ fn a_service_that_fails_or_panics_or_is_no_http_gives_the_permit_back() {
 }
 
 #[test]
+fn the_units_of_a_call_that_has_waited_too_long_are_free_for_the_next() {
+    let clock = ManualClock::new();
+    let waits = Concurrency::per_key(10).total(12).queue(5).max_wait(Duration::from_secs(1));
+    let limiter = limiter(waits, &clock);
+    let _held = limiter.call(&()).cost(8).permit().unwrap();
+    let mut service = RateLimitLayer::with_limiter(Global, limiter)
+        .cost(|request: &Request<u64>| *request.body())
+        .layer(service_fn(|_: Request<u64>| ready(Ok::<_, Infallible>(Response::new(())))));
+    let mut calls = [3, 1].map(|cost| {
+        let mut call = PolledByHand::new(service.call(Request::new(cost)));
+        assert!(!call.poll());
+        clock.advance(Duration::from_millis(500));
+        call
+    });
+    assert!(calls.iter_mut().all(PolledByHand::poll));
+    let [denied, admitted] = calls.map(|call| call.output.unwrap().unwrap());
+    assert_eq!([denied.status(), admitted.status()].map(|status| status.as_u16()), [429, 200]);
+    // The key has nine of ten units, and all keys together have nine of twelve.
+    assert_eq!(admitted.headers()["ratelimit"], "\"default\";r=1");
+}
+
+#[test]
 fn a_service_that_panics_when_it_is_called_gives_the_permit_back() {
     let limiter = limiter(Concurrency::per_key(1).queue(3), &ManualClock::new());
     let mut panics = RateLimitLayer::with_limiter(Global, limiter.clone())
