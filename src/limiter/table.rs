@@ -215,24 +215,24 @@ impl<A: Algorithm> Table<A> {
 
     /// Resets all keys, as [`reset`](Table::reset) does, one shard at a time.
     pub(super) fn reset_all(&self) {
-        drop(self.for_each_shard(Shard::reset_all));
+        self.for_each_shard(&mut Wakers::default(), Shard::reset_all);
     }
 
     /// Marks all shards as closed, releases due waiters, and denies all other waiters.
     pub(super) fn close(&self) {
-        drop(self.for_each_shard(Shard::close));
+        self.for_each_shard(&mut Wakers::default(), Shard::close);
     }
 
     /// Replaces the algorithm of all keys, one shard at a time, and then makes the new algorithm the current one, and
     /// at last its generation. Only one replacement runs at a time. A layer that asks for the info does not wait for
     /// it.
     pub(super) fn replace(&self, algorithm: A) {
-        // This variable is dropped after `_turn`. So both locks are released before the waiters are woken.
-        let _wake;
+        // The wakers are dropped after `_turn`. So both locks are released before the waiters are woken.
+        let mut wake = Wakers::default();
         let _turn = self.replacement.lock().unwrap_or_else(PoisonError::into_inner);
         let info = self.info().replaced_by(&algorithm);
         let one_unit = one_unit(&algorithm);
-        _wake = self.for_each_shard(|shard, access| shard.replace(&algorithm, one_unit, access));
+        self.for_each_shard(&mut wake, |shard, access| shard.replace(&algorithm, one_unit, access));
         self.shared.room.replace(&algorithm);
         self.knows_priority.store(info.knows_priority(), Ordering::Relaxed);
         let generation = info.generation();
@@ -240,15 +240,13 @@ impl<A: Algorithm> Table<A> {
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Runs `change` on each shard, which is locked meanwhile. Returns the wakers to wake once no lock is held.
-    fn for_each_shard(&self, mut change: impl FnMut(&mut Shard<A>, &mut Access<'_, A>)) -> Wakers {
+    /// Runs `change` on each shard, which is locked meanwhile. `wake` gets the wakers to wake once no lock is held.
+    fn for_each_shard(&self, wake: &mut Wakers, mut change: impl FnMut(&mut Shard<A>, &mut Access<'_, A>)) {
         let shared = &self.shared;
-        let mut wake = Wakers::default();
         for mut shard in self.keys.iter() {
             let now = shared.clock.now();
-            change(&mut shard, &mut Access { shared, tier: None, now, wake: &mut wake });
+            change(&mut shard, &mut Access { shared, tier: None, now, wake });
         }
-        wake
     }
 }
 

@@ -223,7 +223,8 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held.
+    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are released first,
+    /// and if one is, the charge of this call, if it was released before, is final.
     pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
         self.release();
         let waker = self.schedule()?.cancel(ticket);

@@ -366,7 +366,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
     /// Runs `change`, which resets the state or converts it to another algorithm. Earlier releases then become final, due
     /// waiters are released, and the others are woken to set their timers again.
     fn replace(&mut self, change: impl FnOnce(&mut A::State)) {
-        // No waiter is released before the change.
+        // No waiter is released here before the change. A replacement has released the due ones by the old algorithm.
         match self.schedule() {
             None => return change(self.state),
             Some(mut schedule) => schedule.change(change),
