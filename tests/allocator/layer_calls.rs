@@ -173,13 +173,12 @@ fn what_else_costs_an_allocation() {
 
 #[test]
 fn a_denied_call_reads_no_body_and_allocates_little() {
-    let few = || by_key(TokenBucket::new(Quota::per_hour(1)));
     // The allocations are for the header table and, if fields are sent, for the value of `RateLimit`. The value of
-    // `Retry-After` needs an allocation only for a wait of 1,000 seconds or more.
-    let soon = || by_key(TokenBucket::new(Quota::per(1, Duration::from_secs(900)).unwrap()));
+    // `Retry-After` needs an allocation only for a wait of more than an hour.
+    let every = |seconds| by_key(TokenBucket::new(Quota::per(1, Duration::from_secs(seconds)).unwrap()));
     for (responder, most) in [(silent(), TABLE), (HttpResponder::new(), TABLE + 1)] {
-        assert_eq!(allocations(soon().responder(responder), 429), most);
-        assert_eq!(allocations(few().responder(responder), 429), most + 1);
+        assert_eq!(allocations(every(3_600).responder(responder), 429), most);
+        assert_eq!(allocations(every(3_602).responder(responder), 429), most + 1);
     }
 }
 
