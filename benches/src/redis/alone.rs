@@ -169,7 +169,7 @@ async fn resent(mut connection: MultiplexedConnection, words: Vec<Vec<u8>>, key:
             3 => command.arg(&*key),
             // The last argument begins with the time in eight bytes.
             at if at == last => {
-                let never = ((1_u64 << 53) as f64).to_be_bytes();
+                let never = ((1_u64 << 53) as f64).to_le_bytes();
                 command.arg([&never, &word[8..]].concat())
             }
             _ => command.arg(word.as_slice()),
