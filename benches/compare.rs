@@ -15,11 +15,12 @@ fn main() {
         return;
     }
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let features = if arguments.iter().any(|argument| ["redis", "alone"].contains(&argument.as_str())) {
-        "redis"
-    } else {
-        ""
-    };
+    let features =
+        if arguments.iter().any(|argument| ["redis", "alone", "counted"].contains(&argument.as_str())) {
+            "redis"
+        } else {
+            ""
+        };
     let status = Command::new(cargo)
         .args(["run", "--release", "--package", "tower-throttle-benches", "--features", features, "--"])
         .args(arguments)

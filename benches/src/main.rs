@@ -33,8 +33,9 @@ tower-throttle beside governor and tower_governor, as ratios
     cargo bench [-- OPTIONS] [SECTION...]
 
 sections: check, layer, server, store (check by table size, threads, memory and part), waits (a part of store: the times
-          of single calls of eight threads, and of calls that are cancelled in a queue), redis (limits in Redis, to PING; needs redis-server), and alone (a part of
-          redis: the times of single calls of one caller). The first three if none is named.
+          of single calls of eight threads, and of calls that are cancelled in a queue), redis (limits in Redis, to PING;
+          needs redis-server), alone (a part of redis: the times of single calls of one caller), and counted (the
+          instructions of a Redis server per decision; needs redis-server and valgrind). The first three if none is named.
     --quick    a tenth of the rounds
     --markdown of store: also a table of all rows, and their numbers in benches/store.tsv
     --peers    of redis and alone: also limitador and tower-rate-limiter, which take minutes to build
@@ -51,7 +52,9 @@ fn main() {
             "--markdown" => markdown = true,
             "--peers" => peers = true,
             "--help" | "-h" => return println!("{HELP}"),
-            "check" | "layer" | "server" | "store" | "waits" | "redis" | "alone" => sections.push(argument),
+            "check" | "layer" | "server" | "store" | "waits" | "redis" | "alone" | "counted" => {
+                sections.push(argument);
+            }
             other => {
                 eprintln!("unknown argument: {other}\n\n{HELP}");
                 exit(2);
@@ -84,6 +87,7 @@ fn main() {
 fn in_redis(section: &str, rounds: usize, peers: bool) {
     match section {
         "alone" => redis::run_alone(rounds, peers),
+        "counted" => redis::run_counted(),
         _ => redis::run(rounds, peers),
     }
 }

@@ -134,11 +134,23 @@ impl Command {
     #[cfg(any(test, feature = "__in-process"))]
     pub(super) fn words(&self) -> Vec<String> {
         let words = self.words.args_iter().map(|word| match word {
-            Arg::Simple(word) => word.iter().copied().map(char::from).collect(),
+            Arg::Simple(word) => word_of(word),
             _ => unreachable!("this crate adds no cursor to a command"),
         });
         words.collect()
     }
+}
+
+/// Returns the bytes of a word whose characters stand for one byte each.
+#[cfg(any(test, feature = "__in-process"))]
+pub(super) fn bytes_of(word: &str) -> Vec<u8> {
+    word.chars().map(|byte| byte as u8).collect()
+}
+
+/// Returns the word whose characters stand for these bytes.
+#[cfg(any(test, feature = "__in-process"))]
+pub(super) fn word_of(bytes: &[u8]) -> String {
+    bytes.iter().copied().map(char::from).collect()
 }
 
 /// Returns the settings with which this crate connects: `info` with a keepalive, and on Linux with a user timeout, so

@@ -40,8 +40,8 @@ pub enum RedisErrorKind {
     /// Earlier calls failed, so this call was not sent. After a pause of at most 400 ms since the last failure, the
     /// next call is sent to try the server again.
     Open,
-    /// The value of the key is not a state of this limiter. It was written by another program, or by a version of this
-    /// crate with another format. The value is not changed.
+    /// The value of the key is not a state of this limiter. It was written by another program, or by a newer release of
+    /// this crate with another format, in which case the text says so. The value is not changed.
     Foreign,
     /// The server accepts no writes: it is a replica (`READONLY`).
     ReadOnly,
@@ -89,6 +89,12 @@ impl RedisError {
     /// Replaces the advice of the kind, unless `advice` is `None`.
     pub(super) fn with_advice(mut self, advice: Option<&'static str>) -> Self {
         self.advice = advice.or(self.advice);
+        self
+    }
+
+    /// Adds a text to the detail.
+    pub(super) fn and(mut self, more: &str) -> Self {
+        self.detail = format!("{}{more}", self.detail).into();
         self
     }
 

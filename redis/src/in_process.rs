@@ -9,8 +9,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::connection::{BoxFuture, CallError, Command, Connection, Reply};
+use super::connection::{BoxFuture, CallError, Command, Connection, Reply, bytes_of};
 use super::error::RedisError;
+use super::frame::Frame;
 use super::lease::Leased;
 use super::script::{TimeSource, Unpacked};
 use super::states::{Action, Operation, Plan};
@@ -61,7 +62,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Keys {
-    texts: HashMap<String, String>,
+    values: HashMap<String, Vec<u8>>,
     leased: HashMap<String, Leased>,
     trips: u64,
 }
@@ -121,53 +122,54 @@ impl RedisInProcess {
         };
         let elapsed = u64::try_from(self.server.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let now = elapsed.saturating_add(1_700_000_000_000_000);
-        let reply = |verdict: char, text: &str| {
-            let text = format!("{verdict}{} {} {text}", now / 1_000_000, now % 1_000_000);
-            Ok(Reply::Text(text.into_bytes()))
+        let reply = |verdict: u8, value: &[u8]| {
+            Ok(Reply::Text([&[verdict], &(now as f64).to_le_bytes()[..], value].concat()))
         };
         let mut keys = self.keys();
+        let keys = &mut *keys;
         keys.trips += 1;
         let mut last = Unpacked::from(last.as_str());
         let Some(deadline) = last.next() else { return error("ERR arguments") };
         if now > deadline {
-            return reply('L', "");
+            return reply(b'L', b"");
         }
-        let text = keys.texts.get(key).cloned().unwrap_or_default();
+        let value = keys.values.get(key).map_or(&b""[..], Vec::as_slice);
         match arguments {
-            [] if last.is_empty() => reply('D', &text),
+            [] if last.is_empty() => reply(b'D', value),
             // Calls of token buckets are decided here. The verdict `O` makes the limiters of other algorithms write the
             // state.
-            [] => match decide_bucket(last, &text, now) {
+            [] => match decide_bucket(last, value, now) {
                 Some(after) => {
-                    keys.texts.insert(key.clone(), after);
-                    reply('D', &text)
+                    let found = reply(b'D', value);
+                    keys.values.insert(key.clone(), after);
+                    found
                 }
-                None => reply('O', &text),
+                None => reply(b'O', value),
             },
-            [before, _, _] if *before != text => reply('O', &text),
+            [before, _, _] if bytes_of(before) != value => reply(b'O', value),
             [_, after, _] if after.is_empty() => {
-                keys.texts.remove(key);
-                reply('D', "")
+                keys.values.remove(key);
+                reply(b'D', b"")
             }
             [_, after, _] => {
-                keys.texts.insert(key.clone(), after.clone());
-                reply('D', "")
+                keys.values.insert(key.clone(), bytes_of(after));
+                reply(b'D', b"")
             }
             _ => match keys.leased.entry(key.clone()).or_default().execute(arguments, now) {
-                Some(found) => reply('D', &found),
-                None => reply('O', "another prefix"),
+                Some(found) => reply(b'D', found.as_bytes()),
+                None => reply(b'O', b"another prefix"),
             },
         }
     }
 }
 
-/// Decides calls as the script of a token bucket does, and returns the new state. Returns `None` if the prefix is not
-/// that of a token bucket, or if the state has another prefix.
-fn decide_bucket(mut packed: Unpacked, text: &str, now: u64) -> Option<String> {
-    let prefix = packed.string()?;
-    let (_, unit) = prefix.split_once(' ')?;
+/// Decides calls as the script of a token bucket does, and returns the new value. Returns `None` if the frame is not that
+/// of a token bucket, or if the value has another frame.
+fn decide_bucket(mut packed: Unpacked, value: &[u8], now: u64) -> Option<Vec<u8>> {
+    let frame = Frame { head: packed.eight()?, tail: packed.string()? };
+    let unit = frame.unit();
     let bucket = TokenBucket::new(Quota::per_second(1)).with_unit(unit)?;
-    if !text.is_empty() && !text.starts_with(&prefix) {
+    if !value.is_empty() && frame.strip(value).is_none_or(|numbers| numbers.len() != 16) {
         return None;
     }
     for step in bucket.script()?.steps {
@@ -177,9 +179,9 @@ fn decide_bucket(mut packed: Unpacked, text: &str, now: u64) -> Option<String> {
             packed.filter(|packed| packed == argument)?;
         }
     }
-    let plan = Plan::new(bucket, TimeSource::Server, false).ok().filter(|plan| plan.prefix() == prefix)?;
+    let plan = Plan::new(bucket, TimeSource::Server, false).ok().filter(|plan| *plan.frame() == frame)?;
     let now = Nanos(now * 1_000);
-    let mut states = plan.decode(text, now).ok()?;
+    let mut states = plan.decode(value, now).ok()?;
     for cost in packed {
         let _ = states.apply(&plan, &Operation::new(Action::Check, cost, None), now);
     }

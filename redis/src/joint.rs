@@ -18,6 +18,7 @@ use super::calls::Calls;
 use super::connection::BoxFuture;
 use super::error::{RedisError, RedisErrorKind};
 use super::flight::{Awaited, PolledFlight};
+use super::frame::{Frame, shown};
 use super::link::{Answer, Route, Swap};
 use super::links::{Attempted, Links};
 use super::script::{Packed, Script, ScriptPart, pack};
@@ -55,15 +56,15 @@ pub(super) trait Member: Send + Sync {
     /// Returns the denial of the call if its limiter was closed.
     fn closed_denial(&self) -> Option<Decision>;
 
-    /// Returns the part of this limiter in a script, and the beginning of each value that the limiter writes. Returns
-    /// `None` if no script can decide the call at this cost.
-    fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)>;
+    /// Returns the part of this limiter in a script, and the frame of the values that the limiter writes. Returns `None`
+    /// if no script can decide the call at this cost.
+    fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &Frame)>;
 
     /// Adds to an error of a key whose value is not one of the limiter which limiter it is.
     fn describe(&self, error: RedisError) -> RedisError;
 
     /// Reads the state of the key from its value.
-    fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError>;
+    fn read(&mut self, value: &[u8], now: Nanos) -> Result<(), RedisError>;
 
     /// Returns whether the state must be written even if nothing is charged, because it was made from those of other
     /// quotas.
@@ -76,7 +77,7 @@ pub(super) trait Member: Send + Sync {
     fn apply(&mut self, cost: u64, now: Nanos) -> (Outcome, bool);
 
     /// Returns the new value of the key, which is empty if the state is fresh, and its time to live in milliseconds.
-    fn write(&mut self, now: Nanos) -> (String, u64);
+    fn write(&mut self, now: Nanos) -> (Vec<u8>, u64);
 
     /// Remembers the state, which was read at `now` by a request that was sent at `sent`.
     fn remember(&mut self, now: Nanos, sent: Nanos);
@@ -137,7 +138,8 @@ type Reply = (JointCall, Result<Outcomes, RedisError>);
 
 /// The values of the keys of a joint call, as a trip has found them.
 struct Found {
-    text: String,
+    /// The lengths of all values but the last, and the values.
+    bytes: Vec<u8>,
     /// The server's time at which the values were read.
     now: Nanos,
     /// The time at which the request was sent, by this process's clock. The server read the values later.
@@ -471,7 +473,7 @@ impl JointCall {
             }
             None => {
                 let read = route.read(keys, not_after).await?;
-                read.map(|(now, text)| Found { text, now, sent, is_decided: false })
+                read.map(|(now, bytes)| Found { bytes, now, sent, is_decided: false })
             }
         };
         let Some(mut found) = found else { return Ok(None) };
@@ -484,7 +486,7 @@ impl JointCall {
                 link.wrote();
             } else {
                 let sent = link.now();
-                let written: Few<(String, u64)> =
+                let written: Few<(Vec<u8>, u64)> =
                     (0..self.groups.len()).map(|group| self.first(group).write(found.now)).collect();
                 let swapped = {
                     let before = self.values(&found)?;
@@ -499,8 +501,8 @@ impl JointCall {
                 match swapped {
                     Answer::Done(..) => {}
                     // Another call has changed a state since it was read.
-                    Answer::Other(now, text) => {
-                        found = Found { text, now, sent, is_decided: false };
+                    Answer::Other(now, bytes) => {
+                        found = Found { bytes, now, sent, is_decided: false };
                         continue;
                     }
                     Answer::Late => return Ok(None),
@@ -532,10 +534,9 @@ impl JointCall {
         let _ = route.swap(keys, not_after, &swaps).await;
     }
 
-    fn values<'a>(&self, found: &'a Found) -> Result<Few<&'a str>, RedisError> {
+    fn values<'a>(&self, found: &'a Found) -> Result<Few<&'a [u8]>, RedisError> {
         found.values(self.groups.len()).ok_or_else(|| {
-            let shown: String = found.text.chars().take(60).collect();
-            RedisError::new(RedisErrorKind::Foreign, format!("the values are {shown:?}"))
+            RedisError::new(RedisErrorKind::Foreign, format!("the values are {}", shown(&found.bytes)))
         })
     }
 
@@ -597,23 +598,19 @@ impl Found {
     fn of(answer: Answer, sent: Nanos) -> Option<Self> {
         let is_decided = matches!(answer, Answer::Done(..));
         match answer {
-            Answer::Done(now, text) | Answer::Other(now, text) => Some(Self { text, now, sent, is_decided }),
+            Answer::Done(now, bytes) | Answer::Other(now, bytes) => {
+                Some(Self { bytes, now, sent, is_decided })
+            }
             Answer::Late => None,
         }
     }
 
     /// Returns the values of `count` keys. Returns `None` if the reply has another form.
-    fn values(&self, count: usize) -> Option<Few<&str>> {
-        let mut lengths = Few::new();
-        let mut rest = &*self.text;
-        for _ in 1..count {
-            let (length, after) = rest.split_once(' ')?;
-            lengths.push(length.parse::<usize>().ok()?);
-            rest = after;
-        }
+    fn values(&self, count: usize) -> Option<Few<&[u8]>> {
+        let (lengths, mut rest) = self.bytes.split_at_checked(8 * (count - 1))?;
         let mut values = Few::new();
-        for length in lengths {
-            let (value, after) = rest.split_at_checked(length)?;
+        for length in lengths.as_chunks().0 {
+            let (value, after) = rest.split_at_checked(f64::from_le_bytes(*length) as usize)?;
             values.push(value);
             rest = after;
         }

@@ -10,6 +10,7 @@ mod client;
 mod connection;
 mod error;
 mod flight;
+mod frame;
 // Its code is tested in `tests/guide`.
 #[cfg(not(doctest))]
 pub mod guide;

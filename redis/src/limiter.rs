@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use super::call::{Callee, RedisCall, RedisReply, Request, call_methods, unit_methods};
 use super::calls::{Calls, CountedCall, closed};
 use super::error::{RedisError, RedisErrorKind};
+use super::frame::Frame;
 use super::joint::{InRedis, Member, RedisPart};
 use super::lease::RedisLeasesBuilder;
 use super::links::Links;
@@ -195,7 +196,7 @@ impl<A: StoredAlgorithm> RedisLimiterBuilder<A> {
         let StoreParts { links, settings, settlements, .. } = store;
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let plan = Plan::new(algorithm, links.any().source(), settings.scripts)?;
-        let name = name.register(&A::kind(), plan.prefix(), words::<A>(&plan.info()))?;
+        let name = name.register(&A::kind(), plan.frame().unit(), words::<A>(&plan.info()))?;
         let trips = Trips::new(links.clone(), plan, settings.scripts, settings.remember_denials);
         let shared = Shared {
             links,
@@ -684,11 +685,11 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         self.call().denial_of_closed()
     }
 
-    fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &str)> {
+    fn script_part(&self, cost: u64) -> Option<(&ScriptPart, &Frame)> {
         self.plan.script_part(&self.operation, cost)
     }
 
-    fn read(&mut self, value: &str, now: Nanos) -> Result<(), RedisError> {
+    fn read(&mut self, value: &[u8], now: Nanos) -> Result<(), RedisError> {
         self.states = Some(self.plan.decode(value, now)?);
         Ok(())
     }
@@ -711,7 +712,7 @@ impl<A: StoredAlgorithm> Member for Part<A> {
         states.apply(&self.plan, &self.operation.at_cost(cost), now)
     }
 
-    fn write(&mut self, now: Nanos) -> (String, u64) {
+    fn write(&mut self, now: Nanos) -> (Vec<u8>, u64) {
         let states = self.states.as_mut().expect(NOT_READ);
         let value = states.write(&self.plan, now).unwrap_or_default();
         (value, states.time_to_live(&self.plan.algorithm, now))

@@ -26,7 +26,9 @@ use tokio::sync::{Notify, oneshot};
 
 use super::connection::{BoxFuture, CallError, Command, Connection, Listened, Reply};
 use super::error::{RedisError, RedisErrorKind};
+use super::frame::shown;
 use super::script::{KeySteps, Packed, Script, TimeSource};
+use tower_throttle::algorithm::StateReader;
 use tower_throttle::clock::{AnyClock, Nanos};
 use tower_throttle::stats::StoreStats;
 use tower_throttle::store_support::{Recurrence, random_u64};
@@ -43,6 +45,8 @@ const PAUSES: (u64, u64) = (50 * MILLISECOND, 400 * MILLISECOND);
 const MAX_TURN: u64 = 100;
 /// If a trip ends more than this time after its deadline, its caller was not polled in time. The unit is nanoseconds.
 const POLLED_LATE: u64 = 10_000_000;
+/// The number of bytes of a reply before the value.
+const REPLY_HEAD: usize = 9;
 
 /// A link to a server.
 pub(super) struct Link {
@@ -80,28 +84,25 @@ pub(super) struct Route {
     pub(super) redirects: u32,
 }
 
-/// The reply of a script: the server's time, and the value of the key or an empty string. The reply to a joint call
-/// contains the values of all keys.
+/// The reply of a script: the server's time, and the value of the key, which is empty if there is none. The reply to a
+/// joint call contains the values of all keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The script has run to its end.
-    Done(Nanos, String),
+    Done(Nanos, Vec<u8>),
     /// The script has changed nothing, because it cannot process the value that it found. The reply contains that
     /// value.
-    Other(Nanos, String),
+    Other(Nanos, Vec<u8>),
     /// The script has changed nothing, because the deadline of a call had passed.
     Late,
 }
 
-/// Makes the answer of a verdict from the server's time and the value.
-type MakeAnswer = fn(Nanos, String) -> Answer;
-
 /// A change of a key's value from `before` to `after`.
 #[derive(Clone, Debug)]
 pub(super) struct Swap<'a> {
-    before: &'a str,
+    before: &'a [u8],
     /// The new value. If it is empty, the key is deleted.
-    after: &'a str,
+    after: &'a [u8],
     /// The time to live of the key, in milliseconds.
     ttl: u64,
 }
@@ -460,9 +461,9 @@ impl Route {
         &self,
         keys: &[&str],
         not_after: Nanos,
-    ) -> Result<Option<(Nanos, String)>, RedisError> {
+    ) -> Result<Option<(Nanos, Vec<u8>)>, RedisError> {
         Ok(match self.eval(&self.link.read, keys, not_after, |_, _| {}).await? {
-            Answer::Done(now, text) | Answer::Other(now, text) => Some((now, text)),
+            Answer::Done(now, value) | Answer::Other(now, value) => Some((now, value)),
             Answer::Late => None,
         })
     }
@@ -506,7 +507,7 @@ impl Route {
         match &answer {
             Answer::Done(..) if !after.is_empty() => self.link.wrote(),
             // The value is unchanged, so another process has its turn.
-            Answer::Other(_, text) if text == before => {
+            Answer::Other(_, value) if value == before => {
                 let pause = Nanos::from(self.link.deadline).0 / 64;
                 self.link.sleep_until(self.link.now().saturating_add(pause)).await;
             }
@@ -550,8 +551,8 @@ impl Route {
             link.trips.fetch_add(1, Ordering::Relaxed);
             reply = link.connection.call(command("EVAL", script.text())).await;
         }
-        let text = match reply {
-            Ok(Reply::Text(text)) => text,
+        let reply = match reply {
+            Ok(Reply::Text(reply)) => reply,
             Ok(Reply::Other(other)) => {
                 return Err(link.failed(RedisError::new(RedisErrorKind::Server, other), connection));
             }
@@ -572,14 +573,12 @@ impl Route {
                 return Err(link.failed(error, connection));
             }
         };
-        if text.starts_with(b"E") {
+        if reply.starts_with(b"E") {
             link.breaker.replied();
             return Err(RedisError::new(RedisErrorKind::Foreign, "the value is empty"));
         }
-        let (answer, now) = Answer::parse(text).map_err(|text| {
-            let shown: String = String::from_utf8_lossy(&text).chars().take(60).collect();
-            RedisError::new(RedisErrorKind::Foreign, shown)
-        })?;
+        let (answer, now) =
+            Answer::parse(reply).map_err(|reply| RedisError::new(RedisErrorKind::Foreign, shown(&reply)))?;
         let received = link.now();
         link.time.observe(now.0 / 1_000, sent.0 / 1_000, received.0 / 1_000);
         link.breaker.replied();
@@ -588,35 +587,24 @@ impl Route {
 }
 
 impl Answer {
-    /// Parses a reply such as `D1700000000 123456 text`: the letter of the verdict, the server's time in seconds and
-    /// microseconds, and the value after the space. Also returns the server's time. Returns the reply itself if it has
-    /// another form.
-    fn parse(reply: Vec<u8>) -> Result<(Self, Nanos), Vec<u8>> {
-        let mut text = String::from_utf8(reply).map_err(|error| error.into_bytes())?;
-        let Some((answer, now, start)) = Self::head(&text) else { return Err(text.into_bytes()) };
-        text.drain(..start);
-        Ok((answer(now, text), now))
-    }
-
-    /// Parses the verdict and the time of a reply. The first part of the result makes the answer of the time and the
-    /// value, and the third part is the index at which the value begins.
-    fn head(reply: &str) -> Option<(MakeAnswer, Nanos, usize)> {
-        let answer: MakeAnswer = match reply.as_bytes().first()? {
+    /// Parses a reply: the letter of the verdict, the server's time in microseconds as a [`StateReader`] reads it, and the
+    /// value. Also returns the server's time. Returns the reply itself if it has another form.
+    fn parse(mut reply: Vec<u8>) -> Result<(Self, Nanos), Vec<u8>> {
+        let time = reply.get(1..REPLY_HEAD);
+        let Some(now) = time.and_then(|time| StateReader::new(time).instant()) else { return Err(reply) };
+        let answer = match reply[0] {
             b'D' => Self::Done,
             b'O' => Self::Other,
-            b'L' => |_, _| Self::Late,
-            _ => return None,
+            b'L' => return Ok((Self::Late, now)),
+            _ => return Err(reply),
         };
-        let (seconds, rest) = reply[1..].split_once(' ')?;
-        let (micros, text) = rest.split_once(' ')?;
-        let micros =
-            seconds.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(micros.parse().ok()?)?;
-        Some((answer, Nanos(micros.checked_mul(1_000)?), reply.len() - text.len()))
+        reply.drain(..REPLY_HEAD);
+        Ok((answer(now, reply), now))
     }
 }
 
 impl<'a> Swap<'a> {
-    pub(super) fn new(before: &'a str, after: &'a str, ttl: u64) -> Self {
+    pub(super) fn new(before: &'a [u8], after: &'a [u8], ttl: u64) -> Self {
         Self { before, after, ttl }
     }
 }
@@ -853,9 +841,9 @@ const GET: &str = "\
 local found, all = {}, ''
 for i = 1, #KEYS do
   local s = c('GET', KEYS[i])
-  if s == '' then return 'E' .. stamp end
+  if s == '' then return 'E' end
   found[i] = s or ''
-  if i < #KEYS then all = all .. #found[i] .. ' ' end
+  if i < #KEYS then all = all .. struct.pack('<d', #found[i]) end
 end
 all = all .. table.concat(found)
 ";
@@ -892,7 +880,7 @@ return 'D' .. stamp
 /// turn. The fifth argument is the maximum time of the turn, in milliseconds. During a turn, no other process writes.
 const SWAP_IN_TURN: &str = "\
 local s = c('GET', KEYS[1])
-if s == '' then return 'E' .. stamp end
+if s == '' then return 'E' end
 s = s or ''
 local turn = c('GET', KEYS[2])
 if s ~= ARGV[1] or turn and turn ~= ARGV[4] then

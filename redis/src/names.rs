@@ -134,8 +134,7 @@ impl Registered {
         }
         let Name { names, name, .. } = &self.name;
         let words = names.with(|names| names.get(name).map(|entry| entry.words.clone()).unwrap_or_default());
-        let detail = format!("{}; the limiter is {name:?}, {words}", error.detail());
-        RedisError::new(RedisErrorKind::Foreign, detail)
+        error.and(&format!("; the limiter is {name:?}, {words}"))
     }
 }
 

@@ -15,11 +15,16 @@ use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
+#[cfg(any(test, feature = "__in-process"))]
+use super::connection::bytes_of;
 use super::error::{RedisError, RedisErrorKind};
+use super::frame::Frame;
 use tower_throttle::store_support::{MAX_LOCALS, ScriptSteps, StepKind};
 
 /// The number of local variables for each key, apart from those of its steps.
-const KEY_LOCALS: usize = 4;
+const KEY_LOCALS: usize = 5;
+/// The maximum number of steps whose numbers are packed by one call, since Lua limits the arguments of a call.
+const PACKED_STEPS: usize = 8;
 
 /// A script, and the SHA-1 by which the server identifies it.
 #[derive(Clone, Debug)]
@@ -40,7 +45,8 @@ pub(super) enum TimeSource {
 }
 
 /// The bytes of the last argument of a script, which the script gets by `struct.unpack`. Each number has eight bytes,
-/// which are those of a floating-point number, because Lua has only such numbers. Each string ends with a zero byte.
+/// which are those of a floating-point number with the least significant byte first, because Lua has only such numbers.
+/// Each string ends with a zero byte.
 #[derive(Clone, Debug, Default)]
 // This capacity is enough for a call on two token buckets.
 pub(super) struct Packed(SmallVec<[u8; 192]>);
@@ -88,8 +94,8 @@ impl Script {
     /// Creates the script that decides checks, or returns `None` if it would need too many variables. Usually `keys`
     /// has one key. A joint call has several keys, and is charged to all of them or to none. The script has one
     /// argument, because the server reads one long argument faster than many short ones. It contains the deadline, the
-    /// beginnings of the values that this process writes, one for each key, the arguments of all steps, and the costs
-    /// of each call, one for each key. Each number has eight bytes, and each string ends with a zero byte.
+    /// frame of the values that this process writes for each key, the arguments of all steps, and the costs of each call,
+    /// one for each key. Each number has eight bytes, and each string ends with a zero byte.
     pub(super) fn of_checks(source: TimeSource, keys: &[KeySteps]) -> Option<Self> {
         let locals =
             |key: &KeySteps| KEY_LOCALS + key.kinds.iter().map(|kind| kind.local_count()).sum::<usize>();
@@ -107,9 +113,8 @@ impl Script {
         for at in 0..keys.len() {
             script.write(at);
         }
-        script.text.push_str("return 'D' .. stamp .. all\n");
-        // With a variable `stamp`, Lua would create one more string for each call.
-        Some(Self::of_text(script.text.replace("stamp", STAMP)))
+        script.line(&reply('D', keys.len()));
+        Some(Self::of_text(script.text.replace(OTHER, &reply('O', keys.len()))))
     }
 
     pub(super) fn text(&self) -> &str {
@@ -141,7 +146,7 @@ impl TimeSource {
     /// Returns the beginning of a script whose last argument is the deadline.
     fn head(self) -> String {
         let clock = self.clock();
-        format!("local deadline = struct.unpack('>d', ARGV[#ARGV])\n{clock}local stamp = {STAMP}\n")
+        format!("local deadline = struct.unpack('<d', ARGV[#ARGV])\n{clock}local stamp = {STAMP}\n")
     }
 
     /// Returns the lines that read the clock. The lines before them must define `deadline`.
@@ -202,9 +207,10 @@ impl ScriptPart {
 
 /// Packs what a script for these keys unpacks after the deadline. `costs` are the costs of all calls, one call after
 /// another.
-pub(super) fn pack(keys: &[(&ScriptPart, &str)], costs: impl Iterator<Item = u64>, last: &mut Packed) {
-    for (_, prefix) in keys {
-        last.string(prefix);
+pub(super) fn pack(keys: &[(&ScriptPart, &Frame)], costs: impl Iterator<Item = u64>, last: &mut Packed) {
+    for (_, Frame { head, tail }) in keys {
+        last.bytes(head);
+        last.string(tail);
     }
     for (part, _) in keys {
         last.bytes(&part.arguments);
@@ -214,7 +220,7 @@ pub(super) fn pack(keys: &[(&ScriptPart, &str)], costs: impl Iterator<Item = u64
 
 /// Returns the bytes of a number in an argument.
 fn packed(number: u64) -> [u8; 8] {
-    (number as f64).to_be_bytes()
+    (number as f64).to_le_bytes()
 }
 
 /// The last argument of a script, which is unpacked as by the script, for servers in this process. As an iterator, it
@@ -230,7 +236,7 @@ pub(super) struct Unpacked {
 /// A word of a command. Each of its characters stands for one byte.
 impl From<&str> for Unpacked {
     fn from(word: &str) -> Self {
-        Self { bytes: word.chars().map(|byte| byte as u8).collect(), unpacked: 0 }
+        Self { bytes: bytes_of(word), unpacked: 0 }
     }
 }
 
@@ -238,6 +244,13 @@ impl From<&str> for Unpacked {
 impl Unpacked {
     pub(super) fn is_empty(&self) -> bool {
         self.rest().is_empty()
+    }
+
+    /// Removes the first eight bytes, and returns them. Returns `None` if there are fewer.
+    pub(super) fn eight(&mut self) -> Option<[u8; 8]> {
+        let bytes = *self.rest().first_chunk()?;
+        self.unpacked += bytes.len();
+        Some(bytes)
     }
 
     /// Removes the string at the beginning, and returns it. Returns `None` if no string ends in these bytes.
@@ -258,9 +271,7 @@ impl Iterator for Unpacked {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        let number = f64::from_be_bytes(*self.rest().first_chunk()?) as u64;
-        self.unpacked += 8;
-        Some(number)
+        self.eight().map(|bytes| f64::from_le_bytes(bytes) as u64)
     }
 }
 
@@ -269,7 +280,7 @@ const SERVER: &str = "\
 local c = redis.call
 local t = c('TIME')
 local now = t[1] * 1000000 + t[2]
-if now > deadline then return 'L' .. t[1] .. ' ' .. t[2] .. ' ' end
+if now > deadline then return 'L' .. struct.pack('<d', now) end
 ";
 
 /// Defines `refused`, which returns an error if a command is renamed, or if the user may not run it. Each command is a
@@ -311,9 +322,8 @@ local function refused_hash()
 end
 ";
 
-/// The server's time in a reply. It is in seconds and microseconds, as it was read, because formatting a number takes
-/// almost as long as executing a command.
-const STAMP: &str = "t[1] .. ' ' .. t[2] .. ' '";
+/// The server's time in a reply, in microseconds.
+const STAMP: &str = "struct.pack('<d', now)";
 
 #[cfg(test)]
 const PASSED: &str = "\
@@ -329,7 +339,6 @@ local c = function(name, ...)
   return redis.call(name, ...)
 end
 local now = deadline
-local t = {string.format('%d', math.floor(now / 1000000)), string.format('%d', math.fmod(now, 1000000))}
 ";
 
 /// The script that decides checks, while its text is made.
@@ -344,6 +353,9 @@ struct Decide {
 
 /// The fragments of a step, with the names of variables filled in.
 struct Filled {
+    /// The format and the names of the numbers of the state.
+    format: String,
+    numbers: String,
     fits: String,
     take: String,
     write: String,
@@ -363,33 +375,30 @@ impl Decide {
         let arguments =
             kinds.flat_map(|(step, kind)| (0..kind.argument_count()).map(move |index| argument(step, index)));
         let numbers: Vec<_> = arguments.chain(costs(keys.len())).collect();
-        let prefixes: Vec<_> = (0..keys.len()).map(|at| format!("prefix{at}")).collect();
-        let format = format!(">d{}{}", "s".repeat(prefixes.len()), "d".repeat(numbers.len()));
-        let names = [&["deadline".to_owned()], &prefixes[..], &numbers].concat().join(", ");
+        let frames: Vec<_> = (0..keys.len()).map(|at| format!("head{at}, tail{at}")).collect();
+        let format = format!("<d{}{}", ">d<s".repeat(frames.len()), "d".repeat(numbers.len()));
+        let names = [&["deadline".to_owned()], &frames[..], &numbers].concat().join(", ");
         self.line(&format!("local packed = ARGV[1]\nlocal {names}, i = struct.unpack('{format}', packed)"));
     }
 
-    /// Gets the value of each key, as the script that only reads does, but without a table.
+    /// Gets the value of each key.
     fn get(&mut self, keys: usize) {
         for at in 0..keys {
             self.line(&format!("local value{at} = c('GET', KEYS[{}])", at + 1));
-            self.line(&format!("if value{at} == '' then return 'E' .. stamp end"));
         }
-        let lengths = (0..keys - 1).map(|at| format!("#(value{at} or '') .. ' '"));
-        let values = (0..keys).map(|at| format!("(value{at} or '')"));
-        let all: Vec<_> = lengths.chain(values).collect();
-        self.line(&format!("local all = {}", all.join(" .. ")));
-        self.line("local s, p, back");
+        self.line("local s, h, p, back");
     }
 
-    /// Adds the lines that read the state of a key, and advance the state to the present time.
+    /// Adds the lines that read the state of a key, and advance the state to the present time. The value must have the
+    /// head and the length of the values that this process writes.
     fn read(&mut self, at: usize, key: &KeySteps) {
-        self.line(&format!("s, p, back = value{at}, #prefix{at} + 1, false"));
-        self.line(&format!(
-            "if s and string.find(s, prefix{at}, 1, true) ~= 1 then return 'O' .. stamp .. all end"
-        ));
+        let fragments: Vec<_> = key.kinds.iter().map(|kind| fragments(*kind)).collect();
+        let numbers: usize = fragments.iter().map(|fragments| fragments.numbers.len()).sum();
+        let has_slices = fragments.iter().any(|fragments| fragments.slices.is_some());
+        let first = self.steps;
+        let mut advance = String::new();
         let mut filled = Vec::with_capacity(key.kinds.len());
-        for kind in &key.kinds {
+        for (kind, fragments) in key.kinds.iter().zip(&fragments) {
             let step = self.steps;
             let fill = |fragment: &str| {
                 let mut text = fragment.replace('$', &step.to_string()).replace("cost", &format!("cost{at}"));
@@ -398,14 +407,50 @@ impl Decide {
                 }
                 text
             };
-            let Fragments { read, fits, take, write, ttl } = fragments(*kind);
-            self.text.push_str(&fill(read));
-            filled.push(Filled { fits: fill(fits), take: fill(take), write: fill(write), ttl: fill(ttl) });
+            let names = |variables: &[(&str, &str)]| {
+                fill(&variables.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "))
+            };
+            let variables = [fragments.numbers, fragments.others].concat();
+            let new: Vec<_> = variables.iter().map(|(_, new)| *new).collect();
+            self.line(&format!("local {} = {}", names(&variables), new.join(", ")));
+            let numbers = names(fragments.numbers);
+            let mut format = "d".repeat(fragments.numbers.len());
+            advance += &if step == first {
+                format!(
+                    "h, {numbers}, p = struct.unpack('>d<{format}', s)\nif h ~= head{at} then {OTHER} end\n"
+                )
+            } else {
+                format!("{numbers}, p = struct.unpack('<{format}', s, p)\n")
+            };
+            // In a block of its own, since a function can have at most 200 local variables.
+            advance += &format!("do\n{}end\n", fill(fragments.advance));
+            let mut written = numbers;
+            if let Some(slices) = fragments.slices {
+                format += "c0";
+                written += &fill(&format!(", {slices}"));
+            }
+            filled.push(Filled {
+                format,
+                numbers: written,
+                fits: fill(fragments.fits),
+                take: fill(fragments.take),
+                write: fill(fragments.write),
+                ttl: fill(fragments.ttl),
+            });
             self.steps += 1;
         }
-        self.line("if s and p ~= #s + 1 then return 'O' .. stamp .. all end");
+        let differs = if has_slices { "<" } else { "~=" };
+        let length = 8 * (1 + numbers);
+        self.line(&format!(
+            "s, back = value{at}, false\nif s then\nif #s {differs} {length} + #tail{at} then\n\
+             if s == '' then return 'E' end\n{OTHER}\nend"
+        ));
+        self.text += &advance;
+        if has_slices {
+            self.line(&format!("if p + #tail{at} ~= #s + 1 then {OTHER} end"));
+        }
         // The state of a key must be written if the clock was set back, even if nothing is charged.
-        self.line(&format!("local must{at} = back"));
+        self.line(&format!("end\nlocal must{at} = back"));
         self.fragments.push(filled);
     }
 
@@ -433,7 +478,7 @@ impl Decide {
         let format = "d".repeat(count);
         let costs = costs(count).collect::<Vec<_>>().join(", ");
         self.line("end\nif i > #packed then break end");
-        self.line(&format!("{costs}, i = struct.unpack('>{format}', packed, i)\nend"));
+        self.line(&format!("{costs}, i = struct.unpack('<{format}', packed, i)\nend"));
     }
 
     fn fits(&self, at: usize) -> String {
@@ -443,14 +488,39 @@ impl Decide {
 
     /// Adds the lines of the script that write the state of a key, if the state must be written.
     fn write(&mut self, at: usize) {
-        self.line(&format!("if must{at} then\nlocal x, ttl = prefix{at}"));
-        for (step, Filled { write, ttl, .. }) in std::mem::take(&mut self.fragments[at]).iter().enumerate() {
+        self.line(&format!("if must{at} then\nlocal ttl"));
+        let steps = std::mem::take(&mut self.fragments[at]);
+        for (step, Filled { write, ttl, .. }) in steps.iter().enumerate() {
             let ttl = if step == 0 { ttl.clone() } else { format!("math.max(ttl, {ttl})") };
-            // Each fragment is in a block of its own, since a function can have at most 200 local variables.
             self.line(&format!("do\n{write}ttl = {ttl}\nend"));
         }
-        self.line(&format!("c('PSETEX', KEYS[{}], ttl + 1, x)\nend", at + 1));
+        let chunks = steps.chunks(PACKED_STEPS);
+        let last = chunks.len() - 1;
+        let pack = |(index, steps): (usize, &[Filled])| {
+            let (start, head) =
+                if index == 0 { (">d<", format!("head{at}, ")) } else { ("<", String::new()) };
+            let (end, tail) = if index == last { ("c0", format!(", tail{at}")) } else { ("", String::new()) };
+            let format: String = steps.iter().map(|step| step.format.as_str()).collect();
+            let numbers: Vec<_> = steps.iter().map(|step| step.numbers.as_str()).collect();
+            format!("struct.pack('{start}{format}{end}', {head}{}{tail})", numbers.join(", "))
+        };
+        let packed = chunks.enumerate().map(pack).collect::<Vec<_>>().join(" .. ");
+        // The number is cut off to an integer, and the server formats integers in half the time.
+        let ttl = "string.format('%d', ttl / 1000 + 2)";
+        self.line(&format!("c('PSETEX', KEYS[{}], {ttl}, {packed})\nend", at + 1));
     }
+}
+
+/// Stands for the statement that returns the values because the script cannot process one of them.
+const OTHER: &str = "OTHER";
+
+/// Returns the statement that returns this verdict, the server's time, the lengths of the values of all keys but the
+/// last, and all values. Lua joins strings faster than it packs them.
+fn reply(verdict: char, keys: usize) -> String {
+    let lengths: String = (0..keys - 1).map(|at| format!(", #(value{at} or '')")).collect();
+    let values: String = (0..keys).map(|at| format!(" .. (value{at} or '')")).collect();
+    let format = "d".repeat(keys);
+    format!("return '{verdict}' .. struct.pack('<{format}', now{lengths}){values}")
 }
 
 /// Returns the name of the variable of an argument.
@@ -466,14 +536,21 @@ fn costs(keys: usize) -> impl Iterator<Item = String> {
 /// The parts of a script for one limit. `$` stands for the index of the limit, `@1` for its first argument, `@2` for
 /// its second, and `cost` for the cost of the call on the key of the limit.
 struct Fragments {
-    /// Reads the state and advances it to `now`.
-    read: &'static str,
+    /// The variables of the numbers of the state, in their order, with their values in a new state.
+    numbers: &'static [(&'static str, &'static str)],
+    /// Further variables, with their values in a new state.
+    others: &'static [(&'static str, &'static str)],
+    /// The variable of a string that follows the numbers in the value.
+    slices: Option<&'static str>,
+    /// Checks the numbers, and advances the state to `now`. The numbers may be any, also fractions or no numbers at all.
+    /// `s` is the value, and `p` the index of what follows the numbers.
+    advance: &'static str,
     /// The condition that `cost` units are available.
     fits: &'static str,
     take: &'static str,
-    /// Appends the state to the string `x`.
+    /// Prepares the numbers for the value.
     write: &'static str,
-    /// The time to live of the state, in milliseconds and rounded up. It is computed after `write`.
+    /// The time to live of the state, in microseconds. It is computed after `write`.
     ttl: &'static str,
 }
 
@@ -490,47 +567,38 @@ const fn fragments(kind: StepKind) -> Fragments {
 /// capacity in grains, the number of grains that must be free for each unit of the cost (0 for a leaky bucket), the
 /// period in microseconds, and the maximum number of grains in a state.
 const BUCKET: Fragments = Fragments {
-    read: "\
-local m$, h$, l$ = 0, 0, nil
-if s then
-  m$, l$, p = string.match(s, '^ (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. all end
-  m$, l$ = m$ + 0, l$ + 0
-  if m$ > @6 or l$ > 9007199254740992 then return 'O' .. stamp .. all end
-  local e = now - l$
-  if e >= 0 then
-    m$ = m$ - e * @1
-    if m$ < 0 then m$ = 0 end
-  elseif -e <= @5 then h$ = -e
-  else back = true end
-end
+    numbers: &[("m$", "0"), ("l$", "now")],
+    others: &[],
+    slices: None,
+    advance: "\
+if not (m$ >= 0 and m$ <= @6 and l$ >= 0 and l$ <= 9007199254740992 and m$ % 1 + l$ % 1 == 0) then OTHER end
+local e = now - l$
+if e >= 0 then
+  m$, l$ = m$ - e * @1, now
+  if m$ < 0 then m$ = 0 end
+elseif -e > @5 then l$, back = now, true end
 ",
     fits: "m$ <= @3 - cost * @4",
     take: "m$ = m$ + cost * @2",
-    write: "\
-x = string.format('%s %d %d', x, m$, now + h$)
-",
-    ttl: "math.ceil((m$ / @1 + h$) / 1000)",
+    write: "",
+    ttl: "m$ / @1 + l$ - now",
 };
 
 /// Arguments: the limit, the period in microseconds, and 1 if windows are aligned, otherwise 0.
 const FIXED_WINDOW: Fragments = Fragments {
-    read: "\
-local l$, g$, n$, h$ = now, 0, 0, 0
-if s then
-  l$, g$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. all end
-  l$, g$, n$ = l$ + 0, g$ + 0, n$ + 0
-  if l$ > 9007199254740992 or g$ >= @2 or n$ > 9007199254740992 then return 'O' .. stamp .. all end
-  local e = now - l$
-  if e >= 0 then g$, l$ = g$ + e, now
-  elseif -e <= @2 then h$ = -e
-  else
-    l$, back = now, true
-    if @3 == 1 and g$ < @2 then g$ = math.fmod(now, @2) end
-  end
-  if g$ >= @2 then n$ = 0 end
+    numbers: &[("l$", "now"), ("g$", "0"), ("n$", "0")],
+    others: &[],
+    slices: None,
+    advance: "\
+if not (l$ >= 0 and l$ <= 9007199254740992 and g$ >= 0 and g$ < @2 and n$ >= 0 and n$ <= 9007199254740992
+  and l$ % 1 + g$ % 1 + n$ % 1 == 0) then OTHER end
+local e = now - l$
+if e >= 0 then g$, l$ = g$ + e, now
+elseif -e > @2 then
+  l$, back = now, true
+  if @3 == 1 and g$ < @2 then g$ = math.fmod(now, @2) end
 end
+if g$ >= @2 then n$ = 0 end
 ",
     fits: "cost <= @1 - n$",
     take: "\
@@ -538,35 +606,31 @@ if n$ == 0 then g$ = @3 == 1 and math.fmod(l$, @2) or 0 end
 n$ = n$ + cost",
     write: "\
 if n$ == 0 then g$ = 0 end
-x = string.format('%s %d %d %d', x, l$, g$, n$)
 ",
-    ttl: "math.ceil(((n$ > 0 and @2 - g$ or 0) + h$) / 1000)",
+    ttl: "(n$ > 0 and @2 - g$ or 0) + l$ - now",
 };
 
 /// Arguments: the limit, and the period in microseconds.
 const SLIDING_COUNTER: Fragments = Fragments {
-    read: "\
-local l$, i$, a$, n$, h$, v$ = now, 0, 0, 0, 0, 0
-if s then
-  l$, i$, a$, n$, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. all end
-  l$, i$, a$, n$ = l$ + 0, i$ + 0, a$ + 0, n$ + 0
-  if l$ > 9007199254740992 or i$ >= @2 or math.max(a$, n$) * @2 >= 9007199254740992 then return 'O' .. stamp .. all end
-  local e = now - l$
-  if e >= 0 then i$, l$ = i$ + e, now
-  elseif -e <= @2 then h$ = -e
-  else l$, back = now, true end
-  if i$ >= @2 then
-    i$ = i$ - @2
-    if i$ < @2 then a$, n$ = n$, 0 else i$, a$, n$ = 0, 0, 0 end
-  end
-  v$ = n$
-  if a$ > 0 then
-    local w = a$ * (@2 - i$)
-    local r = math.fmod(w, @2)
-    v$ = v$ + (w - r) / @2
-    if r > 0 then v$ = v$ + 1 end
-  end
+    numbers: &[("l$", "now"), ("i$", "0"), ("a$", "0"), ("n$", "0")],
+    others: &[("v$", "0")],
+    slices: None,
+    advance: "\
+if not (l$ >= 0 and l$ <= 9007199254740992 and i$ >= 0 and i$ < @2 and a$ >= 0 and a$ * @2 < 9007199254740992
+  and n$ >= 0 and n$ * @2 < 9007199254740992 and l$ % 1 + i$ % 1 + a$ % 1 + n$ % 1 == 0) then OTHER end
+local e = now - l$
+if e >= 0 then i$, l$ = i$ + e, now
+elseif -e > @2 then l$, back = now, true end
+if i$ >= @2 then
+  i$ = i$ - @2
+  if i$ < @2 then a$, n$ = n$, 0 else i$, a$, n$ = 0, 0, 0 end
+end
+v$ = n$
+if a$ > 0 then
+  local w = a$ * (@2 - i$)
+  local r = math.fmod(w, @2)
+  v$ = v$ + (w - r) / @2
+  if r > 0 then v$ = v$ + 1 end
 end
 ",
     fits: "cost <= @1 - v$",
@@ -575,56 +639,60 @@ if v$ == 0 then i$ = 0 end
 n$, v$ = n$ + cost, v$ + cost",
     write: "\
 if a$ == 0 and n$ == 0 then i$ = 0 end
-x = string.format('%s %d %d %d %d', x, l$, i$, a$, n$)
 local rest = 0
 if n$ > 0 then rest = 2 * @2 - i$ elseif a$ > 0 then rest = @2 - i$ end
 ",
-    ttl: "math.ceil((rest + h$) / 1000)",
+    ttl: "rest + l$ - now",
 };
 
 /// Arguments: the limit, the period, the length of a slice, and the number of slices. The period and the length are in
-/// nanoseconds.
+/// nanoseconds. The number of a closed slice is its age, plus 1,024 for each of its units. `y$` is the age of the
+/// youngest closed slice.
 const SLIDING_WINDOW: Fragments = Fragments {
-    read: "\
-local l$, i$, o$, n$, h$, f$, k$ = now, 0, 0, 0, 0, {}, 0
-if s then
-  local z
-  l$, i$, o$, z, p = string.match(s, '^ (%d+) (%d+) (%d+) (%d+)()', p)
-  if not p then return 'O' .. stamp .. all end
-  l$, i$, o$, z = l$ + 0, i$ + 0, o$ + 0, z + 0
-  if l$ > 9007199254740992 or i$ >= @3 or o$ > 9007199254740992 or z > @4 then return 'O' .. stamp .. all end
-  local e, passed = now - l$, 0
-  if e >= 0 then
-    l$ = now
-    if e * 1000 > 2 * @2 then i$, passed = 0, @4 + 1
-    else
-      i$ = i$ + e * 1000
+    numbers: &[("l$", "now"), ("i$", "0"), ("o$", "0"), ("z$", "0")],
+    others: &[("n$", "0"), ("y$", "0"), ("f$", "''")],
+    slices: Some("f$"),
+    advance: "\
+if not (l$ >= 0 and l$ <= 9007199254740992 and i$ >= 0 and i$ < @3 and o$ >= 0 and o$ < 8796093022208
+  and z$ >= 0 and z$ <= @4 and l$ % 1 + i$ % 1 + o$ % 1 + z$ % 1 == 0 and p + 8 * z$ <= #s + 1) then OTHER end
+local e, passed = now - l$, 0
+if e >= 0 then
+  l$ = now
+  if e * 1000 > 2 * @2 then i$, passed = 0, @4 + 1
+  else
+    i$ = i$ + e * 1000
+    if i$ >= @3 then
       local r = math.fmod(i$, @3)
       passed, i$ = (i$ - r) / @3, r
     end
-  elseif -e * 1000 <= @2 then h$ = -e
-  else l$, back = now, true end
-  local oldest = @4
-  if i$ >= @2 - 1 - (@4 - 1) * @3 then oldest = @4 - 1 end
-  if passed > 0 then
-    if o$ > 0 and passed <= oldest then k$ = 2; f$[1], f$[2], n$ = passed, string.format('%d', o$), o$ end
-    o$ = 0
   end
-  local youngest = 0
-  for _ = 1, z do
-    local g, w
-    g, w, p = string.match(s, '^ (%d+) (%d+)()', p)
-    if not p then return 'O' .. stamp .. all end
-    g = g + 0
-    local u = w + 0
-    if g <= youngest or g > @4 or u == 0 or u > 9007199254740992 then return 'O' .. stamp .. all end
-    youngest = g
-    g = g + passed
-    if g <= oldest then f$[k$ + 1], f$[k$ + 2], k$, n$ = g, w, k$ + 2, n$ + u end
+elseif -e * 1000 > @2 then l$, back = now, true end
+local oldest = @4
+if i$ >= @2 - 1 - (@4 - 1) * @3 then oldest = @4 - 1 end
+local slices, k = z$ > 0 and {struct.unpack('<' .. string.rep('d', z$), s, p)}, 0
+local youngest = 0
+for j = 1, z$ do
+  local x = slices[j]
+  local g = x % 1024
+  if not (g > youngest and g <= @4 and x > g and x <= 9007199254740992 and x % 1 == 0) then OTHER end
+  youngest = g
+  if g + passed <= oldest then
+    k, n$, slices[j] = j, n$ + (x - g) / 1024, x + passed
+    if j == 1 then y$ = g + passed end
   end
-  n$ = n$ + o$
-  if n$ > 9007199254740992 then return 'O' .. stamp .. all end
 end
+if passed == 0 then
+  if k > 0 then f$ = string.sub(s, p, p + 8 * k - 1) end
+else
+  if k > 0 then f$ = struct.pack('<' .. string.rep('d', k), unpack(slices, 1, k)) end
+  if o$ > 0 and passed <= oldest then
+    k, n$, y$, f$ = k + 1, n$ + o$, passed, struct.pack('<d', o$ * 1024 + passed) .. f$
+  end
+  o$ = 0
+end
+p, z$ = p + 8 * z$, k
+n$ = n$ + o$
+if n$ > 9007199254740992 then OTHER end
 ",
     fits: "cost <= @1 - n$",
     take: "\
@@ -632,12 +700,10 @@ if n$ == 0 then i$ = @3 - 1 end
 n$, o$ = n$ + cost, o$ + cost",
     write: "\
 if n$ == 0 then i$, o$ = 0, 0 end
-x = string.format('%s %d %d %d %d', x, l$, i$, o$, k$ / 2)
-if k$ > 0 then x = x .. ' ' .. table.concat(f$, ' ') end
 local rest = 0
-if n$ > 0 then rest = @2 + @3 - 1 - i$ - (o$ > 0 and 0 or f$[1] * @3) end
+if n$ > 0 then rest = @2 + @3 - 1 - i$ - (o$ > 0 and 0 or y$ * @3) end
 ",
-    ttl: "math.ceil((rest / 1000 + h$) / 1000)",
+    ttl: "rest / 1000 + l$ - now",
 };
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::error::{RedisError, RedisErrorKind};
+use super::frame::{Frame, newer_version, shown, unit_of};
 use super::script::{Packed, Script, ScriptPart, TimeSource, pack};
 use tower_throttle::Decision;
 use tower_throttle::algorithm::{AlgorithmInfo, StateReader, StateWriter, StoredAlgorithm};
@@ -21,23 +22,19 @@ use tower_throttle::clock::Nanos;
 use tower_throttle::error::ConfigError;
 use tower_throttle::store_support::charge_available;
 
-/// The version of the format of a key's value in Redis. It is the first word of the value.
-const VERSION: &str = "1";
-
-/// The string between two states in the value of a key.
-const SEPARATOR: &str = " | ";
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
 const MAX_OTHERS: usize = 3;
+/// What to do about a value that a later release has written.
+const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it is: update \
+                     this process as well, or set a `prefix`";
 
-/// An algorithm, with the script that decides its checks, and the beginning of the values that it writes.
+/// An algorithm, with the script that decides its checks, and the frame of the values that it writes.
 #[derive(Debug)]
 pub(super) struct Plan<A> {
     pub(super) algorithm: A,
     info: Arc<AlgorithmInfo>,
-    /// The beginning of the values that this process writes: the version, and the algorithm's
-    /// [`unit`](StoredAlgorithm::unit).
-    prefix: String,
+    frame: Frame,
     script: Option<PlannedScript>,
     /// `true` if a call that waits is charged at once, for the time of its release.
     hands_out_times: bool,
@@ -136,16 +133,16 @@ impl<A: StoredAlgorithm> Plan<A> {
     ) -> Result<Arc<Self>, RedisError> {
         let unstorable = |error: ConfigError| RedisError::new(RedisErrorKind::Algorithm, error.to_string());
         algorithm.check_storable().map_err(unstorable)?;
-        let prefix = format!("{VERSION} {}", algorithm.unit());
-        // In the argument of a script, a zero byte ends the prefix.
-        let has_script = scripts && !prefix.contains('\0');
+        let frame = Frame::new(&algorithm.unit());
+        // In the argument of a script, a zero byte ends the tail.
+        let has_script = scripts && !frame.tail.contains('\0');
         let script = algorithm.script().filter(|_| has_script).map(ScriptPart::new).and_then(|part| {
             let script = Script::of_checks(source, &[part.steps(false)])?;
             Some(PlannedScript { script, part })
         });
         let mut fresh = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let hands_out_times = algorithm.reserve_slot(&mut fresh, Nanos::ZERO, 0, 0).is_some();
-        Ok(Arc::new(Self { info: info(&algorithm), algorithm, prefix, script, hands_out_times }))
+        Ok(Arc::new(Self { info: info(&algorithm), algorithm, frame, script, hands_out_times }))
     }
 
     /// Returns what a layer reports of the algorithm.
@@ -153,10 +150,9 @@ impl<A: StoredAlgorithm> Plan<A> {
         Arc::clone(&self.info)
     }
 
-    /// Returns the beginning of the values that this process writes. Algorithms with different units have different
-    /// beginnings.
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
+    /// Returns the frame of the values that this process writes.
+    pub(super) fn frame(&self) -> &Frame {
+        &self.frame
     }
 
     /// Returns the script that decides these operations in one trip, and the function that packs the rest of its
@@ -169,33 +165,28 @@ impl<A: StoredAlgorithm> Plan<A> {
         let costs = operations
             .map(|call| Some(call.cost).filter(|_| call.is_plain_check() && part.decides(call.cost)));
         let costs = costs.collect::<Option<SmallVec<[u64; 4]>>>()?;
-        let pack = move |last: &mut Packed| pack(&[(part, &self.prefix)], costs.iter().copied(), last);
+        let pack = move |last: &mut Packed| pack(&[(part, &self.frame)], costs.iter().copied(), last);
         Some((script, pack))
     }
 
-    /// Returns the part of this plan in the script of a joint call, and the beginning of each value that it writes.
-    /// Returns `None` if no script can decide the operation at this cost.
-    pub(super) fn script_part(&self, operation: &Operation<A>, cost: u64) -> Option<(&ScriptPart, &str)> {
+    /// Returns the part of this plan in the script of a joint call, and the frame of the values that it writes. Returns
+    /// `None` if no script can decide the operation at this cost.
+    pub(super) fn script_part(&self, operation: &Operation<A>, cost: u64) -> Option<(&ScriptPart, &Frame)> {
         let part = self.script.as_ref().map(|planned| &planned.part).filter(|part| part.decides(cost))?;
-        operation.is_plain_check().then_some((part, &*self.prefix))
+        operation.is_plain_check().then_some((part, &self.frame))
     }
 
     /// Parses the value of a key at `now`. An empty value stands for a missing key, whose state is new.
-    pub(super) fn decode(&self, text: &str, now: Nanos) -> Result<States<A>, RedisError> {
-        if text.is_empty() {
+    pub(super) fn decode(&self, value: &[u8], now: Nanos) -> Result<States<A>, RedisError> {
+        if value.is_empty() {
             return Ok(States::new(self.algorithm.new_state(Nanos::ZERO, now)));
         }
-        States::read(self, text, now).ok_or_else(|| {
-            let shown: String = text.chars().take(60).collect();
-            RedisError::new(RedisErrorKind::Foreign, format!("the value is {shown:?}"))
-        })
+        States::read(self, value, now).ok_or_else(|| foreign(value))
     }
 
-    /// Returns the numbers of a state that is written as a string. Returns `None` if the
-    /// [`unit`](StoredAlgorithm::unit) of the state is not that of this plan's algorithm.
-    fn own_numbers<'a>(&self, text: &'a str) -> Option<&'a str> {
-        let unit = self.prefix.strip_prefix(VERSION)?.strip_prefix(' ')?;
-        text.strip_prefix(unit).filter(|numbers| numbers.starts_with(' '))
+    /// Returns the algorithm that reads states with this [`unit`](StoredAlgorithm::unit).
+    fn algorithm_of(&self, unit: &str) -> Option<A> {
+        if unit == self.frame.unit() { Some(self.algorithm.clone()) } else { self.algorithm.with_unit(unit) }
     }
 }
 
@@ -206,26 +197,20 @@ impl<A: StoredAlgorithm> States<A> {
 
     /// Parses the value of a key at `now`. If the value has no state of this process's quota, the states of other
     /// quotas are converted. Returns `None` if the value is not in the format of this crate.
-    fn read(plan: &Plan<A>, text: &str, now: Nanos) -> Option<Self> {
-        let mut parts = text.strip_prefix(VERSION)?.strip_prefix(' ')?.split(SEPARATOR);
-        let first = parts.next()?;
-        let mut others = Vec::new();
-        for part in parts {
-            let (until, part) = part.split_once(' ')?;
-            let until = Nanos(until.parse::<u64>().ok()?.checked_mul(1_000)?);
-            let (algorithm, mut state) = read(plan, part)?;
-            // The time may have been written by a server whose clock was ahead.
-            let until = until.min(now.saturating_add(reset(&algorithm, &mut state, now)));
-            others.push(Other { algorithm, state, until });
+    fn read(plan: &Plan<A>, value: &[u8], now: Nanos) -> Option<Self> {
+        if let Some(bytes) = plan.frame.strip(value) {
+            let mut numbers = StateReader::new(bytes);
+            let own = plan.algorithm.read_state(&mut numbers)?;
+            return Some(Self { own, is_converted: false, others: others(plan, numbers, now)? });
         }
-        if let Some(numbers) = plan.own_numbers(first) {
-            let own = numbers_of(&plan.algorithm, numbers)?;
-            return Some(Self { own, is_converted: false, others });
-        }
-        let (algorithm, mut state) = read(plan, first)?;
+        let unit = unit_of(value)?;
+        let mut numbers = StateReader::new(Frame::new(unit).strip(value)?);
+        let algorithm = plan.algorithm_of(unit)?;
+        let mut state = algorithm.read_state(&mut numbers)?;
         let until = now.saturating_add(reset(&algorithm, &mut state, now));
+        let mut others = others(plan, numbers, now)?;
         others.insert(0, Other { algorithm, state, until });
-        let unit = plan.algorithm.unit();
+        let unit = plan.frame.unit();
         let own = others.iter().position(|other| other.algorithm.unit() == unit && other.until > now);
         let (own, is_converted) = match own {
             Some(own) => (others.remove(own).state, false),
@@ -295,7 +280,7 @@ impl<A: StoredAlgorithm> States<A> {
     }
 
     /// Returns the value of the key, with the states that are in use at `now`. Returns `None` if all states are fresh.
-    pub(super) fn write(&mut self, plan: &Plan<A>, now: Nanos) -> Option<String> {
+    pub(super) fn write(&mut self, plan: &Plan<A>, now: Nanos) -> Option<Vec<u8>> {
         self.others.retain(|other| other.is_used(now));
         self.others.sort_by_key(|other| std::cmp::Reverse(other.until));
         self.others.truncate(MAX_OTHERS);
@@ -304,15 +289,13 @@ impl<A: StoredAlgorithm> States<A> {
         }
         let mut numbers = StateWriter::default();
         plan.algorithm.write_state(&self.own, &mut numbers);
-        let mut text = format!("{}{}", plan.prefix(), numbers.as_str());
         for Other { algorithm, state, until } in &self.others {
-            let mut numbers = StateWriter::default();
+            numbers.instant(*until);
+            numbers.word(&algorithm.unit());
             algorithm.write_state(state, &mut numbers);
-            let until = until.0.div_ceil(1_000);
-            let unit = algorithm.unit();
-            text.push_str(&format!("{SEPARATOR}{until} {unit}{}", numbers.as_str()));
         }
-        Some(text)
+        let Frame { head, tail } = &plan.frame;
+        Some([head, numbers.as_bytes(), tail.as_bytes()].concat())
     }
 
     /// Returns how long the key is kept, in milliseconds: until all states are fresh, and up to 2 ms longer.
@@ -525,20 +508,32 @@ fn converted<A: StoredAlgorithm>(algorithm: &A, others: &[Other<A>], now: Nanos)
     others.iter().map(convert).min_by_key(|(left, _)| *left).map(|(_, state)| state)
 }
 
-/// Parses one state: the algorithm's [`unit`](StoredAlgorithm::unit), and the numbers after it.
-fn read<A: StoredAlgorithm>(plan: &Plan<A>, text: &str) -> Option<(A, A::State)> {
-    let (unit, _) = text.split_once(' ')?;
-    let algorithm = match plan.own_numbers(text) {
-        Some(_) => plan.algorithm.clone(),
-        None => plan.algorithm.with_unit(unit)?,
-    };
-    let state = numbers_of(&algorithm, &text[unit.len()..])?;
-    Some((algorithm, state))
+/// Reads the states of other quotas: for each, the time until which it is kept, the algorithm's
+/// [`unit`](StoredAlgorithm::unit), and the numbers.
+fn others<A: StoredAlgorithm>(
+    plan: &Plan<A>,
+    mut numbers: StateReader<'_>,
+    now: Nanos,
+) -> Option<Vec<Other<A>>> {
+    let mut others = Vec::new();
+    while !numbers.is_at_end() {
+        let until = numbers.instant()?;
+        let algorithm = plan.algorithm_of(numbers.word()?)?;
+        let mut state = algorithm.read_state(&mut numbers)?;
+        // The time may have been written by a server whose clock was ahead.
+        let until = until.min(now.saturating_add(reset(&algorithm, &mut state, now)));
+        others.push(Other { algorithm, state, until });
+    }
+    Some(others)
 }
 
-fn numbers_of<A: StoredAlgorithm>(algorithm: &A, numbers: &str) -> Option<A::State> {
-    let mut reader = StateReader::new(numbers);
-    algorithm.read_state(&mut reader).filter(|_| reader.is_at_end())
+/// Returns the error of a value that is not one of this limiter.
+fn foreign(value: &[u8]) -> RedisError {
+    match newer_version(value) {
+        Some(version) => RedisError::new(RedisErrorKind::Foreign, format!("the value has version {version}"))
+            .with_advice(Some(NEWER)),
+        None => RedisError::new(RedisErrorKind::Foreign, format!("the value is {}", shown(value))),
+    }
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ type Reply = Result<Outcome, RedisError>;
 
 /// The value of a key, as a trip has found it.
 struct Found {
-    text: String,
+    value: Vec<u8>,
     /// The server's time at which the value was read.
     now: Nanos,
     /// The time at which the request was sent, by this process's clock. The server read the value later.
@@ -212,7 +212,7 @@ impl<A: StoredAlgorithm> Trips<A> {
                 return log_not_replaced(&error);
             }
         };
-        name.set(plan.prefix(), words::<A>(&plan.info()));
+        name.set(plan.frame().unit(), words::<A>(&plan.info()));
         *current = Arc::clone(&plan);
         self.denials.clear();
         self.generation.store(plan.info().generation(), Ordering::Release);
@@ -600,10 +600,10 @@ impl<A: StoredAlgorithm> Flight<A> {
         let sent = route.link.now();
         let found = match plan.script(batch.iter().map(|call| &call.operation)) {
             Some((script, pack)) => match route.eval(script, keys, not_after, |_, last| pack(last)).await? {
-                Answer::Done(now, text) => {
+                Answer::Done(now, value) => {
                     // The script has decided the calls from the state in `found`, with the same result as the
                     // algorithm. So the decisions are computed here from that state.
-                    let found = Found { text, now, sent };
+                    let found = Found { value, now, sent };
                     let (outcomes, mut state, has_written) = found.apply(plan, batch)?;
                     if has_written {
                         route.link.wrote();
@@ -613,13 +613,13 @@ impl<A: StoredAlgorithm> Flight<A> {
                     self.remember(plan, state, &found, &outcomes);
                     return Ok(Some(outcomes));
                 }
-                Answer::Other(now, text) => Some((now, text)),
+                Answer::Other(now, value) => Some((now, value)),
                 Answer::Late => None,
             },
             None => route.read(keys, not_after).await?,
         };
-        let Some((now, text)) = found else { return Ok(None) };
-        let found = Found { text, now, sent };
+        let Some((now, value)) = found else { return Ok(None) };
+        let found = Found { value, now, sent };
         // The future of these further trips is large, and most flights do not need it.
         Box::pin(self.compare_and_set(route, plan, batch, not_after, found)).await
     }
@@ -638,16 +638,16 @@ impl<A: StoredAlgorithm> Flight<A> {
             let (outcomes, mut state, must_write) = found.apply(plan, batch)?;
             let mut after = state.write(plan, found.now).unwrap_or_default();
             if !must_write {
-                after.clone_from(&found.text);
+                after.clone_from(&found.value);
             }
             // A process whose first write failed may have taken the turn. Such a process writes the state even if the
             // state is unchanged, so that its turn ends.
-            if after == found.text && !has_lost {
+            if after == found.value && !has_lost {
                 self.probe(route, plan, &mut state, &found, not_after).await;
             } else {
                 let ttl = state.time_to_live(&plan.algorithm, found.now);
                 let sent = route.link.now();
-                let swap = Swap::new(&found.text, &after, ttl);
+                let swap = Swap::new(&found.value, &after, ttl);
                 self.may_have_written.store(true, Ordering::Relaxed);
                 let swapped = if has_turns {
                     route.swap_in_turn(&self.key, not_after, swap).await
@@ -662,8 +662,8 @@ impl<A: StoredAlgorithm> Flight<A> {
                     Answer::Done(..) => {}
                     // Another process has changed the state since it was read, or it is the turn of another process.
                     // The calls are decided again, from the state in the reply.
-                    Answer::Other(now, text) => {
-                        found = Found { text, now, sent };
+                    Answer::Other(now, value) => {
+                        found = Found { value, now, sent };
                         has_lost = has_turns;
                         continue;
                     }
@@ -685,11 +685,11 @@ impl<A: StoredAlgorithm> Flight<A> {
         found: &Found,
         not_after: Nanos,
     ) {
-        if found.text.is_empty() || !route.link.needs_write() {
+        if found.value.is_empty() || !route.link.needs_write() {
             return;
         }
         let ttl = state.time_to_live(&plan.algorithm, found.now);
-        let swaps = [Swap::new(&found.text, &found.text, ttl)];
+        let swaps = [Swap::new(&found.value, &found.value, ttl)];
         // A large future, which is seldom needed.
         let _ = Box::pin(route.swap(&[&*self.key], not_after, &swaps)).await;
     }
@@ -859,7 +859,7 @@ impl Found {
         plan: &Plan<A>,
         batch: &[Pending<A>],
     ) -> Result<(Vec<Outcome>, States<A>, bool), RedisError> {
-        let mut state = plan.decode(&self.text, self.now)?;
+        let mut state = plan.decode(&self.value, self.now)?;
         let mut must_write = false;
         let apply = |call: &Pending<A>| {
             let (outcome, changed) = state.apply(plan, &call.operation, self.now);

@@ -264,7 +264,7 @@ impl Algorithm for FixedWindow {
     }
 }
 
-// The state as a string: the key's time, the age of the window, and the units counted in the window.
+// The state as it is stored: the key's time, the age of the window, and the units counted in the window.
 #[doc(hidden)]
 impl StoredAlgorithm for FixedWindow {
     fn kind() -> String {

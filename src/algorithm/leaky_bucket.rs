@@ -254,7 +254,7 @@ impl Algorithm for LeakyBucket {
     }
 }
 
-// The state as a string: that of the bucket.
+// The state as it is stored: that of the bucket.
 #[doc(hidden)]
 impl StoredAlgorithm for LeakyBucket {
     fn kind() -> String {
@@ -342,9 +342,9 @@ mod tests {
         let bucket = LeakyBucket::new(Quota::per_second(999_999_999));
         let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));
         assert!(bucket.check(&mut state, Nanos(MS), u64::MAX).is_allowed());
-        let mut text = StateWriter::default();
-        bucket.write_state(&state, &mut text);
-        let mut read = bucket.read_state(&mut StateReader::new(text.as_str())).unwrap();
+        let mut numbers = StateWriter::default();
+        bucket.write_state(&state, &mut numbers);
+        let mut read = bucket.read_state(&mut StateReader::new(numbers.as_bytes())).unwrap();
         let wait = |state: &mut _| bucket.check(state, Nanos(MS), 1).retry_after().unwrap();
         let longest = (u128::from(u64::MAX) * 1_000).div_ceil(999_999_999) as u64;
         assert_eq!(wait(&mut read), Duration::from_nanos(longest));

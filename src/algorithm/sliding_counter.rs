@@ -175,7 +175,7 @@ impl SlidingCounter {
         Decision::deny(limit, self.available(state), retry, self.reset(state, behind))
     }
 
-    /// Returns the number of nanoseconds in one unit of the offset in a state string. The offset of a state that was
+    /// Returns the number of nanoseconds in one unit of the offset in a stored state. The offset of a state that was
     /// converted is not always a whole number of microseconds.
     fn scale(&self, is_exact: bool) -> u64 {
         if is_exact { 1 } else { scale_of(self.quota.period_nanos()) }
@@ -292,7 +292,7 @@ impl Algorithm for SlidingCounter {
     }
 }
 
-// The state as a string: the key's time, its offset in the current window, and the units counted in the previous and
+// The state as it is stored: the key's time, its offset in the current window, and the units counted in the previous and
 // in the current window.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingCounter {

@@ -327,7 +327,7 @@ impl Algorithm for SlidingLog {
     }
 }
 
-// The state as a string: the key's time, the number of records, then the age and the units of each record, the oldest
+// The state as it is stored: the key's time, the number of records, then the age and the units of each record, the oldest
 // record first.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingLog {

@@ -4,7 +4,8 @@ use crate::algorithm::clock_step::step;
 use crate::algorithm::queue_config::queue_methods;
 use crate::algorithm::stored::{MAX_EXACT, StepKind, numbers_of};
 use crate::algorithm::{
-    Algorithm, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm, Usage,
+    Algorithm, MAX_DEBT, QueueConfig, QuotaPolicy, ScriptSteps, StateReader, StateWriter, StoredAlgorithm,
+    Usage,
 };
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -16,6 +17,9 @@ const MAX_SLICES: u64 = 1_000;
 
 /// The maximum number of slices for which one trip with a script is faster than two trips without a script.
 const MAX_SCRIPT_SLICES: u32 = 100;
+/// In a stored state, the number of a closed slice is its age, plus this number for each of its units. It is larger than
+/// each age.
+const PER_UNIT: u128 = 1_024;
 
 /// The maximum number of closed slices that are stored without an allocation.
 const FEW: usize = 10;
@@ -487,8 +491,8 @@ impl Algorithm for SlidingWindow {
     }
 }
 
-// The state as a string: the key's time, its offset in the open slice, the units in the open slice, the number of
-// closed slices that are not empty, and the age and the units of each such slice.
+// The state as it is stored: the key's time, its offset in the open slice, the units in the open slice, the number of
+// closed slices that are not empty, and for each such slice a number: its units times `PER_UNIT`, plus its age.
 #[doc(hidden)]
 impl StoredAlgorithm for SlidingWindow {
     fn kind() -> String {
@@ -521,8 +525,7 @@ impl StoredAlgorithm for SlidingWindow {
         };
         numbers.number(closed().count() as u64);
         for (age, units) in closed() {
-            numbers.number(age.into());
-            numbers.number(units);
+            numbers.wide(u128::from(units) * PER_UNIT + u128::from(age));
         }
     }
 
@@ -532,9 +535,11 @@ impl StoredAlgorithm for SlidingWindow {
         state.set_open(numbers.in_debt(self.quota.limit())?);
         state.set_total(state.open());
         for _ in 0..numbers.at_most(self.slices.into())? {
-            let age = numbers.at_most(self.slices.into())? as u32;
-            let units = numbers.in_debt(self.quota.limit()).filter(|units| *units > 0)?;
-            if age <= state.oldest_age() {
+            let slice = numbers.wide()?;
+            let age = (slice % PER_UNIT) as u32;
+            let units = u64::try_from(slice / PER_UNIT).ok().filter(|units| *units > 0)?;
+            let is_in_range = age > state.oldest_age() && age <= self.slices;
+            if !is_in_range || units > self.quota.limit().saturating_add(MAX_DEBT) {
                 return None;
             }
             let slot = self.slot(&state, age);
@@ -551,7 +556,8 @@ impl StoredAlgorithm for SlidingWindow {
 
     fn script(&self) -> Option<ScriptSteps> {
         let period = self.quota.period_nanos();
-        if self.slices > MAX_SCRIPT_SLICES || u128::from(period) * 4 >= MAX_EXACT {
+        let largest = (u128::from(period) * 4).max((u128::from(self.quota.limit()) + 1) * PER_UNIT);
+        if self.slices > MAX_SCRIPT_SLICES || largest >= MAX_EXACT {
             return None;
         }
         let numbers = [self.quota.limit(), period, self.width, self.slices.into()];

@@ -461,7 +461,7 @@ impl<A: Algorithm + PartialEq> Algorithm for Tiered<A> {
     }
 }
 
-// The state as a string: the number of tiers other than the current one, then for each tier the unit of its state and
+// The state as it is stored: the number of tiers other than the current one, then for each tier the unit of its state and
 // the numbers of its state. The current tier is first. The grains of a state are exact, because the state may have been
 // converted. Instants and the ages of windows are rounded as in the state of any other limit.
 #[doc(hidden)]
@@ -520,7 +520,7 @@ impl<A: StoredAlgorithm + PartialEq> StoredAlgorithm for Tiered<A> {
     }
 
     /// Replaces the algorithm of each tier of `state` by `self.algorithm`, if both algorithms have the same unit. A
-    /// tier that was read from a string has the queue configuration of the limiter's own algorithm, which may differ
+    /// tier that was read from bytes has the queue configuration of the limiter's own algorithm, which may differ
     /// from the queue configuration of the call's tier.
     fn adopt(&self, state: &mut Self::State) {
         let unit = self.algorithm.unit();

@@ -560,8 +560,8 @@ impl Algorithm for TokenBucket {
     }
 }
 
-// The state as a string: the missing tokens, in grains, which are those of the `MicroRate` unless the string is exact,
-// and the key's time.
+// The state as it is stored: the missing tokens, in grains, which are those of the `MicroRate` unless the numbers are
+// exact, and the key's time.
 #[doc(hidden)]
 impl StoredAlgorithm for TokenBucket {
     fn kind() -> String {
@@ -683,9 +683,9 @@ mod tests {
         let mut state = bucket.new_state(Nanos::ZERO, Nanos(MS));
         for now in [MS, 2 * MS, 999 * MS] {
             assert!(bucket.check(&mut state, Nanos(now), 1).is_allowed());
-            let mut text = StateWriter::default();
-            bucket.write_state(&state, &mut text);
-            let read = bucket.read_state(&mut StateReader::new(text.as_str())).unwrap();
+            let mut numbers = StateWriter::default();
+            bucket.write_state(&state, &mut numbers);
+            let read = bucket.read_state(&mut StateReader::new(numbers.as_bytes())).unwrap();
             assert_eq!((read.last, read.used, read.part), (state.last, state.used, state.part));
         }
         assert_eq!(bucket.with_unit(&bucket.unit()), Some(bucket));

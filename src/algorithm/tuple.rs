@@ -280,7 +280,7 @@ macro_rules! tuple {
             }
         }
 
-        // The state as a string: the states of the members, one after another.
+        // The state as it is stored: the states of the members, one after another.
         impl<$($part: StoredAlgorithm),+> StoredAlgorithm for ($($part,)+) {
             fn kind() -> String {
                 format!("({})", [$($part::kind()),+].join(","))

@@ -147,12 +147,15 @@ fn command_of_limiter(server: &RedisServer, call: impl FnOnce()) -> Vec<Vec<u8>>
         let Reply::List(words) = &parts[3] else { panic!("a command") };
         words.iter().map(word).collect::<Vec<_>>()
     };
-    let is_script = |words: &Vec<Vec<u8>>| words[0] == b"EVALSHA";
-    let command = entries.iter().map(words).find(is_script).expect("the limiter calls a script");
-    // The slow log shortens long words.
+    entries.iter().map(words).find(|words| is_script(words)).expect("the limiter calls a script")
+}
+
+/// Returns whether a command of the slow log calls a script. Panics if the slow log has shortened it.
+pub(super) fn is_script(words: &[Vec<u8>]) -> bool {
     let is_short = |word: &Vec<u8>| word.windows(5).any(|part| part == b"... (");
-    assert!(!command.iter().any(is_short), "the slow log has the whole command");
-    command
+    let is_script = words[0] == b"EVALSHA";
+    assert!(!is_script || !words.iter().any(is_short), "the slow log has the whole command");
+    is_script
 }
 
 fn word(reply: &Reply) -> Vec<u8> {
@@ -169,7 +172,7 @@ async fn resent(mut connection: MultiplexedConnection, words: Vec<Vec<u8>>, key:
             3 => command.arg(&*key),
             // The last argument begins with the time in eight bytes.
             at if at == last => {
-                let never = ((1_u64 << 53) as f64).to_be_bytes();
+                let never = ((1_u64 << 53) as f64).to_le_bytes();
                 command.arg([&never, &word[8..]].concat())
             }
             _ => command.arg(word.as_slice()),

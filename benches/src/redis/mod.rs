@@ -6,6 +6,7 @@
 //! else.
 
 mod alone;
+mod counted;
 mod effort;
 mod peers;
 
@@ -27,6 +28,7 @@ use tower_throttle::key::{Global, from_fn};
 use tower_throttle::{Quota, RateLimitLayer};
 use tower_throttle_redis::{RedisLimiter, RedisStore};
 
+pub use self::counted::run as run_counted;
 use self::effort::{Effort, Efforts, observed};
 use self::peers::{PEERS, Peers, THROTTLE_KIT};
 use crate::interleave::{Contestant, Rounds, median};

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use crate::connection::Command;
 use crate::error::{RedisError, RedisErrorKind};
+use crate::frame::shown;
 use crate::link::{Answer, Route};
 use crate::script::{Script, TimeSource};
 use tower_throttle::Decision;
@@ -250,14 +251,14 @@ impl LeaseScript {
         ask: &Ask,
     ) -> Result<Option<(u64, Touched)>, RedisError> {
         let add = |command: &mut Command, _: &mut _| self.add_arguments(command, name, ask);
-        let (found, now, text) = match route.eval(&self.script, &[key], not_after, add).await? {
+        let (found, now, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, text) => (Found::parse(&text), now, text),
-            Answer::Other(now, text) => (None, now, text),
+            Answer::Done(now, reply) => (Found::parse(&reply), now, reply),
+            Answer::Other(now, reply) => (None, now, reply),
         };
         let Some(found) = found else {
-            let shown: String = text.chars().take(60).collect();
-            let detail = format!("the value is {shown:?}, not that of a limiter with leases and this quota");
+            let shown = shown(&reply);
+            let detail = format!("the value is {shown}, not that of a limiter with leases and this quota");
             return Err(RedisError::new(RedisErrorKind::Foreign, detail));
         };
         // The script has made the same changes on the server.
@@ -281,8 +282,8 @@ impl LeaseScript {
 
 impl Found {
     /// Parses the reply of the script.
-    fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.split(' ').map(str::parse::<u64>);
+    fn parse(reply: &[u8]) -> Option<Self> {
+        let mut numbers = std::str::from_utf8(reply).ok()?.split(' ').map(str::parse::<u64>);
         let mut next = || numbers.next()?.ok();
         let level = Level { missing: next()?, last: next()?, leased: next()? };
         let found = Self { level, own: next()?, expired: next()? };

@@ -41,6 +41,8 @@ use tower_throttle::store_support::{random_u64, warn_of_bursts, with_retry_after
 #[cfg(any(test, feature = "__in-process"))]
 pub(super) use bucket::Leased;
 
+/// The version of the format of a key with leases. It is the first word of the field `s`.
+const VERSION: &str = "1";
 /// The time for which a process holds units before it returns the units that it has not spent, in nanoseconds.
 const HOLD: u64 = 1_000_000_000;
 /// The time for which units can be spent after the process has asked for them, in nanoseconds. This is shorter than the
@@ -257,7 +259,7 @@ impl RedisLeasesBuilder {
         }
         warn_of_bursts(&algorithm, Some(name.as_str()));
         let source = store.links.any().source();
-        let prefix = Plan::new(algorithm.clone(), source, false)?.prefix().to_owned();
+        let prefix = format!("{VERSION} {}", Plan::new(algorithm.clone(), source, false)?.frame().unit());
         // The states of a lease have one quota, so the quota is part of the kind.
         let kind = format!("lease/{}", algorithm.unit().trim_start_matches("t:"));
         let bucket = Bucket::new(&algorithm).ok_or_else(|| {

@@ -168,7 +168,7 @@ async fn a_joint_change_that_may_not_delete_writes_nothing() {
     let client = Client::new(Server::At(::redis::Client::open(url).unwrap().into(), ""), deadline);
     let link = Link::new(Box::new(client), AnyClock::default(), deadline, TimeSource::Server);
     let route = Route { link: link.into(), is_asking: false, redirects: 0 };
-    let swaps = [Swap::new("", "charged", 10_000), Swap::new("was", "", 0)];
+    let swaps = [Swap::new(b"", b"charged", 10_000), Swap::new(b"was", b"", 0)];
     let error = route.swap(&["new", "old"], route.link.deadline(), &swaps).await.unwrap_err();
     assert_eq!(error.kind(), RedisErrorKind::Permission, "{error}");
     assert_eq!(server.call(&["KEYS", "*"]), Reply::List(vec![Reply::Text(b"old".to_vec())]));

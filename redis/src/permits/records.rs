@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::connection::Command;
 use crate::error::{RedisError, RedisErrorKind};
+use crate::frame::shown;
 use crate::link::{Answer, Link, Route};
 use crate::script::{Script, TimeSource};
 use crate::served::{Batches, Deadlines, Served, Step};
@@ -345,14 +346,13 @@ impl PermitScript {
         not_after: Nanos,
     ) -> Result<Option<Outcome>, RedisError> {
         let add = |command: &mut Command, _: &mut _| self.arguments.add_to(command, &trip.operations);
-        let (outcome, text) = match route.eval(&self.script, &[key], not_after, add).await? {
+        let (outcome, reply) = match route.eval(&self.script, &[key], not_after, add).await? {
             Answer::Late => return Ok(None),
-            Answer::Done(now, text) => (Outcome::parse(&text, now.0 / 1_000), text),
-            Answer::Other(_, text) => (None, text),
+            Answer::Done(now, reply) => (Outcome::parse(&reply, now.0 / 1_000), reply),
+            Answer::Other(_, reply) => (None, reply),
         };
         let Some(outcome) = outcome else {
-            let shown: String = text.chars().take(60).collect();
-            let detail = format!("the value is {shown:?}, not the permits of a limiter");
+            let detail = format!("the value is {}, not the permits of a limiter", shown(&reply));
             return Err(RedisError::new(RedisErrorKind::Foreign, detail));
         };
         if outcome.has_changed {
@@ -392,8 +392,8 @@ impl Outcome {
     }
 
     /// Parses the reply of the script.
-    fn parse(text: &str, now: u64) -> Option<Self> {
-        let mut words = text.split(' ');
+    fn parse(reply: &[u8], now: u64) -> Option<Self> {
+        let mut words = std::str::from_utf8(reply).ok()?.split(' ');
         let mut number = || words.next()?.parse().ok();
         let (held, waiting, until_expiry) = (number()?, number()?, number()?);
         let (has_changed, is_unsent) = (number()? > 0, number()? > 0);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::tests::{value, values_of_others};
 use std::time::Duration;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{
@@ -13,7 +14,7 @@ fn plan<A: StoredAlgorithm>(algorithm: A) -> Arc<Plan<A>> {
     Plan::new(algorithm, TimeSource::Server, true).unwrap()
 }
 
-fn encode<A: StoredAlgorithm>(plan: &Plan<A>, state: &A::State, now: Nanos) -> String {
+fn encode<A: StoredAlgorithm>(plan: &Plan<A>, state: &A::State, now: Nanos) -> Vec<u8> {
     States::new(state.clone()).write(plan, now).unwrap_or_default()
 }
 
@@ -24,23 +25,23 @@ fn survives<A: StoredAlgorithm>(algorithm: A) {
     for (step, cost) in [3, 1, 2, 5, 1, 1, 1, 2, 100, 1].into_iter().enumerate() {
         let now = Nanos(NOW.0 + (step as u64).pow(3) * 77_777_000);
         let _ = algorithm.check(&mut state, now, cost);
-        let text = encode(&plan, &state, now);
-        let mut read = plan.decode(&text, now).unwrap().own;
+        let value = encode(&plan, &state, now);
+        let mut read = plan.decode(&value, now).unwrap().own;
         for later in [0, 1_000, MINUTE / 7 / 1_000 * 1_000, MINUTE, 3 * MINUTE] {
             for cost in [0, 1, 3] {
                 let at = Nanos(now.0 + later);
                 let (a, b) =
                     (algorithm.peek(&mut state.clone(), at, cost), algorithm.peek(&mut read, at, cost));
-                assert_eq!(format!("{a:?}"), format!("{b:?}"), "{text}");
-                read = plan.decode(&text, now).unwrap().own;
+                assert_eq!(format!("{a:?}"), format!("{b:?}"), "{}", value.escape_ascii());
+                read = plan.decode(&value, now).unwrap().own;
             }
         }
-        assert_eq!(encode(&plan, &read, now), text);
+        assert_eq!(encode(&plan, &read, now), value);
     }
 }
 
 #[test]
-fn every_state_survives_as_text() {
+fn every_state_survives_as_bytes() {
     let quota = Quota::per_minute(7);
     survives(TokenBucket::new(quota.burst(4)));
     survives(LeakyBucket::new(quota));
@@ -68,24 +69,25 @@ fn tiers_survive_with_their_units() {
         (TokenBucket::new(Quota::per_minute(10)), TokenBucket::new(Quota::per_minute(100)).queue(3));
     let (free, paid) = (Tiered::new(free), Tiered::new(paid));
     let plan = plan(free.clone());
-    let mut text = String::new();
+    let mut value = Vec::new();
     for (tier, remaining) in [(&free, 9), (&paid, 98), (&free, 7), (&paid, 96), (&paid, 95)] {
-        let mut state = plan.decode(&text, NOW).unwrap().own;
+        let mut state = plan.decode(&value, NOW).unwrap().own;
         tier.adopt(&mut state);
-        assert_eq!(tier.check(&mut state, NOW, 1).remaining(), remaining, "{text}");
-        text = encode(&plan, &state, NOW);
+        assert_eq!(tier.check(&mut state, NOW, 1).remaining(), remaining, "{}", value.escape_ascii());
+        value = encode(&plan, &state, NOW);
     }
-    assert_eq!(text.matches("t:").count(), 3, "one in the unit, and two tiers: {text}");
+    let shown = value.escape_ascii().to_string();
+    assert_eq!(shown.matches("t:").count(), 3, "one in the unit, and two tiers: {shown}");
 }
 
 #[test]
 fn another_quota_reads_the_units_and_gives_nothing_back() {
     let (large, small) = (Quota::per_minute(1_000).burst(100), Quota::per_minute(1).burst(100));
     let (from, to) = (plan(TokenBucket::new(large)), plan(TokenBucket::new(small)));
-    let mut state = from.decode("", NOW).unwrap();
+    let mut state = from.decode(b"", NOW).unwrap();
     assert!(from.algorithm.check(&mut state.own, NOW, 100).is_allowed());
-    let text = state.write(&from, NOW).unwrap();
-    let mut state = to.decode(&text, NOW).unwrap();
+    let value = state.write(&from, NOW).unwrap();
+    let mut state = to.decode(&value, NOW).unwrap();
     assert_eq!(to.algorithm.peek(&mut state.own, NOW, 1).remaining(), 0);
     let back = from.decode(&state.write(&to, NOW).unwrap(), NOW);
     assert_eq!(from.algorithm.peek(&mut back.unwrap().own, NOW, 1).remaining(), 0);
@@ -94,30 +96,27 @@ fn another_quota_reads_the_units_and_gives_nothing_back() {
 #[test]
 fn what_is_no_state_is_foreign() {
     let plan = plan(FixedWindow::new(Quota::per_minute(5)));
-    let good = "1 f:5/60000000000 1700000000000000 1000 3";
-    assert!(plan.decode(good, NOW).is_ok());
+    let unit = "f:5/60000000000";
     // A key in debt counts above the limit, by up to 2^53 units.
-    assert!(plan.decode("1 f:5/60000000000 1700000000000000 1000 9007199254740997", NOW).is_ok());
-    for bad in [
-        "hello",
-        "1",
-        "1 ",
-        "1 f:5/60000000000",
-        "2 f:5/60000000000 1700000000000000 1000 3",
-        "1 f:5/60000000000 1700000000000000 1000 3 ",
-        "1 f:5/60000000000 1700000000000000 1000 3 4",
-        "1 f:5/60000000000 1700000000000000 1000 -3",
-        "1 f:5/60000000000 1700000000000000 1000 9007199254740998",
-        "1 f:5/60000000000 1700000000000000 60000000 1",
-        "1 f:5/60000000000 17000000000000000000000 1000 3",
-        "1 f:5/600000000001700000000000000 1000 3",
-        "1 t:5/60000000000/5 0 1700000000000000",
-        "1 f:0/60000000000 1700000000000000 1000 3",
-        "1 f:5/60000000000 1700000000000000 1000 3 | ",
-        "1 f:5/60000000000 1700000000000000 1000 3 | f:6/60000000000 1700000000000000 1000 3",
-        "1 f:5/60000000000 1700000000000000 1000 3 | 1700000000000000 f:6/60000000000 1700000000000000 1000",
-    ] {
-        assert_eq!(plan.decode(bad, NOW).unwrap_err().kind(), RedisErrorKind::Foreign, "{bad}");
+    for count in [3, (1 << 53) + 5] {
+        assert!(plan.decode(&value(unit, &[1_700_000_000_000_000, 1_000, count]), NOW).is_ok());
+    }
+    for bad in values_of_others(MINUTE) {
+        let error = plan.decode(&bad, NOW).unwrap_err();
+        assert_eq!(error.kind(), RedisErrorKind::Foreign, "{}", bad.escape_ascii());
+        let is_newer = bad[0] == 2;
+        assert_eq!(error.to_string().contains("newer release"), is_newer, "{error}");
+    }
+}
+
+#[test]
+fn the_error_of_a_newer_version_says_what_to_do() {
+    let plan = plan(FixedWindow::new(Quota::per_minute(5)));
+    // A later release may change everything after the version.
+    for newer in [&[2][..], &[2, 0, 0, 0, 0, 0, 0, 0, b'\n'], &[31; 100]] {
+        let text = plan.decode(newer, NOW).unwrap_err().to_string();
+        let version = format!("(the value has version {})", newer[0]);
+        assert!(text.starts_with(NEWER) && text.ends_with(&version), "{text}");
     }
 }
 
@@ -177,7 +176,7 @@ const START: Nanos = Nanos(1_700_000_000 * SECOND);
 /// A key in Redis, and one machine for each quota.
 struct Machines<A: StoredAlgorithm> {
     plans: Vec<Arc<Plan<A>>>,
-    text: String,
+    value: Vec<u8>,
     now: Nanos,
 }
 
@@ -185,19 +184,23 @@ impl<A: StoredAlgorithm> Machines<A> {
     fn new(algorithms: impl IntoIterator<Item = A>) -> Self {
         let plan = |algorithm| Plan::new(algorithm, TimeSource::Server, true).unwrap();
         let plans = algorithms.into_iter().map(plan).collect();
-        Self { plans, text: String::new(), now: START }
+        Self { plans, value: Vec::new(), now: START }
     }
 
     /// Makes a call at one machine, by compare-and-set.
     fn call(&mut self, machine: usize, action: Action, cost: u64) -> Outcome {
         let plan = &self.plans[machine];
-        let mut states = plan.decode(&self.text, self.now).unwrap();
+        let mut states = plan.decode(&self.value, self.now).unwrap();
         let call = Operation::new(action, cost, None);
         let (outcome, changed) = states.apply(plan, &call, self.now);
         if changed {
-            self.text = states.write(plan, self.now).unwrap_or_default();
+            self.value = states.write(plan, self.now).unwrap_or_default();
         }
         outcome
+    }
+
+    fn shown(&self) -> String {
+        self.value.escape_ascii().to_string()
     }
 
     fn admits(&mut self, machine: usize, cost: u64) -> bool {
@@ -224,7 +227,7 @@ fn a_window_that_ends_sooner_does_not_end_the_other() {
     assert!(machines.admits(0, 95));
     machines.now.0 += 61 * SECOND;
     assert!(machines.admits(1, 3));
-    assert!(!machines.admits(0, 3) && machines.admits(0, 2), "{}", machines.text);
+    assert!(!machines.admits(0, 3) && machines.admits(0, 2), "{}", machines.shown());
 }
 
 #[test]
@@ -234,13 +237,13 @@ fn a_quota_that_is_no_longer_used_is_dropped() {
     assert!(machines.admits(0, 1));
     machines.now.0 += 30 * SECOND;
     assert!(machines.admits(1, 1));
-    assert_eq!(machines.text.matches('|').count(), 1, "{}", machines.text);
+    assert!(machines.shown().contains("f:100/60000000000\\x00"), "{}", machines.shown());
     let plan = Arc::clone(&machines.plans[1]);
-    let mut states = plan.decode(&machines.text, machines.now).unwrap();
+    let mut states = plan.decode(&machines.value, machines.now).unwrap();
     assert!((30_000..=30_002).contains(&states.time_to_live(&plan.algorithm, machines.now)));
     machines.now.0 += 30 * SECOND;
     assert!(machines.admits(1, 1));
-    assert_eq!(machines.text.matches('|').count(), 0, "{}", machines.text);
+    assert!(!machines.shown().contains("f:100/60000000000"), "{}", machines.shown());
 }
 
 /// Makes random calls at two machines. Neither machine may admit a call that the larger quota would deny if it
@@ -273,7 +276,7 @@ fn never_above_the_larger_quota<A: StoredAlgorithm>(larger: A, smaller: A, max_c
         let cost = 1 + below(max_cost);
         if machines.admits(machine, cost) {
             let is_allowed = larger.check(&mut exact, machines.now, cost).is_allowed();
-            assert!(is_allowed, "call {call} of {larger:?} at machine {machine}: {}", machines.text);
+            assert!(is_allowed, "call {call} of {larger:?} at machine {machine}: {}", machines.shown());
             admitted[machine] += 1;
         }
     }

@@ -360,7 +360,7 @@ fn compare<A: StoredAlgorithm>(calls: &Calls<A>, runs: u64) {
             log.push_str(&format!("{} {batch:?}\n", both.micros as i64 - START as i64));
             if let Some(difference) = both.compare(&batch, random) {
                 let value = match side.call(&["GET", &both.name()]) {
-                    Reply::Text(value) => String::from_utf8(value).unwrap(),
+                    Reply::Text(value) => value.escape_ascii().to_string(),
                     other => format!("{other:?}"),
                 };
                 differences.push(format!("run {run}:\n{log}{difference}\n  value:  {value}"));

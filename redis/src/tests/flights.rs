@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use super::staged::{Mode, Staged};
 use super::{limiter, settings, store};
-use crate::connection::Reply;
 use crate::error::RedisError;
+use crate::frame::Frame;
 use crate::script::Unpacked;
 use crate::store::RedisStore;
 use tower_throttle::Decision;
@@ -45,11 +45,12 @@ async fn calls_that_arrive_during_a_trip_are_decided_together_in_order() {
     assert_eq!(server.commands().len(), 3, "one to write the first, two for the five others");
 }
 
-/// Returns the deadline, the prefix and the other numbers in a script's argument.
-fn unpacked(word: &str) -> (u64, String, Vec<u64>) {
+/// Returns the deadline, the frame and the other numbers in a script's argument.
+fn unpacked(word: &str) -> (u64, Frame, Vec<u64>) {
     let mut unpacked = Unpacked::from(word);
-    let (deadline, prefix) = (unpacked.next().unwrap(), unpacked.string().unwrap());
-    (deadline, prefix, unpacked.collect())
+    let deadline = unpacked.next().unwrap();
+    let frame = Frame { head: unpacked.eight().unwrap(), tail: unpacked.string().unwrap() };
+    (deadline, frame, unpacked.collect())
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,14 +60,14 @@ async fn a_script_gets_the_costs_of_a_trip_in_order() {
         &store(server.clone(), settings(true, Duration::ZERO)),
         FixedWindow::new(Quota::per_hour(10)),
     );
-    server.set(Mode::Answer(Reply::Text(format!("D{}", server.stamp()).into())));
+    server.set(Mode::Answer(server.done()));
     let calls: Vec<_> = [3, 4, 5].map(|cost| tokio::spawn(limiter.check_n("a", cost))).into();
     for call in calls {
         assert!(call.await.unwrap().is_ok());
     }
     let commands = server.commands();
-    let (_, prefix, numbers) = unpacked(&commands[0][4]);
-    assert_eq!((&*prefix, &*numbers), ("1 f:10/3600000000000", &[10, 3_600_000_000, 0, 3][..]));
+    let (_, frame, numbers) = unpacked(&commands[0][4]);
+    assert_eq!((frame, &*numbers), (Frame::new("f:10/3600000000000"), &[10, 3_600_000_000, 0, 3][..]));
     let (deadline, _, numbers) = unpacked(&commands[1][4]);
     assert_eq!(numbers, [10, 3_600_000_000, 0, 4, 5]);
     assert_eq!(deadline, server.micros() + 50_000, "no caller waits longer");

@@ -10,7 +10,6 @@ use tokio::time::timeout;
 use super::flights::{begun, settle};
 use super::staged::{Mode, Staged};
 use super::{limiter, settings, store};
-use crate::connection::Reply;
 use crate::error::RedisError;
 use crate::limiter::RedisLimiter;
 use tower_throttle::Quota;
@@ -39,7 +38,7 @@ fn held() -> (Staged, Window) {
 #[tokio::test(start_paused = true)]
 async fn a_call_alone_is_woken_only_by_its_reply() {
     let (server, window) = held();
-    server.set(Mode::Answer(Reply::Text(format!("D{}", server.stamp()).into())));
+    server.set(Mode::Answer(server.done()));
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
     let mut call = Box::pin(window.check("a"));

@@ -81,7 +81,7 @@ async fn a_peek_with_another_quota_writes_nothing() {
     assert_eq!(server.texts(), before);
     assert!(!new.check("a").await.unwrap().is_allowed());
     let text = server.texts().into_values().next().unwrap();
-    assert!(text.starts_with("1 f:10/86400000000000 ") && text.contains(" f:10/1000000000 "), "{text}");
+    assert!(text.ends_with("\nf:10/86400000000000") && text.contains("f:10/1000000000\0"), "{text:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::connection::{BoxFuture, CallError, Command, Connection, Reply};
+use crate::connection::{BoxFuture, CallError, Command, Connection, Reply, bytes_of};
 use crate::error::{RedisError, RedisErrorKind};
 use crate::script::Unpacked;
 
@@ -27,6 +27,7 @@ struct Inner {
 struct State {
     /// The behaviour of the server for the next calls.
     mode: Mode,
+    /// The values, whose characters stand for one byte each.
     texts: HashMap<String, String>,
     commands: Vec<Vec<String>>,
     renewed: usize,
@@ -101,10 +102,9 @@ impl Staged {
         (1_700_000_000_000_000 + ahead + self.0.started.elapsed().as_micros() as i64) as u64
     }
 
-    /// Returns the server's time as it is in replies.
-    pub(super) fn stamp(&self) -> String {
-        let micros = self.micros();
-        format!("{} {} ", micros / 1_000_000, micros % 1_000_000)
+    /// Returns the reply of a script that has done what it was to do, and has found no value.
+    pub(super) fn done(&self) -> Reply {
+        reply(b'D', self.micros(), "")
     }
 
     fn execute(&self, command: &[String]) -> Result<Reply, CallError> {
@@ -115,12 +115,12 @@ impl Staged {
         }
         let command = &command[..];
         let now = self.micros();
-        let stamp = self.stamp();
         let (last, key) = (command.last().unwrap(), &command[3]);
-        let reply = |text: String| Ok(Reply::Text(text.into()));
+        let done = |value: &str| Ok(reply(b'D', now, value));
+        let other = |value: &str| Ok(reply(b'O', now, value));
         let mut last = Unpacked::from(last.as_str());
         if now > last.next().unwrap() {
-            return reply(format!("L{stamp}"));
+            return Ok(reply(b'L', now, ""));
         }
         let mut state = self.0.state.lock().unwrap();
         let writes = !last.is_empty() || command.len() > 5 && !command[5].is_empty();
@@ -130,20 +130,25 @@ impl Staged {
         }
         let text = state.texts.get(key).cloned().unwrap_or_default();
         match command {
-            [_, _, _, _, _] if last.is_empty() => reply(format!("D{stamp}{text}")),
+            [_, _, _, _, _] if last.is_empty() => done(&text),
             // This server decides nothing.
-            [_, _, _, _, _] => reply(format!("O{stamp}{text}")),
-            [_, _, _, _, before, ..] if *before != text => reply(format!("O{stamp}{text}")),
+            [_, _, _, _, _] => other(&text),
+            [_, _, _, _, before, ..] if *before != text => other(&text),
             [_, _, _, _, _, after, ..] => {
                 match after.as_str() {
                     "" => drop(state.texts.remove(key)),
                     _ => drop(state.texts.insert(key.clone(), after.clone())),
                 }
-                reply(format!("D{stamp}"))
+                done("")
             }
             _ => panic!("{command:?}"),
         }
     }
+}
+
+/// Returns a reply with this verdict, the server's time in microseconds, and a value.
+fn reply(verdict: u8, now: u64, value: &str) -> Reply {
+    Reply::Text([&[verdict], &(now as f64).to_le_bytes()[..], &bytes_of(value)].concat())
 }
 
 impl Connection for Staged {

@@ -210,3 +210,45 @@ async fn a_tuple_of_many_limits_is_decided() {
     }
     assert_eq!(admitted, 5);
 }
+
+/// Makes calls of two processes with different quotas, of which the first then gets the quota of the second.
+async fn shares_what_was_used<A: StoredAlgorithm>(
+    server: &RedisServer,
+    algorithms: [A; 2],
+    limits: [u64; 2],
+) {
+    let shown = format!("{algorithms:?}");
+    let [first, second] = algorithms;
+    let (one, other) = (connect(server).await, connect(server).await);
+    let (one, other) = (build(&one, "both", first), build(&other, "both", second.clone()));
+    for used in 1..=3 {
+        assert_eq!(one.check("a").await.unwrap().remaining(), limits[0] - used, "{shown}");
+    }
+    assert_eq!(other.peek("a").await.unwrap().remaining(), limits[1] - 3, "{shown}");
+    assert_eq!(other.check("a").await.unwrap().remaining(), limits[1] - 4, "{shown}");
+    assert_eq!(one.check("a").await.unwrap().remaining(), limits[0] - 5, "{shown}");
+    one.replace(second);
+    assert_eq!(one.peek("a").await.unwrap().remaining(), limits[1] - 5, "{shown}");
+    assert_eq!(one.check("a").await.unwrap().remaining(), limits[1] - 6, "{shown}");
+    for limiter in [&other, &one] {
+        assert!(!limiter.check_n("a", limits[1] - 5).await.unwrap().is_allowed(), "{shown}");
+    }
+    other.reset("a").await.unwrap();
+}
+
+/// The two quotas have units of the same length, so that only the tag tells the values of one from those of the other.
+#[tokio::test]
+async fn two_processes_share_what_was_used_while_a_quota_replaces_another() {
+    let server = RedisServer::start();
+    let quotas = [(8, Duration::from_secs(80_000)), (6, Duration::from_secs(70_000))];
+    let quotas = quotas.map(|(limit, period)| Quota::per(limit, period).unwrap());
+    for quotas in [quotas, [quotas[1], quotas[0]]] {
+        let limits = quotas.map(|quota| quota.limit());
+        shares_what_was_used(&server, quotas.map(TokenBucket::new), limits).await;
+        shares_what_was_used(&server, quotas.map(FixedWindow::new), limits).await;
+        shares_what_was_used(&server, quotas.map(SlidingWindow::new), limits).await;
+        shares_what_was_used(&server, quotas.map(SlidingCounter::new), limits).await;
+        let pair = |quota| (TokenBucket::new(quota), FixedWindow::new(quota));
+        shares_what_was_used(&server, quotas.map(pair), limits).await;
+    }
+}

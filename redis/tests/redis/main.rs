@@ -41,6 +41,19 @@ fn patient(server: &RedisServer) -> RedisStoreBuilder {
     RedisStore::builder(&server.url()).deadline(Duration::from_secs(10))
 }
 
+/// Returns the value of a key whose state has this unit and these numbers.
+fn value(unit: &str, numbers: &[u8]) -> Vec<u8> {
+    let script = redis::Script::new(unit);
+    let mut head = u64::from_str_radix(&script.get_hash()[..14], 16).unwrap().to_be_bytes();
+    head[0] = 1;
+    [&head, numbers, b"\n", unit.as_bytes()].concat()
+}
+
+/// Sets the value of a key.
+fn set(server: &RedisServer, key: &str, value: &[u8]) {
+    server.connect().try_call(&[b"SET", key.as_bytes(), value]).unwrap().ok();
+}
+
 async fn connect(server: &RedisServer) -> RedisStore {
     patient(server).connect().await.unwrap()
 }

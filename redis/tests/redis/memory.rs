@@ -12,9 +12,9 @@ use tower_throttle::algorithm::{
 use tower_throttle::clock::Nanos;
 use tower_throttle_redis::RedisErrorKind;
 
-use crate::connect;
 use crate::permits::{acquire, leasing, limiter, waiting};
 use crate::support::redis_server::{RedisServer, Reply};
+use crate::{connect, set, value};
 
 /// Returns the bytes that a key takes, with its name.
 fn size(server: &RedisServer, key: &str) -> i64 {
@@ -59,9 +59,9 @@ async fn is_size_in_guide<A: StoredAlgorithm>(
     }
     let mut numbers = StateWriter::default();
     algorithm.write_state(&state, &mut numbers);
-    let value = format!("1 {}{}", algorithm.unit(), numbers.as_str());
     let key = format!("throttle:{{user-42}}:login:{}", A::kind());
-    server.call(&["SET", &key, &value, "PX", "3600000"]).ok();
+    set(server, &key, &value(&algorithm.unit(), numbers.as_bytes()));
+    assert_eq!(server.call(&["PEXPIRE", &key, "3600000"]), Reply::Integer(1));
     let limiter = connect(server).await.limiter("login", algorithm).build().unwrap();
     assert!(limiter.peek("user-42").await.unwrap().limit() > 0, "the value is a state");
     is_in_guide(server, text, size(server, &key))

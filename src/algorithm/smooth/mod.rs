@@ -532,7 +532,7 @@ impl Algorithm for Smooth {
     }
 }
 
-// The state as a string: the key's time, the next scheduled time, and the stored permits, counted as time.
+// The state as it is stored: the key's time, the next scheduled time, and the stored permits, counted as time.
 #[doc(hidden)]
 impl StoredAlgorithm for Smooth {
     fn kind() -> String {

@@ -1,4 +1,4 @@
-//! A rate in whole microseconds, for strings and scripts.
+//! A rate in whole microseconds, for stored states and scripts.
 
 use crate::algorithm::rate::Rate;
 use crate::error::ConfigError;
@@ -49,8 +49,7 @@ impl MicroRate {
         if is_exact { Some(count) } else { count.checked_mul(self.factor.into()) }
     }
 
-    /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that the string of a state can
-    /// represent.
+    /// Returns an error if the rate is above 10^6 units per microsecond, the maximum that a stored state can represent.
     pub(in crate::algorithm) fn check_storable(self) -> Result<(), ConfigError> {
         if self.micro <= 1_000_000 * self.unit {
             Ok(())

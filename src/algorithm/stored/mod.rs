@@ -1,13 +1,13 @@
-//! States as strings, which other machines can keep.
+//! States as bytes, which other machines can keep.
 //!
 //! A state in memory is a few integers that only its algorithm can interpret, such as grains of a rate or offsets in a
-//! slice. On another machine, for example in Redis, a state is a string. The string begins with the *unit of the
-//! state*: the settings of the algorithm without which the numbers in the string cannot be read. So a process with
-//! another quota reads the numbers correctly, and then [migrates](Algorithm::migrate) the state.
+//! slice. On another machine, for example in Redis, these numbers are bytes. They are kept with the *unit of the state*:
+//! the settings of the algorithm without which the numbers cannot be read. So a process with another quota reads the
+//! numbers correctly, and then [migrates](Algorithm::migrate) the state.
 
 mod micro_rate;
+mod numbers;
 mod script;
-mod text;
 
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -15,12 +15,12 @@ use crate::decision::Decision;
 use crate::error::ConfigError;
 
 pub(in crate::algorithm) use micro_rate::MicroRate;
+pub use numbers::{StateReader, StateWriter};
+pub(in crate::algorithm) use numbers::{numbers_of, scale_of};
 pub(in crate::algorithm) use script::MAX_EXACT;
 pub use script::{MAX_LOCALS, ScriptSteps, Step, StepKind};
-pub use text::{StateReader, StateWriter};
-pub(in crate::algorithm) use text::{numbers_of, scale_of};
 
-/// An algorithm whose states can be kept on other machines, as strings.
+/// An algorithm whose states can be kept on other machines, as bytes.
 ///
 /// All algorithms of this crate implement this trait, except [`Concurrency`](crate::algorithm::Concurrency), and
 /// combinations that contain it. Calls in progress end when their process ends, while a count on another machine would
@@ -40,18 +40,19 @@ pub(in crate::algorithm) use text::{numbers_of, scale_of};
 /// without which these numbers cannot be read. [`kind`](Self::kind) is the shape of the states, which is part of the
 /// names of the keys.
 ///
-/// In the string, the latest clock reading of a state is in whole microseconds.
+/// Among the numbers, the latest clock reading of a state is in whole microseconds.
 ///
 /// ```
 /// use tower_throttle::algorithm::{FixedWindow, StateReader, StateWriter, StoredAlgorithm};
 /// use tower_throttle::Quota;
 ///
 /// let window = FixedWindow::new(Quota::per_minute(5));
-/// let mut numbers = StateReader::new(" 1700000000000000 20000000 3");
-/// let state = window.read_state(&mut numbers).unwrap();
-/// let mut text = StateWriter::default();
-/// window.write_state(&state, &mut text);
-/// assert_eq!(text.as_str(), " 1700000000000000 20000000 3");
+/// let mut numbers = StateWriter::default();
+/// [1_700_000_000_000_000, 20_000_000, 3].map(|number| numbers.number(number));
+/// let state = window.read_state(&mut StateReader::new(numbers.as_bytes())).unwrap();
+/// let mut written = StateWriter::default();
+/// window.write_state(&state, &mut written);
+/// assert_eq!(written.as_bytes(), numbers.as_bytes());
 /// ```
 #[diagnostic::on_unimplemented(
     message = "the states of `{Self}` cannot be kept on other machines",

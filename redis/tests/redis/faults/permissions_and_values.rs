@@ -8,7 +8,7 @@ use tower_throttle_redis::{RedisError, RedisErrorKind, RedisStore, RedisStoreBui
 
 use super::{build, patient_limiter, used};
 use crate::support::redis_server::{RedisCluster, RedisServer, Reply};
-use crate::{connect, patient};
+use crate::{connect, patient, set, value};
 
 /// Sets the rules of the user `limited`, whose password is `secret`. Returns the URL of this user.
 fn limit(server: &RedisServer, rules: &[&str]) -> String {
@@ -343,29 +343,61 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
     let limiter = patient_limiter(&server).await;
     let swaps = build(patient(&server).without_scripts().connect().await.unwrap()).1;
     let key = "throttle:{a}:test:t";
-    let own = "1 t:10/86400000000000/100000";
-    let values = [
-        String::new(),
-        "hello".to_owned(),
-        String::from("\u{0}\u{1}"),
-        format!("{own} 999999999999999999999999999999 1700000000000000"),
-        format!("{own} -5 1700000000000000"),
-        format!("{own} 5 99999999999999999999999"),
-        format!("{own} 5 1700000000000000 "),
-        format!("{own} 5"),
-        own.replacen('1', "2", 1) + " 5 1700000000000000",
-        "1 f:5/3600000000000 1700000000000000 0 1".to_owned(),
+    let unit = "t:10/86400000000000/100000";
+    let time = 1_700_000_000_000_000_f64;
+    let state = |numbers: &[f64]| {
+        let bytes: Vec<_> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        value(unit, &bytes)
+    };
+    let good = state(&[5.0, time]);
+    let replaced = |at: usize, byte: u8| {
+        let mut value = good.clone();
+        value[at] = byte;
+        value
+    };
+    let mut values = vec![
+        Vec::new(),
+        b"hello".to_vec(),
+        vec![0, 1],
+        vec![1; 200],
+        // The numbers.
+        state(&[1e30, time]),
+        state(&[f64::INFINITY, time]),
+        state(&[f64::NAN, time]),
+        state(&[-5.0, time]),
+        state(&[0.5, time]),
+        state(&[5.0, f64::NAN]),
+        state(&[5.0, -time]),
+        state(&[5.0, time + 0.5]),
+        state(&[5.0, 1e16]),
+        // The length.
+        state(&[5.0]),
+        state(&[5.0, time, 0.0]),
+        [&good[..], b" "].concat(),
+        // A byte of the tag, and an older and a newer version.
+        replaced(1, !good[1]),
+        replaced(7, !good[7]),
+        replaced(0, 0),
+        replaced(0, 2),
+        value("f:5/3600000000000", &[0; 24]),
+        value("t:0/86400000000000/100000", &[0; 16]),
     ];
+    values.extend((1..good.len()).map(|length| good[..length].to_vec()));
+    let mut side = server.connect();
     for value in &values {
-        server.call(&["SET", key, value]).ok();
-        for _ in 0..3 {
-            for limiter in [&limiter, &swaps] {
-                assert_eq!(limiter.check("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
-                assert_eq!(limiter.reset("a").await.unwrap_err().kind(), RedisErrorKind::Foreign, "{value}");
+        set(&server, key, value);
+        let shown = value.escape_ascii();
+        for limiter in [&limiter, &swaps] {
+            for result in [limiter.check("a").await.map(|_| ()), limiter.reset("a").await.map(|_| ())] {
+                let error = result.unwrap_err();
+                assert_eq!(error.kind(), RedisErrorKind::Foreign, "{shown}");
+                let is_newer = value.first() == Some(&2);
+                assert_eq!(error.to_string().contains("a newer release"), is_newer, "{shown}: {error}");
             }
         }
-        assert_eq!(server.call(&["GET", key]).text(), *value);
-        server.call(&["DEL", key]);
+        assert_eq!(side.call(&["GET", key]), Reply::Text(value.clone()), "{shown}");
+        assert_eq!(side.call(&["PTTL", key]), Reply::Integer(-1), "{shown}");
+        side.call(&["DEL", key]);
     }
     server.call(&["RPUSH", key, "x"]);
     let error = limiter.check("a").await.unwrap_err();
@@ -374,8 +406,11 @@ async fn values_of_others_are_errors_and_stay_as_they_are() {
     assert!(text.contains("the limiter is \"test\", TokenBucket 10/d burst 100000"), "{text}");
     assert_eq!(server.call(&["LLEN", key]), Reply::Integer(1));
     server.call(&["DEL", key]);
+    // A script takes -0 for 0, and so must the process that reads what the script has found.
+    set(&server, key, &state(&[-0.0, time]));
+    assert!(limiter.check("a").await.unwrap().is_allowed());
     // A value of this crate without an expiry gets one, and a time in the far future is corrected.
-    server.call(&["SET", key, &format!("{own} 0 8000000000000000")]).ok();
+    set(&server, key, &state(&[0.0, 8e15]));
     assert!(limiter.check("a").await.unwrap().is_allowed());
     assert!(matches!(server.call(&["PTTL", key]), Reply::Integer(1..)));
     assert_eq!(used(&limiter).await, 1);
@@ -391,12 +426,12 @@ async fn a_clock_ahead_by_more_than_a_period_denies_no_longer_than_that() {
     let limiter = store.limiter("test", window).build().unwrap();
     // The window is full, and was written by a server whose clock was an hour ahead.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
-    let text = format!("1 f:1/60000000000 {} 0 1", now + 3_600_000_000);
-    server.call(&["SET", "throttle:{a}:test:f", &text]).ok();
+    let numbers = [(now + 3_600_000_000) as f64, 0.0, 1.0].map(f64::to_le_bytes).concat();
+    set(&server, "throttle:{a}:test:f", &value("f:1/60000000000", &numbers));
     let denial = limiter.check("a").await.unwrap();
     assert!(denial.retry_after() <= Some(Duration::from_secs(60)), "{denial:?}");
-    let text = server.call(&["GET", "throttle:{a}:test:f"]).text();
-    let last: u128 = text.split(' ').nth(2).unwrap().parse().unwrap();
-    assert!(last < now + 60_000_000, "the denial was written: {text}");
+    let Reply::Text(value) = server.call(&["GET", "throttle:{a}:test:f"]) else { panic!("no value") };
+    let last = f64::from_le_bytes(value[8..16].try_into().unwrap());
+    assert!(last < (now + 60_000_000) as f64, "the denial was written: {last}");
     assert!(matches!(server.call(&["PTTL", "throttle:{a}:test:f"]), Reply::Integer(1..=60_010)));
 }

@@ -42,8 +42,8 @@ impl Both {
         let mut command: Vec<_> = ["EVALSHA", &self.sha, "1", KEY].map(str::as_bytes).into();
         command
             .extend(words.into_iter().chain([operations.as_str()]).map(str::as_bytes).chain([time.as_ref()]));
-        let reply = self.side.try_call(&command).unwrap().text();
-        let outcome = Outcome::parse(reply.splitn(3, ' ').nth(2).unwrap(), now).unwrap();
+        let Reply::Text(reply) = self.side.try_call(&command).unwrap() else { panic!("no reply: {context}") };
+        let outcome = Outcome::parse(&reply[9..], now).unwrap();
         if outcome.has_changed {
             let ttl = self.side.call(&["GET", &format!("ttl:{KEY}")]).text();
             assert_eq!(ttl, self.value.ttl().to_string(), "{context}");
