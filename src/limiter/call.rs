@@ -272,7 +272,11 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Makes the call, if its units are available. See [`RateLimiter::check_n`].
     pub fn check(self) -> Decision {
         const { RateLimiter::<A>::NO_RELEASE }
-        self.table().check(self.id(), self.options.attempt())
+        let decision = self.table().check(self.id(), self.options.attempt());
+        if !decision.is_allowed() {
+            self.table().shared.observed.denied(&decision);
+        }
+        decision
     }
 
     /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units. See
@@ -331,6 +335,9 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     pub fn reserve(self) -> Result<Reservation, Denied> {
         let attempt = self.options.attempt().with_reservation();
         let (decision, reservation) = self.table().reserve(self.id(), attempt);
+        if !decision.is_allowed() {
+            self.table().shared.observed.denied(&decision);
+        }
         reservation.decided(decision)
     }
 
@@ -418,12 +425,18 @@ impl<A: Algorithm> Acquire<A> {
                 StageProj::Start { table, id, options } => {
                     let attempt = options.attempt().wait().with_max_wait(options.max_wait);
                     match table.acquire(*id, attempt) {
-                        Acquired::Ready(decision, reservation) => break Decided::new(decision, reservation),
+                        Acquired::Ready(decision, reservation) => {
+                            table.shared.observed.called(&decision);
+                            break Decided::new(decision, reservation);
+                        }
                         Acquired::Pending(wait) => stage.set(Stage::Waiting { wait }),
                     }
                 }
-                StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
-                    Ok(decided) => break decided,
+                StageProj::Waiting { mut wait } => match ready!(wait.as_mut().poll(cx)) {
+                    Ok(decided) => {
+                        wait.observed().called(decided.decision());
+                        break decided;
+                    }
                     Err(never) => match never {},
                 },
                 StageProj::Done => panic!("polled after it was ready"),

@@ -189,8 +189,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
     /// [reject](MissingKey::Reject) them. The setting does not affect requests in which the client made the key
-    /// [invalid](crate::key::KeyError::invalid). Unless the limit is in [shadow mode](RateLimitLayer::shadow), these
-    /// requests are always rejected, with HTTP 400 or gRPC `INVALID_ARGUMENT`.
+    /// [invalid](crate::key::KeyError::invalid), or does not say [who its caller
+    /// is](crate::key::KeyError::unauthorized). Unless the limit is in [shadow mode](RateLimitLayer::shadow), these
+    /// requests are always rejected, with HTTP 400 or 401.
     ///
     /// ```
     /// use tower_throttle::key::MissingKey;
@@ -714,7 +715,9 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         let outcomes = [Some(outcome)];
         let reports = reports(infos, &outcomes);
         let rejection = Rejection::Limited(&reports);
-        self.responder.reject_head(&head.into(), rejection).map(Bytes::from)
+        let head = head.into();
+        head.record_rejected_by(infos[0].name());
+        self.responder.reject_head(&head, rejection).map(Bytes::from)
     }
 
     /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden

@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::key::Global;
-use tower_throttle::{Quota, RateLimitLayer};
+use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tower_throttle_redis::RedisStore;
 
 fn at_once(n: u64) -> TokenBucket {
@@ -65,13 +65,17 @@ async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_
     };
     in_redis("alone").record_metrics();
     in_redis("third").and(in_redis("fourth")).record_metrics();
+    RateLimiter::builder(at_once(1)).name("local").build().record_metrics();
+    redis.limiter("remote", at_once(1)).build().unwrap().record_metrics();
+    redis.limiter("leases", at_once(1)).lease(10).build().unwrap().record_metrics();
+    redis.permits("permits", 1).build().unwrap().record_metrics();
 
     let page = recorder.handle().render();
-    let metrics = |policy: &str| -> BTreeSet<_> {
-        let label = format!("policy=\"{policy}\"");
+    let labelled = |label: String| -> BTreeSet<_> {
         let lines = page.lines().filter(|line| !line.starts_with('#') && line.contains(&label));
         lines.filter_map(|line| line.split('{').next()).collect()
     };
+    let metrics = |policy: &str| labelled(format!("policy=\"{policy}\""));
     let in_memory = metrics("first");
     assert!(in_memory.contains("tower_throttle_settled_units_total") && in_memory.len() >= 8, "{page}");
     assert_eq!(in_memory, metrics("second"));
@@ -79,6 +83,17 @@ async fn each_metric_has_a_help_text_and_only_policies_in_redis_have_metrics_of_
     for policy in ["alone", "third", "fourth"] {
         let more: Vec<_> = metrics(policy).difference(&in_memory).copied().collect();
         assert_eq!(more, OF_A_SERVER, "{policy}: {page}");
+    }
+    // A limiter has the metrics of a policy that are its own, with other names.
+    let of_limiter = |name: &str| labelled(format!("limiter=\"{name}\""));
+    let own = |name: &&str| name.replacen("tower_throttle_", "tower_throttle_limiter_", 1);
+    let no_policys = ["tower_throttle_keyless_total", "tower_throttle_enforced"];
+    let expected: BTreeSet<_> = in_memory.iter().filter(|name| !no_policys.contains(name)).map(own).collect();
+    assert_eq!(of_limiter("local"), expected.iter().map(|name| &**name).collect());
+    for limiter in ["remote", "leases", "permits"] {
+        let more: Vec<_> = of_limiter(limiter).difference(&of_limiter("local")).copied().collect();
+        let of_a_server = OF_A_SERVER.iter().filter(|name| **name != "tower_throttle_store_errors_total");
+        assert_eq!(more, of_a_server.map(own).collect::<Vec<_>>(), "{limiter}: {page}");
     }
     let names = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let names: Vec<_> = names.collect();

@@ -70,6 +70,7 @@ impl Rejecter {
         let reports = reports(slice::from_ref(&info), &outcomes);
         let rejection = Rejection::Limited(&reports);
         let head = RequestHead::from(&self.head);
+        head.record_rejected_by(info.name());
         match self.head.extensions.get::<HandlerResponder>() {
             Some(HandlerResponder(responder)) => responder(&head, rejection),
             None => answer(&HttpResponder::new(), &head, rejection),
