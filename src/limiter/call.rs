@@ -413,6 +413,18 @@ pin_project! {
     }
 }
 
+impl<A: Algorithm> Stage<A> {
+    /// Logs a call that was denied, or admitted after a wait.
+    #[cold]
+    fn observe(self: Pin<&mut Self>, decision: &Decision) {
+        match self.project() {
+            StageProj::Start { table, .. } => table.shared.observed.called(decision),
+            StageProj::Waiting { wait } => wait.observed().called(decision),
+            StageProj::Done => {}
+        }
+    }
+}
+
 impl<A: Algorithm> Acquire<A> {
     fn poll_inner(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Decision, Reservation)> {
         // tokio's budget is checked before the decision. So if the task has no budget left, the call charges nothing
@@ -425,23 +437,21 @@ impl<A: Algorithm> Acquire<A> {
                 StageProj::Start { table, id, options } => {
                     let attempt = options.attempt().wait().with_max_wait(options.max_wait);
                     match table.acquire(*id, attempt) {
-                        Acquired::Ready(decision, reservation) => {
-                            table.shared.observed.called(&decision);
-                            break Decided::new(decision, reservation);
-                        }
+                        Acquired::Ready(decision, reservation) => break Decided::new(decision, reservation),
                         Acquired::Pending(wait) => stage.set(Stage::Waiting { wait }),
                     }
                 }
-                StageProj::Waiting { mut wait } => match ready!(wait.as_mut().poll(cx)) {
-                    Ok(decided) => {
-                        wait.observed().called(decided.decision());
-                        break decided;
-                    }
+                StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
+                    Ok(decided) => break decided,
                     Err(never) => match never {},
                 },
                 StageProj::Done => panic!("polled after it was ready"),
             }
         };
+        let decision = decided.decision();
+        if !decision.is_allowed() || decision.is_delayed() {
+            stage.as_mut().observe(decision);
+        }
         stage.set(Stage::Done);
         budget.made_progress();
         Poll::Ready(decided.into_parts())
