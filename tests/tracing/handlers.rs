@@ -1,7 +1,12 @@
 //! A call that a handler or a task makes is seen as a request of a layer is: one denial is one event, one count of the
-//! limiter and, if the handler records it, one entry of the top keys. The tasks are those in which users had seen nothing.
+//! limiter and, if the handler records it, one entry of the top keys. The tasks are those in which users had seen
+//! nothing.
 #![cfg(all(feature = "axum", feature = "metrics"))]
 
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,13 +14,19 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::{Router, routing::post};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use tower::ServiceExt;
-use tower_throttle::algorithm::{Algorithm, Concurrency, FixedWindow, LeakyBucket, TokenBucket};
+use tonic::Status;
+use tonic::server::Grpc;
+use tonic_prost::ProstCodec;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_throttle::algorithm::{
+    Algorithm, Concurrency, FixedWindow, LeakyBucket, QueueOverflow, TokenBucket,
+};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header};
-use tower_throttle::middleware::GrpcMode;
+use tower_throttle::middleware::{GrpcMode, Shadow};
 use tower_throttle::stats::TopKeys;
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
+use tracing::span;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -69,7 +80,7 @@ impl Seen {
     /// Returns the fields of the requests' spans, all of which have ended.
     fn spans(&self) -> Vec<String> {
         let log = String::from_utf8(self.log.0.lock().unwrap().clone()).unwrap();
-        let closed = log.lines().filter(|line| line.contains(": close") && !line.contains("sign_in"));
+        let closed = log.lines().filter(|line| line.contains(": close") && !line.contains(":handler:"));
         let fields = |line: &str| Some(line.split_once('{')?.1.split_once('}')?.0.to_owned());
         closed.map(|line| fields(line).unwrap_or_default()).collect()
     }
@@ -114,7 +125,7 @@ async fn sign_ins_per_account_of_a_form() {
         account: String,
     ) -> Result<(), Response> {
         // The handler is in a span of its own, as with `#[instrument]`.
-        let _inner = tracing::info_span!("sign_in").entered();
+        let _inner = tracing::info_span!("handler").entered();
         accounts.check(&account).into_result().map_err(|denied| {
             top.record_as(&account, || account.clone());
             rejecter.reject(&accounts, denied)
@@ -152,27 +163,50 @@ async fn a_rejection_without_a_layer_is_recorded_in_the_current_span() {
     assert_eq!(seen.spans(), ["", "rate_limit.rejected_by=\"mail\""].map(str::to_owned));
 }
 
-/// Task 3: the messages of a stream of tonic, in a handler that returns a `Status`.
+/// Task 3: the messages of a stream of tonic, in a handler that returns a `Status`, inside of a layer that limits
+/// calls.
 #[tokio::test]
 async fn messages_of_a_grpc_stream() {
     let seen = Seen::start();
     let talk = named("talk", TokenBucket::new(Quota::per_minute(4)));
     let responder = HttpResponder::new().grpc(GrpcMode::Always);
-    let layer = RateLimitLayer::with_limiter(Global, talk.clone()).responder(responder);
-    let span = span();
-    let codes: Vec<_> = span.in_scope(|| {
-        let message = |_| {
-            let denied = talk.check("ann").into_result().err()?;
-            seen.top.record("ann");
-            let answer = layer.reject(&http::Request::new(()), denied);
-            Some(tonic::Status::from_header_map(answer.headers()).unwrap().code())
-        };
-        (0..5).map(message).collect()
+    let answers = RateLimitLayer::with_limiter(Global, talk.clone()).responder(responder);
+    let (top, limiter) = (seen.top.clone(), talk.clone());
+    let say = service_fn(move |request: tonic::Request<tonic::Streaming<()>>| {
+        let (top, limiter, answers) = (top.clone(), limiter.clone(), answers.clone());
+        async move {
+            // The head has the extensions of the request, in which the layer has left its span.
+            let mut head = http::Request::new(());
+            *head.extensions_mut() = request.extensions().clone();
+            let mut messages = request.into_inner();
+            while messages.message().await?.is_some() {
+                let _inner = tracing::info_span!("handler").entered();
+                limiter.check("ann").into_result().map_err(|denied| {
+                    top.record("ann");
+                    Status::from_header_map(answers.reject(&head, denied).headers()).unwrap()
+                })?;
+            }
+            Ok(tonic::Response::new(()))
+        }
     });
-    drop(span);
-    assert_eq!(codes, [None, None, None, None, Some(tonic::Code::ResourceExhausted)]);
+    let service = service_fn(move |request: http::Request<tonic::body::Body>| {
+        let mut grpc = Grpc::new(ProstCodec::<(), ()>::default());
+        let say = say.clone();
+        async move { Ok::<_, Infallible>(grpc.client_streaming(say, request).await) }
+    });
+    let service = RateLimitLayer::new(Global, per_hour(100)).name("calls").layer(service);
+    let mut codes = Vec::new();
+    for messages in [4, 1] {
+        let body = http_body_util::Full::from(vec![0; 5 * messages]);
+        let request = http::Request::post("/test.Talk/Say").header("content-type", "application/grpc");
+        let request = request.body(tonic::body::Body::new(body)).unwrap();
+        let answer = tracing::Instrument::instrument(service.clone().oneshot(request), span()).await.unwrap();
+        codes.push(Status::from_header_map(answer.headers()).map(|status| status.code()));
+    }
+    assert_eq!(codes, [None, Some(tonic::Code::ResourceExhausted)]);
     assert_eq!(seen.denials(&talk, "talk"), (1, 1, vec![1]));
-    assert_eq!(seen.spans(), ["rate_limit.rejected_by=\"talk\""]);
+    let admitted = "rate_limit.decision=\"admitted\"";
+    assert_eq!(seen.spans(), [admitted.to_owned(), format!("{admitted} rate_limit.rejected_by=\"talk\"")]);
 }
 
 /// Task 8: the cost of a GraphQL query is known in the execution, whose result the handler turns into a response.
@@ -225,8 +259,6 @@ async fn jobs_that_wait() {
     assert_eq!(seen.events("queued", "limiter=\"jobs\" delay="), 2);
     assert_eq!(seen.metric("limiter_queued_total", "limiter=\"jobs\""), 2);
     assert_eq!(seen.metric("limiter_waiting", "limiter=\"jobs\""), 0);
-    let dropped = jobs.acquire("all");
-    drop(dropped);
 }
 
 /// Task 17: a body is paced piece by piece.
@@ -301,4 +333,169 @@ async fn an_event_of_a_limiter_has_the_wait_and_no_key() {
     let text = "DEBUG tower_throttle: tower-throttle: denied event=\"denied\" limiter=\"by key\" retry_after=3600s \
                 outcome=\"denied\"";
     assert_eq!(line, text);
+}
+
+/// The requests of layers are events of their policies, and calls of their limiters.
+#[tokio::test]
+async fn requests_of_joined_layers_and_of_shadow_mode_are_no_events_of_limiters() {
+    let seen = Seen::start();
+    let (user, all, tried) =
+        (named("user", per_hour(1)), named("all", per_hour(9)), named("tried", per_hour(1)));
+    let joined = RateLimitLayer::with_limiter(Global, user.clone())
+        .and(RateLimitLayer::with_limiter(Global, all.clone()))
+        .and(RateLimitLayer::with_limiter(Global, tried.clone()).shadow(&Shadow::on()));
+    assert!(tried.check(&()).is_allowed());
+    let app = Router::new().route("/", post(async || ())).layer(joined.clone());
+    assert_eq!([status(&app, ""), status(&app, ""), status(&app, "")], [200, 429, 429]);
+    metrics::with_local_recorder(&seen.recorder, || joined.record_metrics());
+    assert_eq!(seen.denials(&user, "user"), (0, 2, vec![]));
+    assert_eq!(seen.denials(&all, "all"), (0, 0, vec![]));
+    assert_eq!(seen.denials(&tried, "tried"), (0, 0, vec![]));
+    assert_eq!((seen.events("denied", "policy=\"user\""), seen.events("denied", "")), (2, 2));
+    let of = |limiter: &str, outcome: &str| {
+        let labels = [("limiter_calls_total", "limiter"), ("calls_total", "policy")];
+        labels.map(|(name, label)| seen.metric(name, &format!("{label}=\"{limiter}\",outcome=\"{outcome}\"")))
+    };
+    assert_eq!((of("user", "denied"), of("user", "admitted")), ([2, 2], [1, 1]));
+    assert_eq!((of("all", "denied_by_others"), of("all", "admitted")), ([2, 2], [1, 1]));
+    assert_eq!((of("tried", "shadow_denied"), of("tried", "admitted")), ([1, 1], [1, 0]));
+    // A call of a handler is an event, and counts once more.
+    assert!(!user.check(&()).is_allowed());
+    assert_eq!(seen.denials(&user, "user"), (1, 3, vec![]));
+}
+
+/// Each call that waits has one end, which is seen once: it is admitted, displaced, denied by `close`, or cancelled.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_each_wait_is_seen_once() {
+    let seen = Seen::start();
+    let bucket = LeakyBucket::new(Quota::per_second(1)).queue(2).overflow(QueueOverflow::DropOldest);
+    let jobs = RateLimiter::builder(bucket.clone()).name("jobs").build();
+    let outcome = |outcome: &str| seen.events("denied", &format!("limiter=\"jobs\" outcome=\"{outcome}\""));
+    let queued = || seen.events("queued", "limiter=\"jobs\"");
+    let call = async || {
+        let call = tokio::spawn(jobs.acquire("all"));
+        tokio::task::yield_now().await;
+        call
+    };
+    assert!(jobs.acquire("all").await.is_allowed());
+    let calls = [call().await, call().await, call().await];
+    let [displaced, cancelled, admitted] = calls;
+    assert!(!displaced.await.unwrap().is_allowed());
+    assert_eq!((seen.events("denied", "limiter=\"jobs\""), queued()), (1, 0));
+    cancelled.abort();
+    assert!(cancelled.await.unwrap_err().is_cancelled());
+    // A new limit lets the call pass at once, and a reset is no call.
+    tokio::time::advance(Duration::from_millis(10)).await;
+    jobs.replace(bucket.max_wait(Duration::from_secs(60)));
+    assert!(jobs.reset("all"));
+    let admitted = admitted.await.unwrap();
+    assert!(admitted.is_allowed() && admitted.delay() < Duration::from_secs(1), "{admitted}");
+    assert_eq!((seen.events("denied", "limiter=\"jobs\""), queued()), (1, 1));
+    let closed = [call().await, call().await];
+    jobs.close();
+    for call in closed {
+        assert!(!call.await.unwrap().is_allowed());
+    }
+    assert!(!jobs.check("all").is_allowed());
+    assert_eq!((outcome("closed"), seen.events("denied", "limiter=\"jobs\""), queued()), (3, 4, 1));
+    metrics::with_local_recorder(&seen.recorder, || jobs.record_metrics());
+    let count = |outcome: &str| {
+        seen.metric("limiter_calls_total", &format!("limiter=\"jobs\",outcome=\"{outcome}\""))
+    };
+    let counts = ["admitted", "queue_full", "denied", "cancelled", "closed"].map(count);
+    assert_eq!(counts, [2, 1, 0, 1, 3]);
+    assert_eq!(seen.metric("limiter_queued_total", "limiter=\"jobs\""), 5);
+}
+
+/// The name in the span is that of the events and of the metrics, also if the layer has another one, or if no header
+/// field can carry it.
+#[tokio::test]
+async fn a_request_is_rejected_by_the_limiter_that_the_events_name() {
+    let seen = Seen::start();
+    async fn send(rejecter: Rejecter, State(mail): State<RateLimiter<FixedWindow>>) -> Result<(), Response> {
+        mail.check(&()).into_result().map_err(|denied| rejecter.reject(&mail, denied))
+    }
+    let app = Router::new().route("/", post(send)).with_state(named("größe", per_hour(1)));
+    assert_eq!([status(&app, ""), status(&app, "")], [200, 429]);
+    let layers = [
+        RateLimitLayer::with_limiter(Global, named("mail", per_hour(1))).name("policy"),
+        RateLimitLayer::new(Global, per_hour(1)).name("policy"),
+    ];
+    for layer in layers {
+        let denied = [0, 1].map(|_| layer.limiter().check(&()).into_result())[1].unwrap_err();
+        let answer = span().in_scope(|| layer.reject(&http::Request::new(()), denied));
+        assert_eq!(answer.headers()["ratelimit-policy"], "\"policy\";q=1;w=3600");
+    }
+    let rejected_by = ["größe", "mail", "policy"].map(|name| format!("rate_limit.rejected_by=\"{name}\""));
+    assert_eq!(seen.spans(), [vec![String::new()], rejected_by.to_vec()].concat());
+}
+
+/// A subscriber that calls a function at each event of a limiter.
+struct AtEvent(Arc<dyn Fn() + Send + Sync>);
+
+impl tracing::Subscriber for AtEvent {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && metadata.target() == "tower_throttle"
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        unreachable!("spans are not enabled")
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        (self.0)();
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A subscriber may call the limiter for the same key, and may panic: no lock is held, and the call has been decided.
+#[tokio::test(start_paused = true)]
+async fn an_event_is_logged_when_its_call_has_ended() {
+    let window = FixedWindow::new(Quota::per_hour(1)).queue(1);
+    let (calls, places) =
+        (RateLimiter::builder(window).name("calls").build(), Concurrency::per_key(1).queue(1));
+    let places = RateLimiter::builder(places).name("places").build();
+    let (events, panics) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(false)));
+    let at_event = {
+        let (calls, places, events, panics) = (calls.clone(), places.clone(), events.clone(), panics.clone());
+        move || {
+            events.fetch_add(1, Ordering::Relaxed);
+            assert!(!calls.peek("a").is_allowed() && calls.stats().calls.denied < 9);
+            let _ = (places.try_acquire_permit("a"), places.stats());
+            assert!(!*panics.lock().unwrap(), "on purpose");
+        }
+    };
+    let _guard = tracing::subscriber::set_default(AtEvent(Arc::new(at_event)));
+    assert!(calls.check("a").is_allowed());
+    for should_panic in [false, true] {
+        *panics.lock().unwrap() = should_panic;
+        let seen = |call: &dyn Fn() -> bool| {
+            let admitted = catch_unwind(AssertUnwindSafe(call));
+            assert_eq!(admitted.is_err(), should_panic);
+            assert!(!admitted.unwrap_or(false));
+        };
+        seen(&|| calls.check("a").is_allowed());
+        seen(&|| calls.call("a").check().is_allowed());
+        seen(&|| calls.call("a").permit().is_ok());
+        seen(&|| calls.call("a").reserve().is_ok());
+        // The first call waits for the only place until the permit is dropped, and the second one finds no room.
+        let permit = places.acquire_permit("a").await.unwrap();
+        let waits = [places.acquire_permit("a"), places.acquire_permit("a")].map(tokio::spawn);
+        tokio::task::yield_now().await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(permit);
+        for wait in waits {
+            assert_eq!(wait.await.is_err(), should_panic);
+        }
+        assert!(places.try_acquire_permit("a").is_ok(), "a panic gives the place back");
+    }
+    assert_eq!(events.load(Ordering::Relaxed), 12);
+    assert_eq!(calls.stats().calls.denied, 8);
 }
