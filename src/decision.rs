@@ -295,7 +295,8 @@ impl Decision {
         Self::new(0, limit, 0, NEVER, 0)
     }
 
-    /// Creates a denial with all its numbers. Authors of algorithms and limiters name them: see [`denied`](Self::denied).
+    /// Creates a denial with all its numbers. Authors of algorithms and limiters name them: see
+    /// [`denied`](Self::denied).
     #[doc(hidden)]
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
@@ -396,16 +397,16 @@ impl Decision {
         self
     }
 
-    /// Returns this decision with another number of [remaining](Decision::remaining) calls. This method is for authors of
-    /// algorithms and limiters.
+    /// Returns this decision with another number of [remaining](Decision::remaining) calls. This method is for authors
+    /// of algorithms and limiters.
     pub const fn with_remaining(mut self, remaining: u64) -> Self {
         self.remaining = remaining;
         self
     }
 
-    /// Returns this denial with another [`retry_after`](Decision::retry_after), in nanoseconds. `None` means that waiting
-    /// does not help or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that the wait is
-    /// unknown. An admission is returned unchanged. This method is for authors of algorithms and limiters.
+    /// Returns this denial with another [`retry_after`](Decision::retry_after), in nanoseconds. `None` means that
+    /// waiting does not help or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that
+    /// the wait is unknown. An admission is returned unchanged. This method is for authors of algorithms and limiters.
     pub const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.has(ALLOWED) {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);

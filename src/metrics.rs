@@ -5,9 +5,9 @@
 //! for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The recorder's
 //! totals are as exact as the layers' counts. No label contains a key.
 //!
-//! What a policy counts is added to the recorder's counters, so the counts of policies of one name add up. What a limiter
-//! or a store counts for them is set, since several policies may have the same limiter. The calls of a limiter have names
-//! of their own, since they include those of its layers.
+//! What a policy counts is added to the recorder's counters, so the counts of policies of one name add up. What a
+//! limiter or a store counts for them is set, since several policies may have the same limiter. The calls of a limiter
+//! have names of their own, since they include those of its layers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ const LIMITER: Owner = "limiter";
 /// The counts of a policy or a limiter that were passed to the recorder. All clones share them.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
-    /// The outcomes of requests, the queued requests, the requests without a valid key, and the store's errors. A limiter
-    /// has only the first two.
+    /// The outcomes of requests, the queued requests, the requests without a valid key, and the store's errors. A
+    /// limiter has only the first two.
     counts: [AtomicU64; 8 + 1 + 6 + 1],
     /// `true` once counts were passed.
     is_known: AtomicBool,
@@ -139,9 +139,12 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
     let PolicyStats { name, calls, keys, units, .. } = stats;
     let of_policy = owner == POLICY;
     passed.check_name(owner, name);
-    let named = |metric: &'static str| match of_policy {
-        true => Cow::Borrowed(metric),
-        false => Cow::Owned(metric.replacen("tower_throttle_", "tower_throttle_limiter_", 1)),
+    let named = |metric: &'static str| -> Cow<'static, str> {
+        if of_policy {
+            metric.into()
+        } else {
+            metric.replacen("tower_throttle_", "tower_throttle_limiter_", 1).into()
+        }
     };
     let mut passed = passed.counts.iter();
     // Adds what was counted since the last time. Each total has its place in `passed`, so the order never changes.

@@ -209,8 +209,9 @@ impl Observer {
     }
 
     /// Logs a request that was rejected because of what its client sent or did not send, or admitted in shadow mode, at
-    /// level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one is
-    /// due, since a wrong number of hops causes the same error. `event` is the name of the event at level `debug`.
+    /// level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when
+    /// one is due, since a wrong number of hops causes the same error. `event` is the name of the event at level
+    /// `debug`.
     pub(crate) fn invalid_key(
         &self,
         policy: &str,

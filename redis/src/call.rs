@@ -437,10 +437,10 @@ macro_rules! call_methods {
                 Self::calls(self.shared()).add_to(self.stats_without_calls())
             }
 
-            /// Passes the counts of the limiter to the recorder of the [`metrics`](https://docs.rs/metrics) facade, under
-            /// names that begin with `tower_throttle_limiter_` and with the limiter's name as label. They count all its
-            /// calls in this process, whoever made them, and so those of layers, which count their requests as well: do
-            /// not add the two.
+            /// Passes the counts of the limiter to the recorder of the [`metrics`](https://docs.rs/metrics) facade,
+            /// under names that begin with `tower_throttle_limiter_` and with the limiter's name as label. They count
+            /// all its calls in this process, whoever made them, and so those of layers, which count their requests as
+            /// well: do not add the two.
             ///
             /// Call this before each scrape, or every few seconds, on any clone. The guide has the
             /// [names](tower_throttle::guide::production#metrics).

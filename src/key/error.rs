@@ -21,8 +21,8 @@ use crate::error::ConfigError;
 ///
 /// The error's text is for the log: it says what was wrong and what to change, and names headers and types. The texts
 /// of this crate's own errors never repeat values of the request. Of these texts, clients receive only the reasons that
-/// were given to `invalid`, `unauthorized` and `forbidden`. For all other errors, clients receive a general sentence that names neither
-/// headers nor types.
+/// were given to `invalid`, `unauthorized` and `forbidden`. For all other errors, clients receive a general sentence
+/// that names neither headers nor types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -132,12 +132,12 @@ impl KeyError {
         Self { reason: Reason::Invalid(reason.into(), Some(challenge)) }
     }
 
-    /// Sets the value of the field `WWW-Authenticate` of an [unauthorized](KeyError::unauthorized) request. The default is
-    /// `Bearer`. Has no effect on other errors.
+    /// Sets the value of the field `WWW-Authenticate` of an [unauthorized](KeyError::unauthorized) request. The default
+    /// is `Bearer`. Has no effect on other errors.
     ///
     /// # Errors
     ///
-    /// Returns an error if `challenge` cannot be the value of a header field.
+    /// Returns an error if `challenge` is empty, or cannot be the value of a header field.
     ///
     /// # Examples
     ///
@@ -149,8 +149,9 @@ impl KeyError {
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
     pub fn challenge(mut self, challenge: &str) -> Result<Self, ConfigError> {
-        let value = HeaderValue::from_str(challenge).map_err(|_| {
-            ConfigError::of_input(challenge, "is no value of a header field: give one such as \"Bearer\"")
+        let value = HeaderValue::from_str(challenge.trim()).ok().filter(|value| !value.is_empty());
+        let value = value.ok_or_else(|| {
+            ConfigError::of_input(challenge, "is no challenge: give one such as \"Bearer\"")
         })?;
         if let Reason::Invalid(_, Some(challenge)) = &mut self.reason {
             **challenge = value;
@@ -193,15 +194,15 @@ impl KeyError {
         }
     }
 
-    /// Returns whether [`unauthorized`](KeyError::unauthorized) created the error, because it is not known who the caller
-    /// is.
+    /// Returns whether [`unauthorized`](KeyError::unauthorized) created the error, because it is not known who the
+    /// caller is.
     #[must_use]
     pub fn is_unauthorized(&self) -> bool {
         self.challenge_value().is_some()
     }
 
-    /// Returns whether the request is rejected because of what its client sent or did not send, whatever the setting for
-    /// missing keys is.
+    /// Returns whether the request is rejected because of what its client sent or did not send, whatever the setting
+    /// for missing keys is.
     pub(crate) fn is_of_client(&self) -> bool {
         self.is_invalid() || self.is_unauthorized()
     }

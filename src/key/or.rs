@@ -14,8 +14,9 @@ use crate::limiter::{KeyWriter, SharedKey};
 ///
 /// Each extractor but the last must be one that can report that a request has no key: [`Extension`](super::Extension),
 /// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), [`Query`](super::Query) or
-/// [`from_fn`](super::from_fn()). If the function of a `from_fn` returns `None`, the next extractor is tried. Keys of different extractors are never
-/// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.
+/// [`from_fn`](super::from_fn()). If the function of a `from_fn` returns `None`, the next extractor is tried. Keys of
+/// different extractors are never equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by
+/// hand.
 ///
 /// ```
 /// use tower_throttle::key::{self, Bearer, PeerIp, first_of};

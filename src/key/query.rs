@@ -42,8 +42,8 @@ impl Query {
         Self { name: name.into(), max_len: DEFAULT_MAX_LEN }
     }
 
-    /// Sets the maximum length of a value, in bytes, as the client sent the value: with percent-encodings. The default is
-    /// 8,192. A longer value is an error of the client (400).
+    /// Sets the maximum length of a value, in bytes, as the client sent the value: with percent-encodings. The default
+    /// is 8,192. A longer value is an error of the client (400).
     #[must_use]
     pub fn max_len(mut self, bytes: usize) -> Self {
         self.max_len = bytes;

@@ -21,10 +21,11 @@ use crate::sys::random::random_u64;
 /// The bearer token in the `Authorization` header (RFC 6750). The key is a hash of the token.
 ///
 /// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
-/// [`or`](Bearer::or) uses another extractor for such callers, and [`required`](Bearer::required) rejects them. It is an error of the client (400) if there are several
-/// `Authorization` headers, if more than one word follows the scheme, or if the token is longer than
-/// [`max_len`](Bearer::max_len), 8,192 bytes by default. So one token has one budget, however a caller spells it. A
-/// token has visible ASCII characters only (RFC 6750, section 2.1), and any other characters separate words.
+/// [`or`](Bearer::or) uses another extractor for such callers, and [`required`](Bearer::required) rejects them. It is
+/// an error of the client (400) if there are several `Authorization` headers, if more than one word follows the scheme,
+/// or if the token is longer than [`max_len`](Bearer::max_len), 8,192 bytes by default. So one token has one budget,
+/// however a caller spells it. A token has visible ASCII characters only (RFC 6750, section 2.1), and any other
+/// characters separate words.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
 /// Or, where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
@@ -87,8 +88,9 @@ impl<S> Bearer<S> {
     /// instead of giving them one budget together. Credentials of another scheme are no token.
     ///
     /// The token is still not checked. Such requests are counted in
-    /// [`KeyStats::unauthorized`](crate::stats::KeyStats::unauthorized), and charged to no key. With [`or`](Bearer::or),
-    /// in either order, they are rejected as well: the other extractor is for requests without a token.
+    /// [`KeyStats::unauthorized`](crate::stats::KeyStats::unauthorized), and charged to no key. With
+    /// [`or`](Bearer::or), they are rejected as well, whatever the other extractor finds. As the last one of
+    /// [`first_of`](super::first_of()), it rejects those for whom no extractor before it has found a key.
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

@@ -43,8 +43,8 @@ impl Observed {
         }
     }
 
-    /// Logs a call that no layer has made and that might wait, if it was denied, or admitted after a wait. The caller must
-    /// hold no lock.
+    /// Logs a call that no layer has made and that might wait, if it was denied, or admitted after a wait. The caller
+    /// must hold no lock.
     pub fn called(&self, decision: &Decision) {
         if !decision.is_allowed() {
             self.denied(decision);

@@ -409,12 +409,12 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 
     /// Passes the counts of the limiter to the recorder of the [`metrics`](https://docs.rs/metrics) facade, under names
-    /// that begin with `tower_throttle_limiter_` and with the limiter's name as label. They count all its calls, whoever
-    /// made them: layers, handlers, tasks.
+    /// that begin with `tower_throttle_limiter_` and with the limiter's name as label. They count all its calls,
+    /// whoever made them: layers, handlers, tasks.
     ///
-    /// Call this before each scrape, or every few seconds, on any clone. A layer with this limiter counts its requests as
-    /// well, in `tower_throttle_calls_total`: do not add the two. Of a limiter without a [name](Builder::name), nothing is
-    /// passed, and that is logged once. The guide has the [names](crate::guide::production#metrics).
+    /// Call this before each scrape, or every few seconds, on any clone. A layer with this limiter counts its requests
+    /// as well, in `tower_throttle_calls_total`: do not add the two. Of a limiter without a [name](Builder::name),
+    /// nothing is passed, and that is logged once. The guide has the [names](crate::guide::production#metrics).
     ///
     /// ```
     /// use tower_throttle::algorithm::TokenBucket;

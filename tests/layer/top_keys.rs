@@ -77,8 +77,8 @@ async fn a_label_is_of_the_key_that_is_denied() {
     assert_eq!(list, [("2001:db8::".to_owned(), 2), ("10.0.0.1".to_owned(), 1)]);
 }
 
-/// The labels are the texts of the keys, also of those of the guide's favourite extractors, which callers without a value
-/// share.
+/// The labels are the texts of the keys, also of those of the guide's favourite extractors, which callers without a
+/// value share.
 #[tokio::test]
 async fn a_text_says_whose_key_it_is() {
     #[derive(Clone)]

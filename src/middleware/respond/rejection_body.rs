@@ -93,8 +93,8 @@ impl<'a> RequestHead<'a> {
         self.extensions
     }
 
-    /// Records that a handler has rejected the request, in the span in which a layer has seen it, or else in the current
-    /// one, if the span declares the field.
+    /// Records that a handler has rejected the request, in the span in which a layer has seen it, or else in the
+    /// current one, if the span declares the field.
     pub(in crate::middleware) fn record_rejected_by(&self, limiter: &str) {
         if let Some(span) = self.extensions.get().cloned().or_else(RejectedBy::current) {
             span.record(limiter);

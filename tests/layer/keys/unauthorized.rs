@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use http::Request;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_throttle::key::{Bearer, KeyError, KeyExtractor, MissingKey, Networks, PeerIp};
+use tower_throttle::key::{Bearer, Header, KeyError, KeyExtractor, MissingKey, Networks, PeerIp, first_of};
 use tower_throttle::middleware::Shadow;
 use tower_throttle::{ErrorResponder, HttpResponder, RateLimitLayer};
 
@@ -46,6 +46,11 @@ async fn a_caller_without_a_required_token_gets_a_401_and_shares_no_budget() {
     // The setting is kept, whatever comes after it.
     let by_address = Bearer::new().required().max_len(9).or(PeerIp::new());
     assert_eq!(statuses!(RateLimitLayer::new(by_address, at_once(1)), from("192.0.2.1")), [401]);
+    // As the last extractor, it rejects those for whom no other one has found a key.
+    let by_key = first_of((Header::new("x-api-key").unwrap(), Bearer::new().required()));
+    let with_key = || with(get("/"), "x-api-key", "acme");
+    let layer = RateLimitLayer::new(by_key, at_once(1));
+    assert_eq!(statuses!(layer, with_key(), with_key(), get("/"), with_token("a")), [200, 429, 401, 200]);
 }
 
 #[tokio::test]
@@ -57,7 +62,9 @@ async fn the_setting_for_missing_keys_does_not_apply() {
         assert_eq!(answer.headers["www-authenticate"], "Basic realm=\"shop\"");
         assert_eq!(statuses!(layer, with(get("/"), "name", "ann")), [200]);
     }
-    assert!(KeyError::unauthorized("").challenge("two\nlines").is_err());
+    for no_challenge in ["two\nlines", "", " "] {
+        assert!(KeyError::unauthorized("").challenge(no_challenge).is_err(), "{no_challenge:?}");
+    }
     assert_eq!(KeyError::invalid("no").challenge("Basic").unwrap(), KeyError::invalid("no"));
 }
 
