@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -12,6 +13,9 @@ use tower_throttle::algorithm::{LeakyBucket, TokenBucket};
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tower_throttle_redis::RedisStore;
+
+use crate::connect;
+use crate::support::redis_server::RedisServer;
 
 fn at_once(n: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_minute(n))
@@ -30,6 +34,48 @@ fn promised() -> BTreeMap<String, BTreeSet<String>> {
         names.map(move |name| (name, labels.clone())).collect::<Vec<_>>()
     })
     .collect()
+}
+
+/// A denial by each kind of limiter is one count, whether a layer or a handler has called it, and however often the
+/// counts are passed on.
+#[tokio::test]
+async fn a_denial_without_a_layer_is_one_count_of_its_limiter() {
+    let server = RedisServer::start();
+    let redis = connect(&server).await;
+    let checked = redis.limiter("checked", at_once(1)).build().unwrap();
+    let leased = redis.limiter("leased", at_once(1)).lease(1).build().unwrap();
+    let permits = redis.permits("permits", 1).lease(Duration::from_secs(60)).build().unwrap();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    assert!(
+        checked.check("a").await.unwrap().is_allowed() && !checked.check("a").await.unwrap().is_allowed()
+    );
+    assert!(leased.check("a").await.unwrap().is_allowed() && !leased.check("a").await.unwrap().is_allowed());
+    let permit = permits.try_acquire_permit("a").await.unwrap();
+    assert!(permit.is_ok() && permits.try_acquire_permit("a").await.unwrap().is_err());
+    let count = |limiter: &str, outcome: &str| {
+        let page = recorder.handle().render();
+        let line =
+            format!("tower_throttle_limiter_calls_total{{limiter=\"{limiter}\",outcome=\"{outcome}\"}} ");
+        page.lines().find_map(|found| found.strip_prefix(&line)).unwrap().parse::<u64>().unwrap()
+    };
+    for _ in 0..2 {
+        checked.record_metrics();
+        leased.clone().record_metrics();
+        permits.record_metrics();
+        for limiter in ["checked", "leased", "permits"] {
+            assert_eq!((count(limiter, "admitted"), count(limiter, "denied")), (1, 1), "{limiter}");
+        }
+    }
+    let layer = RateLimitLayer::with_limiter(Global, redis.limiter("layer", at_once(1)).build().unwrap());
+    for status in [200, 429] {
+        let service = service_fn(async |_| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())));
+        let response = layer.layer(service).oneshot(Request::new(Empty::<Bytes>::new())).await.unwrap();
+        assert_eq!(response.status(), status);
+    }
+    layer.record_metrics();
+    layer.limiter().record_metrics();
+    assert_eq!((count("layer", "admitted"), count("layer", "denied")), (1, 1));
 }
 
 /// Calls to a server can fail, so only policies with their state on a server have counts of such calls.
