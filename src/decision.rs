@@ -275,8 +275,29 @@ impl Decision {
 
     /// Creates the decision on a call that is denied. This function is for authors of algorithms and limiters.
     ///
-    /// `retry_after` and `reset_after` are in nanoseconds. A `retry_after` of `None` means that waiting does not help
-    /// or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that the wait is unknown.
+    /// Nothing is left, waiting does not help, and the key is fresh: [`with_remaining`](Decision::with_remaining),
+    /// [`with_retry_after`](Decision::with_retry_after), [`with_unknown_wait`](Decision::with_unknown_wait) and
+    /// [`with_reset_after`](Decision::with_reset_after) change that.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::Decision;
+    ///
+    /// let second = 1_000_000_000;
+    /// let denial =
+    ///     Decision::denied(100).with_retry_after(Some(second)).with_reset_after(60 * second);
+    /// assert_eq!((denial.limit(), denial.remaining()), (100, 0));
+    /// assert_eq!(denial.retry_after(), Some(Duration::from_secs(1)));
+    /// assert_eq!(denial.reset_after(), Duration::from_secs(60));
+    /// ```
+    #[inline]
+    pub const fn denied(limit: u64) -> Self {
+        Self::new(0, limit, 0, NEVER, 0)
+    }
+
+    /// Creates a denial with all its numbers. Authors of algorithms and limiters name them: see
+    /// [`denied`](Self::denied).
+    #[doc(hidden)]
     #[inline]
     pub const fn deny(limit: u64, remaining: u64, retry_after: Option<u64>, reset_after: u64) -> Self {
         Self::new(0, limit, remaining, encode_wait(retry_after), reset_after)
@@ -300,13 +321,13 @@ impl Decision {
 
     /// Creates the denial by a limiter that is closed. This function is for authors of limiters.
     pub const fn closed(limit: u64) -> Self {
-        Self::deny(limit, 0, None, 0).with(CLOSED, true)
+        Self::denied(limit).with(CLOSED, true)
     }
 
     /// Creates a denial for a key that has used nothing, but for which the limiter has no room. This function is for
     /// authors of limiters.
     pub const fn table_full(limit: u64) -> Self {
-        Self::deny(limit, limit, None, 0).with(TABLE_FULL, true)
+        Self::denied(limit).with_remaining(limit).with(TABLE_FULL, true)
     }
 
     /// Returns this denial with the reason for which it has no `retry_after`. `unknown` is `true` if a wait helps but
@@ -362,25 +383,31 @@ impl Decision {
     }
 
     /// Returns this decision with a `reset_after` of at least `nanos` nanoseconds.
-    pub(crate) const fn with_min_reset(mut self, nanos: u64) -> Self {
-        if self.nanos(self.reset) < nanos {
-            if self.wait != NEVER {
-                self.wait = self.nanos(self.wait);
-            }
-            (self.reset, self.grains) = (nanos, 1);
+    pub(crate) const fn with_min_reset(self, nanos: u64) -> Self {
+        if self.nanos(self.reset) < nanos { self.with_reset_after(nanos) } else { self }
+    }
+
+    /// Returns this decision with another [`reset_after`](Decision::reset_after), in nanoseconds. This method is for
+    /// authors of algorithms and limiters.
+    pub const fn with_reset_after(mut self, nanos: u64) -> Self {
+        if self.wait != NEVER {
+            self.wait = self.nanos(self.wait);
         }
+        (self.reset, self.grains) = (nanos, 1);
         self
     }
 
-    /// Returns this decision with a `remaining` of 0, for a key that admits no other call now.
-    pub(crate) const fn with_remaining_zero(mut self) -> Self {
-        self.remaining = 0;
+    /// Returns this decision with another number of [remaining](Decision::remaining) calls. This method is for authors
+    /// of algorithms and limiters.
+    pub const fn with_remaining(mut self, remaining: u64) -> Self {
+        self.remaining = remaining;
         self
     }
 
-    /// Returns this denial with another `retry_after`, in nanoseconds. `None` means that waiting does not help or, if
-    /// the denial is marked with `with_unknown_wait`, that the wait is unknown. An admission is returned unchanged.
-    pub(crate) const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
+    /// Returns this denial with another [`retry_after`](Decision::retry_after), in nanoseconds. `None` means that
+    /// waiting does not help or, if the denial is marked with [`with_unknown_wait`](Decision::with_unknown_wait), that
+    /// the wait is unknown. An admission is returned unchanged. This method is for authors of algorithms and limiters.
+    pub const fn with_retry_after(mut self, retry: Option<u64>) -> Self {
         if !self.has(ALLOWED) {
             (self.wait, self.reset, self.grains) = (encode_wait(retry), self.nanos(self.reset), 1);
         }

@@ -1,13 +1,15 @@
-//! The counts of layers as metrics, for the recorder of the `metrics` facade. The guide's chapter `production` has a
-//! table of the names and labels.
+//! The counts of layers and of limiters as metrics, for the recorder of the `metrics` facade. The guide's chapter
+//! `production` has a table of the names and labels.
 //!
-//! Layers keep these counts even without a recorder, and [`record`] passes them to the recorder. So a call does no work
+//! They are counted even without a recorder, and [`record`] passes them to the recorder. So a call does no work
 //! for the recorder, with one exception: when a queued call is admitted, its wait is recorded at once. The recorder's
 //! totals are as exact as the layers' counts. No label contains a key.
 //!
-//! What a policy counts is added to the recorder's counters, so the counts of policies of one name add up. What a limiter
-//! or a store counts is set, since several policies may have the same limiter.
+//! What a policy counts is added to the recorder's counters, so the counts of policies of one name add up. What a
+//! limiter or a store counts for them is set, since several policies may have the same limiter. The calls of a limiter
+//! have names of their own, since they include those of its layers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,31 +17,38 @@ use std::time::Duration;
 
 use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
-use crate::observe::same_name;
-use crate::stats::PolicyStats;
+use crate::observe::{no_name, same_name};
+use crate::stats::{LimiterStats, PolicyStats};
 
-/// The counts of a policy that were passed to the recorder. All clones of the policy share them.
+/// Whose counts are passed, which is also the label of the name in each metric.
+type Owner = &'static str;
+
+const POLICY: Owner = "policy";
+const LIMITER: Owner = "limiter";
+
+/// The counts of a policy or a limiter that were passed to the recorder. All clones share them.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
-    /// The outcomes of requests, those of requests without a valid key, the queued requests and the store's errors.
-    counts: [AtomicU64; 8 + 5 + 2],
+    /// The outcomes of requests, the queued requests, the requests without a valid key, and the store's errors. A
+    /// limiter has only the first two.
+    counts: [AtomicU64; 8 + 1 + 6 + 1],
     /// `true` once counts were passed.
     is_known: AtomicBool,
 }
 
-/// For each name, the first of the policies that have passed their counts, of those that exist.
-static NAMES: Mutex<BTreeMap<String, Weak<Passed>>> = Mutex::new(BTreeMap::new());
+/// For each name, the first of the policies or limiters that have passed their counts, of those that exist.
+static NAMES: Mutex<BTreeMap<(Owner, String), Weak<Passed>>> = Mutex::new(BTreeMap::new());
 
 impl Passed {
-    /// Logs the name of the policy if another policy has passed counts under this name before.
-    fn check_name(self: &Arc<Self>, name: &str) {
+    /// Logs the name if another policy or limiter has passed counts under this name before.
+    fn check_name(self: &Arc<Self>, owner: Owner, name: &str) {
         if !self.is_known.swap(true, Ordering::Relaxed) {
             let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
             names.retain(|_, first| first.strong_count() > 0);
-            let first = names.entry(name.to_owned()).or_insert_with(|| Arc::downgrade(self));
+            let first = names.entry((owner, name.to_owned())).or_insert_with(|| Arc::downgrade(self));
             if !Weak::ptr_eq(first, &Arc::downgrade(self)) {
                 drop(names);
-                same_name(name);
+                same_name((owner == POLICY).then_some(name), (owner == LIMITER).then_some(name));
             }
         }
     }
@@ -75,13 +84,14 @@ const OF_LIMITER: [Metric; 2] = [
     ),
 ];
 
+const ENFORCED: Metric = (
+    "tower_throttle_enforced",
+    "0 if the policy lets all requests pass, in shadow mode or switched off, and otherwise 1.",
+    |stats| stats.is_enforced.into(),
+);
+
 /// The present values of a limiter.
-const GAUGES: [Metric; 3] = [
-    (
-        "tower_throttle_enforced",
-        "0 if the policy lets all requests pass, in shadow mode or switched off, and otherwise 1.",
-        |stats| stats.is_enforced.into(),
-    ),
+const OF_TABLE: [Metric; 2] = [
     ("tower_throttle_keys", "Keys that are kept now.", |stats| stats.store.keys),
     ("tower_throttle_waiting", "Calls that are queued now.", |stats| stats.store.waiting),
 ];
@@ -104,56 +114,93 @@ const CIRCUIT_OPEN: Metric =
         stats.store.is_circuit_open.into()
     });
 
-/// Passes the counts of a policy to the recorder, with a description of each metric. If `can_fail` is `false`, the
-/// limiter cannot fail, and the metrics of calls to a server are left out.
+/// Passes the counts of a policy to the recorder. If `can_fail` is `false`, the limiter cannot fail, and the metrics of
+/// calls to a server are left out.
 pub(crate) fn record(stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>) {
+    pass(POLICY, stats, can_fail, passed);
+}
+
+/// Passes the counts of a limiter to the recorder, as [`record`] does those of a policy. Of a limiter without a name,
+/// logs once that nothing is passed.
+pub(crate) fn record_limiter(name: Option<&str>, stats: &LimiterStats, can_fail: bool, passed: &Arc<Passed>) {
+    let LimiterStats { calls, store, units } = *stats;
+    match name {
+        Some(name) => {
+            let stats = PolicyStats { name: name.to_owned(), calls, store, units, ..PolicyStats::default() };
+            pass(LIMITER, &stats, can_fail, passed);
+        }
+        None if !passed.is_known.swap(true, Ordering::Relaxed) => no_name(),
+        None => {}
+    }
+}
+
+/// Passes counts to the recorder, with a description of each metric.
+fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>) {
     let PolicyStats { name, calls, keys, units, .. } = stats;
-    passed.check_name(name);
+    let of_policy = owner == POLICY;
+    passed.check_name(owner, name);
+    let named = |metric: &'static str| -> Cow<'static, str> {
+        if of_policy {
+            metric.into()
+        } else {
+            metric.replacen("tower_throttle_", "tower_throttle_limiter_", 1).into()
+        }
+    };
     let mut passed = passed.counts.iter();
     // Adds what was counted since the last time. Each total has its place in `passed`, so the order never changes.
     let mut add = |metric: &'static str, outcome: Option<&'static str>, total: u64| {
         let counter = match outcome {
-            None => counter!(metric, "policy" => name.clone()),
-            Some(outcome) => counter!(metric, "policy" => name.clone(), "outcome" => outcome),
+            None => counter!(named(metric), owner => name.clone()),
+            Some(outcome) => counter!(named(metric), owner => name.clone(), "outcome" => outcome),
         };
         let before = passed.next().map_or(total, |passed| passed.fetch_max(total, Ordering::Relaxed));
         counter.increment(total.saturating_sub(before));
     };
+    let describe = |metric: &'static str, description: &'static str| {
+        describe_counter!(named(metric), description);
+    };
     let set = |(metric, description, get): Metric| {
-        describe_counter!(metric, description);
-        counter!(metric, "policy" => name.clone()).absolute(get(stats));
+        describe(metric, description);
+        counter!(named(metric), owner => name.clone()).absolute(get(stats));
     };
     let set_now = |(metric, description, get): Metric| {
-        describe_gauge!(metric, description);
-        gauge!(metric, "policy" => name.clone()).set(get(stats) as f64);
+        describe_gauge!(named(metric), description);
+        gauge!(named(metric), owner => name.clone()).set(get(stats) as f64);
     };
 
-    describe_counter!(CALLS.0, CALLS.1);
+    describe(CALLS.0, if of_policy { CALLS.1 } else { "Calls by outcome, with those of layers." });
     for (outcome, total) in calls.ended_by_outcome() {
         add(CALLS.0, Some(outcome), total);
     }
-    describe_counter!(KEYLESS.0, KEYLESS.1);
+    describe(QUEUED.0, if of_policy { QUEUED.1 } else { "Calls that joined a queue, with those of layers." });
+    add(QUEUED.0, None, (QUEUED.2)(stats));
+    OF_LIMITER.into_iter().for_each(set);
+    describe(SETTLED.0, SETTLED.1);
+    for (outcome, total) in
+        [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)]
+    {
+        counter!(named(SETTLED.0), owner => name.clone(), "outcome" => outcome).absolute(total);
+    }
+    OF_TABLE.into_iter().for_each(set_now);
+    if can_fail {
+        OF_STORE.into_iter().for_each(set);
+        set_now(CIRCUIT_OPEN);
+    }
+    if !of_policy {
+        return;
+    }
+    describe(KEYLESS.0, KEYLESS.1);
     add(KEYLESS.0, Some("rejected"), keys.rejected);
     add(KEYLESS.0, Some("shared"), keys.shared);
     add(KEYLESS.0, Some("unlimited"), keys.unlimited);
     add(KEYLESS.0, Some("forbidden"), keys.forbidden);
     add(KEYLESS.0, Some("invalid"), keys.invalid);
-    describe_counter!(QUEUED.0, QUEUED.1);
-    add(QUEUED.0, None, (QUEUED.2)(stats));
+    add(KEYLESS.0, Some("unauthorized"), keys.unauthorized);
     describe_histogram!(WAIT, "Waits of requests that were queued and admitted.");
-    OF_LIMITER.into_iter().for_each(set);
-    describe_counter!(SETTLED.0, SETTLED.1);
-    for (outcome, total) in
-        [("charged", units.charged), ("refunded", units.refunded), ("uncharged", units.uncharged)]
-    {
-        counter!(SETTLED.0, "policy" => name.clone(), "outcome" => outcome).absolute(total);
-    }
-    GAUGES.into_iter().for_each(set_now);
+    set_now(ENFORCED);
     if can_fail {
-        describe_counter!(STORE_ERRORS.0, STORE_ERRORS.1);
+        describe(STORE_ERRORS.0, STORE_ERRORS.1);
         add(STORE_ERRORS.0, None, (STORE_ERRORS.2)(stats));
-        OF_STORE.into_iter().for_each(set);
-        set_now(CIRCUIT_OPEN);
     }
 }
 

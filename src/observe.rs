@@ -208,10 +208,18 @@ impl Observer {
         }
     }
 
-    /// Logs a request that was rejected because of a mistake of the client, or admitted in shadow mode, at level
-    /// `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when one is
-    /// due, since a wrong number of hops causes the same error.
-    pub(crate) fn invalid_key(&self, policy: &str, in_shadow: bool, is_too_few: bool, why: &dyn Display) {
+    /// Logs a request that was rejected because of what its client sent or did not send, or admitted in shadow mode, at
+    /// level `debug`. If its list of addresses has fewer entries than there are trusted hops, this is a warning when
+    /// one is due, since a wrong number of hops causes the same error. `event` is the name of the event at level
+    /// `debug`.
+    pub(crate) fn invalid_key(
+        &self,
+        policy: &str,
+        in_shadow: bool,
+        is_too_few: bool,
+        event: &'static str,
+        why: &dyn Display,
+    ) {
         let too_few = if is_too_few { self.list_too_short[usize::from(in_shadow)].due(false) } else { None };
         if let Some(count) = too_few {
             let what = if in_shadow {
@@ -227,7 +235,7 @@ impl Observer {
             } else {
                 "a request was rejected because its client made a mistake"
             };
-            event!(debug, event = "invalid_key", policy, reason = %why, "tower-throttle: {what}");
+            event!(debug, event, policy, reason = %why, "tower-throttle: {what}");
         }
     }
 
@@ -323,16 +331,47 @@ impl Observer {
     }
 }
 
-/// Logs that the metrics of a policy are mixed with those of another one, which has the same name.
+/// Logs that the metrics of a policy or a limiter are mixed with those of another one, which has the same name.
 #[cfg(feature = "metrics")]
-pub(crate) fn same_name(policy: &str) {
+pub(crate) fn same_name(policy: Option<&str>, limiter: Option<&str>) {
     event!(
         warn,
         event = "same_name",
         policy,
-        "tower-throttle[T10]: two policies have this name: their metrics of requests are added up, and of each other \
-         metric, one is shown: give each layer a name of its own by `.name(..)`"
+        limiter,
+        "tower-throttle[T10]: two policies or two limiters have this name: their metrics of calls are added up, and of \
+         each other metric, one is shown: give each layer, and each limiter, a name of its own by `.name(..)`"
     );
+}
+
+/// Logs that a limiter has no name, so that it has no metrics.
+#[cfg(feature = "metrics")]
+pub(crate) fn no_name() {
+    event!(
+        warn,
+        event = "no_name",
+        "tower-throttle[T11]: `record_metrics` was called on a limiter without a name, whose metrics nobody could tell \
+         from those of others: give it one by `RateLimiter::builder(algorithm).name(..)`"
+    );
+}
+
+/// Logs, at level `debug`, a denial of a call that no layer has made. `limiter` is the name of the limiter. The event
+/// contains no key.
+#[cold]
+pub(crate) fn call_denied(limiter: &str, denial: &Decision) {
+    event!(
+        debug,
+        event = "denied",
+        limiter,
+        retry_after = denial.retry_after().map(tracing::field::debug),
+        outcome = crate::stats::CallOutcome::of(denial, false).label(),
+        "tower-throttle: denied"
+    );
+}
+
+/// Logs, at level `debug`, a call that no layer has made and that was queued and admitted.
+pub(crate) fn call_queued(limiter: &str, decision: &Decision) {
+    event!(debug, event = "queued", limiter, delay = ?decision.delay(), "tower-throttle: queued");
 }
 
 /// Logs a window whose quota has a burst, which a window ignores. `limiter` is the name of the limiter.
@@ -361,12 +400,21 @@ pub(crate) fn long_wait(limiter: Option<&str>, longest_wait: Duration) {
     }
 }
 
+/// Returns whether a subscriber may see anything. If no level is enabled, as in a program without one, no span is
+/// enabled either.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    #[cfg(feature = "tracing")]
+    return tracing::level_filters::LevelFilter::current() != tracing::level_filters::LevelFilter::OFF;
+    #[cfg(not(feature = "tracing"))]
+    false
+}
+
 /// Records the outcome of a request in the current span, if the span declares the field `rate_limit.decision`.
 #[inline(always)]
 pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
-    // If no level is enabled, as in a program without a subscriber, no span is enabled either.
     #[cfg(feature = "tracing")]
-    if tracing::level_filters::LevelFilter::current() != tracing::level_filters::LevelFilter::OFF {
+    if is_on() {
         record_in_span(decided);
     }
 }
@@ -374,13 +422,38 @@ pub(crate) fn record_decision(decided: impl FnOnce() -> Option<&'static str>) {
 #[cfg(feature = "tracing")]
 #[inline(never)]
 fn record_in_span(decided: impl FnOnce() -> Option<&'static str>) {
-    const FIELD: &str = "rate_limit.decision";
-    let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(FIELD).is_some();
-    if tracing::dispatcher::get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
+    if current_declares("rate_limit.decision")
         && let Some(decided) = decided()
     {
-        tracing::Span::current().record(FIELD, decided);
+        tracing::Span::current().record("rate_limit.decision", decided);
     }
+}
+
+/// A span with the field `rate_limit.rejected_by`: that of a request, as a layer has seen it.
+#[derive(Clone, Debug)]
+pub(crate) struct RejectedBy(#[cfg(feature = "tracing")] tracing::Span);
+
+impl RejectedBy {
+    /// Returns the current span, if it declares the field.
+    pub(crate) fn current() -> Option<Self> {
+        #[cfg(feature = "tracing")]
+        return current_declares("rate_limit.rejected_by").then(|| Self(tracing::Span::current()));
+        #[cfg(not(feature = "tracing"))]
+        None
+    }
+
+    /// Records the name of the limiter for which a handler has rejected the request.
+    pub(crate) fn record(&self, limiter: &str) {
+        #[cfg(feature = "tracing")]
+        self.0.record("rate_limit.rejected_by", limiter);
+    }
+}
+
+/// Returns whether the current span declares a field with this name.
+#[cfg(feature = "tracing")]
+fn current_declares(field: &str) -> bool {
+    let declares = |metadata: &tracing::Metadata<'_>| metadata.fields().field(field).is_some();
+    tracing::dispatcher::get_default(|dispatch| dispatch.current_span().metadata().is_some_and(declares))
 }
 
 #[cfg(test)]

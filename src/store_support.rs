@@ -19,6 +19,8 @@ pub use crate::limiter::joint::{
 };
 /// Joint calls in memory, by which a fallback decides.
 pub use crate::limiter::joint::{JointRequest, JointWait, decide_in_memory};
+/// What is seen of a limiter by its name.
+pub use crate::limiter::observed::Observed;
 /// Logs a warning for each burst that an algorithm does not use.
 pub use crate::limiter::rate_limiter::warn_of_bursts;
 /// A charge of a limiter, as a trait instead of a function.
@@ -57,11 +59,6 @@ pub fn next(decision: Decision) -> Option<u64> {
 /// Returns a denial that was made because the queue was full.
 pub fn with_queue_full(decision: Decision) -> Decision {
     decision.with_queue_full()
-}
-
-/// Returns a denial with another `retry_after`, in nanoseconds.
-pub fn with_retry_after(decision: Decision, nanos: Option<u64>) -> Decision {
-    decision.with_retry_after(nanos)
 }
 
 /// Returns the part of a limiter in memory in a joint call.

@@ -110,7 +110,11 @@ pub trait Callee: Clone + Send + Sync + 'static {
         async move {
             let mut call = Self::calls(&shared).begin(request.is_in_shadow());
             let decided = Self::decide(&shared, &key, &request, &mut call).await;
-            call.end(decided).map(then)
+            let decided = call.end(decided)?;
+            if request.is_direct {
+                Self::calls(&shared).observed().called(decided.decision());
+            }
+            Ok(then(decided))
         }
     }
 
@@ -141,6 +145,8 @@ pub struct Request<A> {
     max_wait: u64,
     settles: bool,
     in_shadow: bool,
+    /// `true` if no layer has made the call.
+    is_direct: bool,
 }
 
 /// Whether a call may wait.
@@ -154,7 +160,7 @@ enum Waits {
 
 impl<'a, L: Callee> RedisCall<'a, L> {
     pub(super) fn new(limiter: &'a L, key: Arc<str>) -> Self {
-        let request = Request::of(&Attempt::new(1));
+        let request = Request { is_direct: true, ..Request::of(&Attempt::new(1)) };
         Self { limiter, key, request }
     }
 
@@ -269,6 +275,7 @@ impl<A: Algorithm> Request<A> {
             max_wait: attempt.max_wait().map_or(u64::MAX, |wait| Nanos::from(wait).0),
             settles: attempt.wants_reservation(),
             in_shadow: attempt.is_in_shadow(),
+            is_direct: false,
         }
     }
 
@@ -428,6 +435,18 @@ macro_rules! call_methods {
             #[must_use]
             pub fn stats(&self) -> LimiterStats {
                 Self::calls(self.shared()).add_to(self.stats_without_calls())
+            }
+
+            /// Passes the counts of the limiter to the recorder of the [`metrics`](https://docs.rs/metrics) facade,
+            /// under names that begin with `tower_throttle_limiter_` and with the limiter's name as label. They count
+            /// all its calls in this process, whoever made them, and so those of layers, which count their requests as
+            /// well: do not add the two.
+            ///
+            /// Call this before each scrape, or every few seconds, on any clone. The guide has the
+            /// [names](tower_throttle::guide::production#metrics).
+            #[cfg(feature = "metrics")]
+            pub fn record_metrics(&self) {
+                Self::calls(self.shared()).observed().record_metrics(&self.stats(), true);
             }
 
             /// Returns the name of a key in Redis.

@@ -11,11 +11,12 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::Algorithm;
 use tower_throttle::limiter::Decided;
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{CallCounts, CallOutcome, limit_of_new_key};
+use tower_throttle::store_support::{CallCounts, CallOutcome, Observed, limit_of_new_key};
 
-/// The counts of a limiter's calls, and whether the limiter was closed.
+/// The counts of a limiter's calls, what is seen of them by its name, and whether the limiter was closed.
 #[derive(Debug)]
 pub struct Calls {
+    observed: Observed,
     counts: CallCounts,
     /// A semaphore without permits, which is closed together with the limiter.
     open: Semaphore,
@@ -31,6 +32,17 @@ pub struct CountedCall<'a> {
 }
 
 impl Calls {
+    /// Creates the counts of a limiter with this name.
+    pub fn new(name: &str) -> Self {
+        let observed = Observed::new(Some(name.to_owned()));
+        Self { observed, counts: CallCounts::default(), open: Semaphore::new(0) }
+    }
+
+    /// Returns what observes the limiter.
+    pub fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
     /// Counts an outcome.
     pub fn add(&self, outcome: CallOutcome) {
         self.counts.add(outcome);
@@ -78,12 +90,6 @@ impl Calls {
             Poll::Pending => future.as_mut().poll(cx).map(Some),
         })
         .await
-    }
-}
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self { counts: CallCounts::default(), open: Semaphore::new(0) }
     }
 }
 

@@ -2,24 +2,27 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
+
+use crate::error::ConfigError;
 
 /// An error of a [`KeyExtractor`](super::KeyExtractor): the key of a request could not be extracted, or the caller is
 /// denied service.
 ///
-/// There are three kinds, each with its own response. A layer in [shadow mode](crate::RateLimitLayer::shadow) lets
+/// There are four kinds, each with its own response. A layer in [shadow mode](crate::RateLimitLayer::shadow) lets
 /// these requests pass.
 ///
 /// | constructor | mistake of | HTTP | gRPC |
 /// |---|---|---|---|
 /// | [`new`](KeyError::new) | the configuration | 500, unless [`MissingKey`](super::MissingKey) says otherwise | `INTERNAL` |
 /// | [`invalid`](KeyError::invalid) | the client | 400 | `INVALID_ARGUMENT` |
+/// | [`unauthorized`](KeyError::unauthorized) | the client: it does not say who it is | 401 | `UNAUTHENTICATED` |
 /// | [`forbidden`](KeyError::forbidden) | no mistake: the caller is denied service | 403 | `PERMISSION_DENIED` |
 ///
 /// The error's text is for the log: it says what was wrong and what to change, and names headers and types. The texts
 /// of this crate's own errors never repeat values of the request. Of these texts, clients receive only the reasons that
-/// were given to `invalid` and `forbidden`. For all other errors, clients receive a general sentence that names neither
-/// headers nor types.
+/// were given to `invalid`, `unauthorized` and `forbidden`. For all other errors, clients receive a general sentence
+/// that names neither headers nor types.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyError {
     reason: Reason,
@@ -29,7 +32,9 @@ pub struct KeyError {
 enum Reason {
     Message(Cow<'static, str>),
     Forbidden(Cow<'static, str>),
-    Invalid(Cow<'static, str>),
+    /// What the client did wrong, and the challenge of a request that is unauthorized. This is one variant, and the
+    /// challenge boxed, because each request has room for an error, and looks whether there is one.
+    Invalid(Cow<'static, str>, Option<Box<HeaderValue>>),
     Peer(PeerProblem),
     /// A missing extension, by the name of its type.
     Extension(&'static str),
@@ -91,7 +96,67 @@ impl KeyError {
     /// }
     /// ```
     pub fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { reason: Reason::Invalid(reason.into()) }
+        Self { reason: Reason::Invalid(reason.into(), None) }
+    }
+
+    /// Creates an error for a request that does not say, or does not prove, who the caller is: HTTP 401 with the field
+    /// `WWW-Authenticate: Bearer`, gRPC `UNAUTHENTICATED`. [`challenge`](KeyError::challenge) changes the field. The
+    /// layer's setting for [missing keys](super::MissingKey) does not apply to this error.
+    ///
+    /// `reason` is sent to the client, and logged at level `debug`. It must not contain anything that the caller sent.
+    ///
+    /// For a bearer token, [`Bearer::required`](super::Bearer::required) makes this error.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_throttle::key::{KeyError, KeyExtractor};
+    ///
+    /// /// The user that an earlier layer has found.
+    /// #[derive(Clone)]
+    /// struct User(u64);
+    ///
+    /// #[derive(Clone)]
+    /// struct SignedIn;
+    ///
+    /// impl<B> KeyExtractor<Request<B>> for SignedIn {
+    ///     type Key = u64;
+    ///
+    ///     fn extract(&self, request: &Request<B>) -> Result<Option<u64>, KeyError> {
+    ///         let user = request.extensions().get::<User>().map(|user| Some(user.0));
+    ///         user.ok_or_else(|| KeyError::unauthorized("sign in first"))
+    ///     }
+    /// }
+    /// ```
+    pub fn unauthorized(reason: impl Into<Cow<'static, str>>) -> Self {
+        let challenge = Box::new(HeaderValue::from_static("Bearer"));
+        Self { reason: Reason::Invalid(reason.into(), Some(challenge)) }
+    }
+
+    /// Sets the value of the field `WWW-Authenticate` of an [unauthorized](KeyError::unauthorized) request. The default
+    /// is `Bearer`. Has no effect on other errors.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `challenge` is empty, or cannot be the value of a header field.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_throttle::key::KeyError;
+    ///
+    /// let error = KeyError::unauthorized("sign in first").challenge("Basic realm=\"shop\"")?;
+    /// assert!(error.is_unauthorized());
+    /// # Ok::<(), tower_throttle::error::ConfigError>(())
+    /// ```
+    pub fn challenge(mut self, challenge: &str) -> Result<Self, ConfigError> {
+        let value = HeaderValue::from_str(challenge.trim()).ok().filter(|value| !value.is_empty());
+        let value = value.ok_or_else(|| {
+            ConfigError::of_input(challenge, "is no challenge: give one such as \"Bearer\"")
+        })?;
+        if let Reason::Invalid(_, Some(challenge)) = &mut self.reason {
+            **challenge = value;
+        }
+        Ok(self)
     }
 
     /// Creates an error for a caller that is known and is denied service: HTTP 403, gRPC `PERMISSION_DENIED`. The
@@ -114,6 +179,7 @@ impl KeyError {
         match self {
             error if error.is_forbidden() => "forbidden",
             error if error.is_invalid() => "invalid_key",
+            error if error.is_unauthorized() => "unauthorized",
             _ => "missing_key",
         }
     }
@@ -122,9 +188,30 @@ impl KeyError {
     #[must_use]
     pub fn is_invalid(&self) -> bool {
         match &self.reason {
-            Reason::Invalid(_) => true,
+            Reason::Invalid(_, challenge) => challenge.is_none(),
             Reason::Header(problem, _) => problem.is_invalid(),
-            Reason::Message(_) | Reason::Forbidden(_) | Reason::Peer(_) | Reason::Extension(_) => false,
+            _ => false,
+        }
+    }
+
+    /// Returns whether [`unauthorized`](KeyError::unauthorized) created the error, because it is not known who the
+    /// caller is.
+    #[must_use]
+    pub fn is_unauthorized(&self) -> bool {
+        self.challenge_value().is_some()
+    }
+
+    /// Returns whether the request is rejected because of what its client sent or did not send, whatever the setting
+    /// for missing keys is.
+    pub(crate) fn is_of_client(&self) -> bool {
+        self.is_invalid() || self.is_unauthorized()
+    }
+
+    /// Returns the value of `WWW-Authenticate` in the response, if there is one.
+    pub(crate) fn challenge_value(&self) -> Option<&HeaderValue> {
+        match &self.reason {
+            Reason::Invalid(_, challenge) => challenge.as_deref(),
+            _ => None,
         }
     }
 
@@ -137,7 +224,7 @@ impl KeyError {
     /// Returns the sentence that is sent to the client.
     pub(crate) fn public_text(&self) -> &str {
         match &self.reason {
-            Reason::Forbidden(reason) | Reason::Invalid(reason) => reason,
+            Reason::Forbidden(reason) | Reason::Invalid(reason, _) => reason,
             _ if self.is_invalid() => "the request does not identify its client in a valid form",
             _ => "the server cannot identify the client of this request",
         }
@@ -161,7 +248,7 @@ impl KeyError {
     /// Returns a number below 6 for each kind of missing key, so that each kind is logged by itself.
     pub(crate) fn kind(&self) -> usize {
         match &self.reason {
-            Reason::Message(_) | Reason::Forbidden(_) | Reason::Invalid(_) => 0,
+            Reason::Message(_) | Reason::Forbidden(_) | Reason::Invalid(..) => 0,
             Reason::Peer(problem) => 1 + *problem as usize,
             Reason::Extension(_) => 4,
             Reason::Header(..) => 5,
@@ -228,7 +315,7 @@ impl HeaderProblem {
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
-            Reason::Message(reason) | Reason::Forbidden(reason) | Reason::Invalid(reason) => {
+            Reason::Message(reason) | Reason::Forbidden(reason) | Reason::Invalid(reason, _) => {
                 f.write_str(reason)
             }
             Reason::Extension(name) => write!(

@@ -86,12 +86,28 @@ impl Header {
     }
 }
 
-/// The value of a header, or the absence of the header.
+/// The key of a [`Header`]: the value of the header, or its absence.
 ///
 /// The `Debug` form does not show the value, which may be a secret.
-#[doc(hidden)]
+///
+/// ```
+/// use tower_throttle::key::{Header, HeaderKey, KeyExtractor};
+///
+/// let request = http::Request::get("/").header("x-api-key", "4711").body(())?;
+/// let key: Option<HeaderKey> = Header::new("x-api-key")?.extract(&request)?;
+/// assert_eq!(key.as_ref().and_then(HeaderKey::value).unwrap(), "4711");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct HeaderKey(Option<HeaderValue>);
+
+impl HeaderKey {
+    /// Returns the value of the header, or `None` for all callers without it.
+    #[must_use]
+    pub fn value(&self) -> Option<&HeaderValue> {
+        self.0.as_ref()
+    }
+}
 
 /// Writes the header's value itself, not a hash of the value. So anyone who can read the keys on another machine can
 /// read the value.

@@ -7,8 +7,9 @@ use crate::limiter::{KeyWriter, MemoryKey, SharedKey};
 /// or a proxy's header is missing.
 ///
 /// The setting affects no other requests: requests that are not limited are admitted, and requests whose key is
-/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid) are rejected. Each request without a
-/// key is [counted](crate::RateLimitLayer::stats). For each kind of error, each layer logs at most once a minute
+/// [forbidden](super::KeyError::forbidden) or [invalid](super::KeyError::invalid), or that do not say [who their caller
+/// is](super::KeyError::unauthorized), are rejected. Each request without a key is
+/// [counted](crate::RateLimitLayer::stats). For each kind of error, each layer logs at most once a minute
 /// what to change (feature `tracing`). All errors made by [`KeyError::new`](super::KeyError::new) are one kind.
 ///
 /// ```

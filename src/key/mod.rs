@@ -7,7 +7,7 @@
 //! | the address of the TCP peer | [`PeerIp`] |
 //! | the address of the client behind proxies | [`ClientIp`]; the guide says which constructor: [behind a proxy](crate::guide::proxy) |
 //! | a user, or anything else that an outer layer determined | [`Extension`] |
-//! | a token, a session, the value of a header | [`Bearer`], [`Cookie`], [`Header`] |
+//! | a token, a session, the value of a header, a parameter of the query | [`Bearer`], [`Cookie`], [`Header`], [`Query`] |
 //! | a route of axum, a method, a host | `Route` (feature `axum`), [`Method`], [`Host`] |
 //! | a gRPC service or method | [`GrpcService`], [`GrpcMethod`] |
 //! | all requests together | [`Global`] |
@@ -29,7 +29,8 @@
 //!
 //! By default, a request whose key cannot be extracted is rejected, since callers could otherwise bypass the limit. A
 //! mistake of the client (a duplicate header, a token that is too long or has a second word, an invalid list of
-//! addresses) is answered with HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`). A
+//! addresses) is answered with HTTP 400 or gRPC `INVALID_ARGUMENT`, and logged at level `debug` (feature `tracing`).
+//! [`Bearer::required`] answers a request without a token with 401 or `UNAUTHENTICATED`. A
 //! mistake of the configuration (the peer's address, a proxy's header or an extension is missing) is answered with HTTP
 //! 500 or gRPC `INTERNAL`. The log then says once a minute, at level `error`, what to change. [`MissingKey`] lists the
 //! alternatives to a rejection because of a mistake of the configuration. The bodies of these responses name neither
@@ -74,6 +75,7 @@ mod header;
 mod ip;
 mod missing_key;
 mod or;
+mod query;
 mod request;
 #[cfg(feature = "axum")]
 mod route;
@@ -90,6 +92,7 @@ pub use header::{Header, HeaderKey};
 pub use ip::{ClientIp, Networks, PeerIp, TrustedProxies};
 pub use missing_key::{MissingKey, StoreKey};
 pub use or::{ExtractorTuple, Or, OrKey, first_of};
+pub use query::{Query, QueryKey};
 pub use request::{GrpcMethod, GrpcService, Host, Method, MethodKey};
 #[cfg(feature = "axum")]
 pub use route::{Route, RouteKey};

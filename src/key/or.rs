@@ -13,9 +13,10 @@ use crate::limiter::{KeyWriter, SharedKey};
 /// if no earlier extractor found a key.
 ///
 /// Each extractor but the last must be one that can report that a request has no key: [`Extension`](super::Extension),
-/// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie) or [`from_fn`](super::from_fn()). If
-/// the function of a `from_fn` returns `None`, the next extractor is tried. Keys of different extractors are never
-/// equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by hand.
+/// [`Header`](super::Header), [`Bearer`](super::Bearer), [`Cookie`](super::Cookie), [`Query`](super::Query) or
+/// [`from_fn`](super::from_fn()). If the function of a `from_fn` returns `None`, the next extractor is tried. Keys of
+/// different extractors are never equal. [`first_key`](Or::first_key) and [`second_key`](Or::second_key) build keys by
+/// hand.
 ///
 /// ```
 /// use tower_throttle::key::{self, Bearer, PeerIp, first_of};
@@ -40,8 +41,8 @@ pub fn first_of<E: ExtractorTuple>(extractors: E) -> E::First {
 /// If the first extractor finds a key, the [deny list](super::PeerIp::deny) of the second extractor still applies.
 ///
 /// [`first_of`](super::first_of()) creates this extractor. The method `or` of [`Extension`](super::Extension::or),
-/// [`Header`](super::Header::or), [`Bearer`](super::Bearer::or), [`Cookie`](super::Cookie::or) and `Or` itself creates
-/// it as well.
+/// [`Header`](super::Header::or), [`Bearer`](super::Bearer::or), [`Cookie`](super::Cookie::or),
+/// [`Query`](super::Query::or) and `Or` itself creates it as well.
 ///
 /// ```
 /// use tower_throttle::algorithm::TokenBucket;
@@ -100,7 +101,26 @@ impl<First, Second> Or<First, Second> {
 ///
 /// [`Or::first_key`] and [`Or::second_key`] return this type with [`Infallible`] in place of the other extractor's key.
 /// The type of the absent key does not affect the hash.
-#[doc(hidden)]
+///
+/// ```
+/// use std::net::IpAddr;
+/// use tower_throttle::key::{self, KeyExtractor, OrKey, PeerIp, first_of};
+///
+/// #[derive(Clone)]
+/// struct User(u64);
+///
+/// let by_user = first_of((key::Extension::<User, _>::new(|user| user.0), PeerIp::new()));
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(User(42));
+/// let key: Option<OrKey<u64, IpAddr>> = by_user.extract(&request)?;
+/// let label = match key {
+///     Some(OrKey::First(user)) => format!("user {user}"),
+///     Some(OrKey::Second(address)) => address.to_string(),
+///     None => "not limited".to_owned(),
+/// };
+/// assert_eq!(label, "user 42");
+/// # Ok::<(), tower_throttle::key::KeyError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrKey<First, Second> {
     /// The key of the first extractor.
@@ -122,7 +142,7 @@ impl<First: SharedKey, Second: SharedKey> SharedKey for OrKey<First, Second> {
 /// module is private.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that it found nothing in a request of type `{Req}`, so no other can be asked instead",
-    note = "`Extension`, `Header`, `Bearer`, `Cookie` and `from_fn` can; put others last"
+    note = "`Extension`, `Header`, `Bearer`, `Cookie`, `Query` and `from_fn` can; put others last"
 )]
 pub trait OptionalExtractor<Req>: KeyExtractor<Req> {
     /// Returns the key, or `None` if the request does not contain the value that the key is made of.

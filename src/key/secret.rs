@@ -21,10 +21,11 @@ use crate::sys::random::random_u64;
 /// The bearer token in the `Authorization` header (RFC 6750). The key is a hash of the token.
 ///
 /// Callers without a token share one key, so a caller does not bypass the limit by omitting the token.
-/// [`or`](Bearer::or) uses another extractor for such callers. It is an error of the client (400) if there are several
-/// `Authorization` headers, if more than one word follows the scheme, or if the token is longer than
-/// [`max_len`](Bearer::max_len), 8,192 bytes by default. So one token has one budget, however a caller spells it. A
-/// token has visible ASCII characters only (RFC 6750, section 2.1), and any other characters separate words.
+/// [`or`](Bearer::or) uses another extractor for such callers, and [`required`](Bearer::required) rejects them. It is
+/// an error of the client (400) if there are several `Authorization` headers, if more than one word follows the scheme,
+/// or if the token is longer than [`max_len`](Bearer::max_len), 8,192 bytes by default. So one token has one budget,
+/// however a caller spells it. A token has visible ASCII characters only (RFC 6750, section 2.1), and any other
+/// characters separate words.
 ///
 /// The token is not checked: a caller that invents tokens gets a new budget for each token. Limit by address as well.
 /// Or, where an outer layer checks tokens, let that layer insert the user as an extension, and limit by that
@@ -38,6 +39,7 @@ use crate::sys::random::random_u64;
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer<S = ProcessSeed> {
     max_len: usize,
+    is_required: bool,
     hash_key: S,
 }
 
@@ -45,7 +47,7 @@ impl Bearer {
     /// Creates an extractor for tokens of up to 8,192 bytes.
     #[must_use]
     pub const fn new() -> Self {
-        Self { max_len: DEFAULT_MAX_LEN, hash_key: ProcessSeed }
+        Self { max_len: DEFAULT_MAX_LEN, is_required: false, hash_key: ProcessSeed }
     }
 
     /// Hashes tokens with a secret that all processes know, so that the processes can share limits whose state is on
@@ -66,7 +68,7 @@ impl Bearer {
     /// ```
     #[must_use]
     pub const fn keyed_by(self, secret: KeySecret) -> Bearer<KeySecret> {
-        Bearer { max_len: self.max_len, hash_key: secret }
+        Bearer { max_len: self.max_len, is_required: self.is_required, hash_key: secret }
     }
 }
 
@@ -79,6 +81,32 @@ impl<S> Bearer<S> {
         S: Copy,
     {
         self.max_len = bytes;
+        self
+    }
+
+    /// Rejects callers without a token with 401 and `WWW-Authenticate: Bearer`, or the gRPC code `UNAUTHENTICATED`,
+    /// instead of giving them one budget together. Credentials of another scheme are no token.
+    ///
+    /// The token is still not checked. Such requests are counted in
+    /// [`KeyStats::unauthorized`](crate::stats::KeyStats::unauthorized), and charged to no key. With
+    /// [`or`](Bearer::or), they are rejected as well, whatever the other extractor finds. As the last one of
+    /// [`first_of`](super::first_of()), it rejects those for whom no extractor before it has found a key.
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::Bearer;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// let by_token = Bearer::new().required();
+    /// let layer = RateLimitLayer::new(by_token, TokenBucket::new(Quota::per_minute(100)));
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    #[must_use]
+    pub const fn required(mut self) -> Self
+    where
+        S: Copy,
+    {
+        self.is_required = true;
         self
     }
 
@@ -119,8 +147,15 @@ impl Default for Bearer {
 
 impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     fn find(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
-        let Some(header) = single_value(&AUTHORIZATION, request.headers())? else { return Ok(None) };
-        let Some(token) = token(header.as_bytes())? else { return Ok(None) };
+        let header = single_value(&AUTHORIZATION, request.headers())?;
+        let found = header.map_or(Ok(None), |header| token(header.as_bytes()))?;
+        let Some(token) = found else {
+            return if self.is_required {
+                Err(KeyError::unauthorized("send a bearer token"))
+            } else {
+                Ok(None)
+            };
+        };
         if token.len() > self.max_len {
             return Err(KeyError::header(HeaderProblem::TooLong, &AUTHORIZATION));
         }
@@ -249,7 +284,7 @@ impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Cookie<S> {
             lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(|pair| {
                 let equals = pair.iter().position(|byte| *byte == b'=')?;
                 let (name, value) = (trimmed(&pair[..equals]), trimmed(&pair[equals + 1..]));
-                decoded(name).eq(self.name.bytes()).then_some(value)
+                decoded(name, b'+').eq(self.name.bytes()).then_some(value)
             });
         match (values.next(), values.next()) {
             // A sibling subdomain can set the second cookie. If the key were made of both values, a caller would get a
@@ -269,7 +304,7 @@ fn trimmed(text: &[u8]) -> &[u8] {
 }
 
 fn secret<S: HashSecret>(hash_key: &S, value: &[u8]) -> S::Hash {
-    let value: SmallVec<[u8; 64]> = decoded(value).collect();
+    let value: SmallVec<[u8; 64]> = decoded(value, b'+').collect();
     match value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")) {
         Some(quoted) => hash_key.hash_secret(&unescaped(quoted).collect::<SmallVec<[u8; 64]>>()),
         None => hash_key.hash_secret(&value),
@@ -294,13 +329,14 @@ fn unescaped(text: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Decodes percent-encoded bytes. Leaves invalid encodings as they are.
-fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+/// Decodes percent-encoded bytes. Leaves invalid encodings as they are. `plus` is what a `+` stands for.
+pub(super) fn decoded(text: &[u8], plus: u8) -> impl Iterator<Item = u8> {
     let mut rest = text;
     iter::from_fn(move || {
         let digit = |at: usize| rest.get(at).and_then(|byte| char::from(*byte).to_digit(16));
         let (byte, length) = match (rest.first()?, digit(1), digit(2)) {
             (b'%', Some(high), Some(low)) => ((16 * high + low) as u8, 3),
+            (b'+', ..) => (plus, 1),
             (byte, ..) => (*byte, 1),
         };
         rest = &rest[length..];

@@ -25,7 +25,7 @@ macro_rules! tuple {
                     Err(error) if error.is_forbidden() => return Err(error),
                     Err(error) => {
                         failed = match failed {
-                            Some(other) if KeyError::is_invalid(&other) || !error.is_invalid() => Some(other),
+                            Some(other) if KeyError::is_of_client(&other) || !error.is_of_client() => Some(other),
                             _ => Some(error),
                         };
                         None

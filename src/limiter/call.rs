@@ -272,7 +272,11 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     /// Makes the call, if its units are available. See [`RateLimiter::check_n`].
     pub fn check(self) -> Decision {
         const { RateLimiter::<A>::NO_RELEASE }
-        self.table().check(self.id(), self.options.attempt())
+        let decision = self.table().check(self.id(), self.options.attempt());
+        if !decision.is_allowed() {
+            self.table().shared.observed.denied(&decision);
+        }
+        decision
     }
 
     /// Returns a decision that tells whether [`check`](Self::check) would admit the call now. Takes no units. See
@@ -331,6 +335,9 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     pub fn reserve(self) -> Result<Reservation, Denied> {
         let attempt = self.options.attempt().with_reservation();
         let (decision, reservation) = self.table().reserve(self.id(), attempt);
+        if !decision.is_allowed() {
+            self.table().shared.observed.denied(&decision);
+        }
         reservation.decided(decision)
     }
 
@@ -406,6 +413,18 @@ pin_project! {
     }
 }
 
+impl<A: Algorithm> Stage<A> {
+    /// Logs a call that was denied, or admitted after a wait.
+    #[cold]
+    fn observe(self: Pin<&mut Self>, decision: &Decision) {
+        match self.project() {
+            StageProj::Start { table, .. } => table.shared.observed.called(decision),
+            StageProj::Waiting { wait } => wait.observed().called(decision),
+            StageProj::Done => {}
+        }
+    }
+}
+
 impl<A: Algorithm> Acquire<A> {
     fn poll_inner(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Decision, Reservation)> {
         // tokio's budget is checked before the decision. So if the task has no budget left, the call charges nothing
@@ -429,6 +448,10 @@ impl<A: Algorithm> Acquire<A> {
                 StageProj::Done => panic!("polled after it was ready"),
             }
         };
+        let decision = decided.decision();
+        if !decision.is_allowed() || decision.is_delayed() {
+            stage.as_mut().observe(decision);
+        }
         stage.set(Stage::Done);
         budget.made_progress();
         Poll::Ready(decided.into_parts())

@@ -113,6 +113,7 @@ mod eviction;
 mod fingerprint;
 pub(crate) mod joint;
 mod latest_denial;
+pub(crate) mod observed;
 mod options;
 mod queue;
 pub(crate) mod rate_limiter;
@@ -132,6 +133,7 @@ use crate::algorithm::{Algorithm, Semaphore, Usage};
 use crate::clock::{AnyClock, Nanos};
 use crate::stats::{CallCounts, LimiterStats, StoreStats, UnitCounts};
 use crate::sys::lock::atomic::{AtomicU64, Ordering};
+use observed::Observed;
 use room::Room;
 
 pub use crate::decision::Denied;
@@ -142,6 +144,7 @@ pub use options::{OnClose, OnFull};
 pub use rate_limiter::Builder;
 pub(crate) use rate_limiter::RateLimiter;
 pub use reservation::{Permit, Reservation};
+pub(crate) use shared_key::text_of;
 pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of limiters.
@@ -153,7 +156,7 @@ pub use self::{fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquir
 /// What all shards of a limiter have in common.
 #[derive(Debug)]
 struct Shared {
-    name: Option<String>,
+    observed: Observed,
     clock: AnyClock,
     room: Room,
     /// The number of waiters of all keys, and the maximum of that number.
@@ -201,7 +204,7 @@ impl Shared {
     /// Logs a warning if the table was found full, and a warning is due. The caller must hold no lock.
     #[inline]
     fn warn_if_full(&self) {
-        self.room.warn_if_full(&self.name);
+        self.room.warn_if_full(&self.observed);
     }
 
     fn stats(&self) -> LimiterStats {

@@ -11,6 +11,7 @@ use super::attempt::Attempt;
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
 use super::fingerprint::MemoryKey;
 use super::joint::{InMemory, JointLimiter, JointRequest};
+use super::observed::Observed;
 use super::options::{OnClose, OnFull};
 use super::reservation::{Permit, Reservation};
 use super::room::Room;
@@ -189,7 +190,11 @@ impl<A: Algorithm> RateLimiter<A> {
     #[inline]
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         const { Self::NO_RELEASE }
-        self.table.check(self.table.fingerprint(key), Attempt::new(cost))
+        let decision = self.table.check(self.table.fingerprint(key), Attempt::new(cost));
+        if !decision.is_allowed() {
+            self.table.shared.observed.denied(&decision);
+        }
+        decision
     }
 
     /// Returns a decision that tells whether [`check`](RateLimiter::check) would admit a call now. Takes no units.
@@ -403,6 +408,29 @@ impl<A: Algorithm> RateLimiter<A> {
         self.table.shared.stats()
     }
 
+    /// Passes the counts of the limiter to the recorder of the [`metrics`](https://docs.rs/metrics) facade, under names
+    /// that begin with `tower_throttle_limiter_` and with the limiter's name as label. They count all its calls,
+    /// whoever made them: layers, handlers, tasks.
+    ///
+    /// Call this before each scrape, or every few seconds, on any clone. A layer with this limiter counts its requests
+    /// as well, in `tower_throttle_calls_total`: do not add the two. Of a limiter without a [name](Builder::name),
+    /// nothing is passed, and that is logged once. The guide has the [names](crate::guide::production#metrics).
+    ///
+    /// ```
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let mails =
+    ///     RateLimiter::builder(TokenBucket::new(Quota::per_hour(5))).name("mails").build();
+    /// assert!(mails.check("user:42").is_allowed());
+    /// // `tower_throttle_limiter_calls_total{limiter="mails",outcome="admitted"}` is 1
+    /// mails.record_metrics();
+    /// ```
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        self.table.shared.observed.record_metrics(&self.stats(), false);
+    }
+
     /// Returns the number of calls that are queued now, for all keys together. This is at most
     /// [`max_queued`](Builder::max_queued).
     #[must_use]
@@ -579,7 +607,7 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
     }
 
     fn name(&self) -> Option<&str> {
-        self.table.shared.name.as_deref()
+        self.table.shared.observed.name()
     }
 }
 
@@ -621,7 +649,9 @@ impl<A: Algorithm> Builder<A> {
         self
     }
 
-    /// Sets the name of the limiter, such as `login`, which is in its log events (feature `tracing`).
+    /// Sets the name of the limiter, such as `login`. With a name, each call that no layer makes and that is denied, or
+    /// was queued, is a log event of level `debug` (feature `tracing`), and `record_metrics` passes the counts of all
+    /// calls to a recorder (feature `metrics`).
     ///
     /// A layer with this limiter has the same name in header fields, unless another one is set by
     /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
@@ -753,7 +783,7 @@ impl<A: Algorithm> Builder<A> {
         let Self { algorithm, clock, name, max_keys, max_queued, max_debt, on_close, on_full } = self;
         let max_queued = max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
         let shared = Shared {
-            name,
+            observed: Observed::new(name),
             room: Room::new(max_keys, on_full, &algorithm, clock.now()),
             clock,
             waiting: Semaphore::new(max_queued),

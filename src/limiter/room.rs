@@ -3,6 +3,7 @@
 use std::mem;
 
 use super::eviction::Turnover;
+use super::observed::Observed;
 use super::options::OnFull;
 use crate::algorithm::Algorithm;
 use crate::clock::Nanos;
@@ -98,14 +99,14 @@ impl Room {
         now.max(Nanos(self.removed_until.load(Ordering::Relaxed)))
     }
 
-    /// Logs a warning if the table was found full, and a warning is due. `limiter` is the name of the limiter. The caller
-    /// must hold no lock.
+    /// Logs a warning if the table was found full, and a warning is due. `limiter` has the name of the limiter. The
+    /// caller must hold no lock.
     #[inline]
-    pub(super) fn warn_if_full(&self, limiter: &Option<String>) {
+    pub(super) fn warn_if_full(&self, limiter: &Observed) {
         let full_at = self.full_at.load(Ordering::Relaxed);
         if cfg!(feature = "tracing") && full_at > 0 && self.full.is_due_at(full_at) {
             let total = self.evicted.load(Ordering::Relaxed) + self.refused.load(Ordering::Relaxed);
-            self.full.table_full(full_at, total, limiter.as_deref(), self.max_keys);
+            self.full.table_full(full_at, total, limiter.name(), self.max_keys);
         }
     }
 

@@ -90,7 +90,7 @@ impl<A: Algorithm> Table<A> {
     pub(super) fn heeds_priority(&self, tier: Option<&A>) -> bool {
         let heeds = tier.map_or_else(|| self.knows_priority.load(Ordering::Relaxed), knows_priority);
         if !heeds {
-            self.ignored_priority.priority_ignored(self.shared.name.as_deref());
+            self.ignored_priority.priority_ignored(self.shared.observed.name());
         }
         heeds
     }

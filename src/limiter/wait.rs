@@ -12,6 +12,7 @@ use pin_project_lite::pin_project;
 use super::charge::Reservable;
 use super::contract::Decided;
 use super::fingerprint::Fingerprint;
+use super::observed::Observed;
 use super::queue::PollTurn;
 use super::table::Table;
 use crate::algorithm::Algorithm;
@@ -69,6 +70,11 @@ impl<A: Algorithm> QueuedAcquire<A> {
     ) -> Self {
         let place = QueueTicket { table, id, ticket, left: false, counts };
         Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
+    }
+
+    /// Returns what observes the limiter.
+    pub(super) fn observed(self: Pin<&mut Self>) -> &Observed {
+        &self.project().place.table.shared.observed
     }
 
     /// Returns the clock reading at which the call was charged. The call must have been admitted.

@@ -221,8 +221,9 @@ impl PolicyInfo {
             if in_shadow {
                 self.observer.forbidden_in_shadow(self.name());
             }
-        } else if error.is_invalid() {
-            self.observer.invalid_key(self.name(), in_shadow, error.is_too_few(), &error);
+        } else if error.is_of_client() {
+            let (is_too_few, event) = (error.is_too_few(), error.label());
+            self.observer.invalid_key(self.name(), in_shadow, is_too_few, event, &error);
         } else {
             let what = match missing {
                 MissingKey::Reject if in_shadow => "requests without a key are admitted in shadow mode",
@@ -244,7 +245,7 @@ impl PolicyInfo {
     /// logs the error.
     pub(super) fn without_key_uncounted<T>(&self, error: &KeyError) -> Option<StoreKey<T>> {
         let is_shared =
-            self.settings.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_invalid();
+            self.settings.missing == MissingKey::Shared && !error.is_forbidden() && !error.is_of_client();
         is_shared.then_some(StoreKey::Missing)
     }
 
@@ -428,6 +429,7 @@ struct KeyCounters {
     unlimited: AtomicU64,
     forbidden: AtomicU64,
     invalid: AtomicU64,
+    unauthorized: AtomicU64,
 }
 
 impl KeyCounters {
@@ -437,6 +439,8 @@ impl KeyCounters {
             &self.forbidden
         } else if error.is_invalid() {
             &self.invalid
+        } else if error.is_unauthorized() {
+            &self.unauthorized
         } else {
             match missing {
                 MissingKey::Reject => &self.rejected,
@@ -455,6 +459,7 @@ impl KeyCounters {
             unlimited: count(&self.unlimited),
             forbidden: count(&self.forbidden),
             invalid: count(&self.invalid),
+            unauthorized: count(&self.unauthorized),
         }
     }
 }

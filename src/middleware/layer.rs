@@ -189,8 +189,9 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
 
     /// Sets what happens to requests that have no key because of a configuration mistake. The default is to
     /// [reject](MissingKey::Reject) them. The setting does not affect requests in which the client made the key
-    /// [invalid](crate::key::KeyError::invalid). Unless the limit is in [shadow mode](RateLimitLayer::shadow), these
-    /// requests are always rejected, with HTTP 400 or gRPC `INVALID_ARGUMENT`.
+    /// [invalid](crate::key::KeyError::invalid), or does not say [who its caller
+    /// is](crate::key::KeyError::unauthorized). Unless the limit is in [shadow mode](RateLimitLayer::shadow), these
+    /// requests are always rejected, with HTTP 400 or 401.
     ///
     /// ```
     /// use tower_throttle::key::MissingKey;
@@ -673,10 +674,12 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
     /// Returns the response that this layer gives to a request that its limiter denies. With it, a service that calls the
     /// limiter itself answers as the layer would: with the same status, header fields and body.
     ///
-    /// `head` is a reference to a [`Request`](http::Request) or to its [`Parts`](http::request::Parts), and says whether
-    /// the response is JSON, text or gRPC. Nothing is charged and counted, and no function of
-    /// [`on_reject`](RateLimitLayer::on_reject) is called. The response never has `Connection: close`, because the
-    /// service knows whether it has read the body of the request. If the call has a
+    /// `head` is a reference to a [`Request`](http::Request) or to its [`Parts`](http::request::Parts), and says
+    /// whether the response is JSON, text or gRPC. Nothing is charged and counted, and no function of
+    /// [`on_reject`](RateLimitLayer::on_reject) is called. The name of the limiter is recorded in the field
+    /// `rate_limit.rejected_by` of the span in which a layer has seen the request, if the extensions of `head` are
+    /// those of the request, or else of the current span (feature `tracing`). The response never has `Connection:
+    /// close`, because the service knows whether it has read the body of the request. If the call has a
     /// [tier](crate::limiter::Call::tier), the response reports the quota of the limiter's own algorithm. In an axum
     /// handler, the extractor `Rejecter` does the same without a layer (feature `axum`).
     ///
@@ -714,7 +717,9 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
         let outcomes = [Some(outcome)];
         let reports = reports(infos, &outcomes);
         let rejection = Rejection::Limited(&reports);
-        self.responder.reject_head(&head.into(), rejection).map(Bytes::from)
+        let head = head.into();
+        head.record_rejected_by(policy.limiter().name().unwrap_or(infos[0].name()));
+        self.responder.reject_head(&head, rejection).map(Bytes::from)
     }
 
     /// Returns the counts of this policy: the requests by outcome, the requests without a valid key or from forbidden

@@ -337,7 +337,9 @@ impl<P, R> SharedPart<P, R> {
         let (policies, infos) = self.policies.parts();
         policies.meter(infos, request, outcomes.as_mut());
         let outcomes = outcomes.as_ref();
-        observe::record_decision(|| word(outcomes));
+        if observe::is_on() {
+            self.record_admission(request, outcomes);
+        }
         let started = if self.has_timeline { record_decisions(infos, outcomes, true) } else { Nanos::ZERO };
         if outcomes.iter().any(Option::is_some) {
             self.responder.on_admit(request, &reports(infos, outcomes));
@@ -346,6 +348,16 @@ impl<P, R> SharedPart<P, R> {
             self.responder.on_shadow_deny(request, denial);
         }
         started
+    }
+
+    /// Records the outcome of an admitted request in its span, and keeps the span for handlers, which may reject it.
+    #[inline(never)]
+    fn record_admission<Req, Res, Err>(&self, request: &mut Req, outcomes: &[Option<Outcome>])
+    where
+        R: Responder<Req, Res, Err>,
+    {
+        observe::record_decision(|| word(outcomes));
+        self.responder.keep_span(request);
     }
 
     /// Returns whether nothing is left to do for an admitted call but to pass on its response.

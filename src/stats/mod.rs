@@ -128,4 +128,7 @@ pub struct KeyStats {
     /// The number of requests that were rejected because the client made the key invalid:
     /// [`KeyError::invalid`](crate::key::KeyError::invalid).
     pub invalid: u64,
+    /// The number of requests that were rejected because they did not say who their caller is:
+    /// [`KeyError::unauthorized`](crate::key::KeyError::unauthorized).
+    pub unauthorized: u64,
 }

@@ -1,16 +1,23 @@
 //! The keys that are denied most often, in constant memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::clock::{AnyClock, Nanos};
 use crate::sys::random::RandomState;
+
+/// The number of slices of a window.
+const SLICES: u64 = 60;
 
 /// The keys that are denied most often.
 ///
 /// [`watch`](Self::watch) lists the keys that a layer denies, and [`record`](Self::record) counts a denial anywhere else.
-/// Read the list at any time. Clones share the counts.
+/// Read the list at any time. Clones share the counts. The counts are those since the list was created or
+/// [cleared](Self::clear), or those of a [window](Self::window), such as the last hour.
 ///
 /// The list shows a label for each key, not the key itself. The label is a hash of the key with a random seed, so a key has
 /// a different label in each list and after each restart. With [`record_as`](Self::record_as), the label is a string of
@@ -41,14 +48,38 @@ use crate::sys::random::RandomState;
 /// [`denied`](TopKey::denied) is never too low. The count is too high by at most [`error`](TopKey::error), and `error`
 /// is at most `n / k`.
 ///
+/// With a [window](Self::window), `n` is the number of denials in the window, and all of this holds as well: the slices
+/// of the window have an error of at most `n / k` each, where `n` is the number of denials in the slice, and the errors
+/// add up to at most `n / k` of the window.
+///
 /// # Memory
 ///
-/// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels. Each denial locks the list for
-/// a time that is at worst linear in `k`. A request that is admitted does no work for the list.
+/// The list needs about 100 bytes for each of the `k` keys, and the bytes of the labels; with a window, sixty times as
+/// much. Each denial, and each reading, locks the list for a time that is at worst linear in `k`. A request that is
+/// admitted does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
-    sketch: Arc<Mutex<Sketch>>,
+    shared: Arc<Shared>,
     seed: RandomState,
+}
+
+struct Shared {
+    capacity: usize,
+    /// The length of a slice in nanoseconds. `None` if all denials are in one slice.
+    slice: Option<u64>,
+    clock: AnyClock,
+    slices: Mutex<Slices>,
+}
+
+/// The slices with denials.
+#[derive(Clone, Default)]
+struct Slices {
+    /// The number of the newest slice.
+    number: u64,
+    newest: Sketch,
+    /// The slices before the newest one that are still in the window, each with its number, in order. They are shared
+    /// with readers, so that no reader holds the lock for long.
+    older: VecDeque<(u64, Arc<Sketch>)>,
 }
 
 /// One of the keys that are denied most often.
@@ -63,8 +94,9 @@ pub struct TopKey {
     pub error: u64,
 }
 
+/// The denials of one slice.
+#[derive(Clone, Default)]
 struct Sketch {
-    capacity: usize,
     total: u64,
     /// The index in `keys` of each listed key, by the hash of the key.
     indices: HashMap<u64, usize>,
@@ -81,31 +113,80 @@ impl TopKeys {
     /// Creates a list of at most `capacity` keys. A capacity of 0 is raised to 1.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
-        let capacity = capacity.max(1);
-        let sketch = Sketch { capacity, total: 0, indices: HashMap::new(), keys: Vec::new() };
-        Self { sketch: Arc::new(Mutex::new(sketch)), seed: RandomState::default() }
+        Self::with(capacity.max(1), None, AnyClock::default())
+    }
+
+    fn with(capacity: usize, slice: Option<u64>, clock: AnyClock) -> Self {
+        let shared = Shared { capacity, slice, clock, slices: Mutex::default() };
+        Self { shared: Arc::new(shared), seed: RandomState::default() }
+    }
+
+    /// Returns a new list of the denials of the last `duration`, such as those of the last hour.
+    ///
+    /// It consists of 60 slices, the present one included, so it forgets denials in steps of a sixtieth: the last hour
+    /// is the last 59 to 60 minutes. While its clock is set back, denials are counted in the newest slice. If it was
+    /// set back by more than the window, the list begins anew.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::clock::ManualClock;
+    /// use tower_throttle::stats::TopKeys;
+    ///
+    /// let clock = ManualClock::new();
+    /// let last_hour = TopKeys::new().window(Duration::from_secs(3_600)).clock(clock.clone());
+    /// last_hour.record_as("alice", || "alice".to_owned());
+    /// clock.advance(Duration::from_secs(1_800));
+    /// last_hour.record_as("bob", || "bob".to_owned());
+    /// assert_eq!(last_hour.total(), 2);
+    /// clock.advance(Duration::from_secs(1_800));
+    /// assert_eq!(last_hour.top(1)[0].label, "bob");
+    /// assert_eq!(last_hour.total(), 1);
+    /// ```
+    #[must_use]
+    pub fn window(self, duration: Duration) -> Self {
+        let slice = (Nanos::from(duration).0 / SLICES).max(1);
+        Self::with(self.shared.capacity, Some(slice), self.shared.clock.clone())
+    }
+
+    /// Returns a new list with another clock, which only a [window](Self::window) reads. In tests, use the clock of the
+    /// limiter.
+    #[must_use]
+    pub fn clock(self, clock: impl Into<AnyClock>) -> Self {
+        Self::with(self.shared.capacity, self.shared.slice, clock.into())
     }
 
     /// Returns the listed keys, in descending order of [`denied`](TopKey::denied).
     #[must_use]
     pub fn list(&self) -> Vec<TopKey> {
-        let mut keys: Vec<_> = self.lock().keys.iter().map(|(_, key)| key.clone()).collect();
-        keys.sort_by(|first, second| second.denied.cmp(&first.denied).then(first.label.cmp(&second.label)));
+        let slices = self.locked(self.present(), |slices| slices.clone());
+        self.merged(&slices)
+    }
+
+    /// Returns the first `n` of the listed keys.
+    #[must_use]
+    pub fn top(&self, n: usize) -> Vec<TopKey> {
+        let mut keys = self.list();
+        keys.truncate(n);
         keys
     }
 
-    /// Returns the number of denials of all keys together.
+    /// Returns the listed keys, and removes them, as [`list`](Self::list) and [`clear`](Self::clear) do. A denial that
+    /// is recorded meanwhile is either returned or kept.
+    #[must_use]
+    pub fn take(&self) -> Vec<TopKey> {
+        let slices = self.locked(self.present(), mem::take);
+        self.merged(&slices)
+    }
+
+    /// Returns the number of denials of all keys together, with a [window](Self::window) of those in it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.lock().total
+        self.locked(self.present(), |slices| slices.all().map(|sketch| sketch.total).sum())
     }
 
     /// Removes all keys, and sets all counts to 0.
     pub fn clear(&self) {
-        let mut sketch = self.lock();
-        sketch.total = 0;
-        sketch.indices.clear();
-        sketch.keys.clear();
+        self.locked(self.present(), mem::take);
     }
 
     /// Counts a denial of a key. The label of the key is a hash of the key, with a random seed.
@@ -115,7 +196,7 @@ impl TopKeys {
     }
 
     /// Counts a denial of a key. The label of the key is the string that `label` returns. `label` is called only when the
-    /// key enters the list.
+    /// key enters the list, with a [window](Self::window) that of a slice.
     ///
     /// The list shows the label as it is. So the label must not contain what readers of the list must not see, such as an
     /// API key.
@@ -128,15 +209,74 @@ impl TopKeys {
     }
 
     fn count(&self, hash: u64, label: impl FnOnce() -> String) {
-        if !self.lock().count_known(hash) {
+        let present = self.present();
+        if !self.locked(present, |slices| slices.newest.count_known(hash)) {
             // No lock is held here, because `label` may call a slow function that a user of the crate wrote.
             let label = label();
-            self.lock().count(hash, label);
+            self.locked(present, |slices| slices.newest.count(hash, label, self.shared.capacity));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Sketch> {
-        self.sketch.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the number of the present slice.
+    fn present(&self) -> u64 {
+        self.shared.slice.map_or(0, |slice| self.shared.clock.now().0 / slice)
+    }
+
+    /// Passes the slices to `f` under their lock. The newest one is the present one, or a later one if the clock was
+    /// set back by less than the window.
+    #[inline]
+    fn locked<T>(&self, present: u64, f: impl FnOnce(&mut Slices) -> T) -> T {
+        let mut slices = self.shared.slices.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_present = (present..present.saturating_add(SLICES)).contains(&slices.number);
+        let left = if is_present { Vec::new() } else { slices.turn_to(present) };
+        let result = f(&mut slices);
+        drop(slices);
+        // Many labels take long to drop, and so they are dropped after the lock.
+        drop(left);
+        result
+    }
+
+    /// Returns the keys of all slices. A key that is missing in a full slice may have been denied there as often as the
+    /// key with the lowest count, so it counts as denied that often.
+    fn merged(&self, slices: &Slices) -> Vec<TopKey> {
+        let least = |sketch: &Sketch| {
+            let is_full = sketch.keys.len() == self.shared.capacity;
+            sketch.keys.iter().map(|(_, key)| key.denied).min().filter(|_| is_full).unwrap_or(0)
+        };
+        let all: u64 = slices.all().map(least).sum();
+        let mut sums = HashMap::new();
+        for sketch in slices.all() {
+            let least = least(sketch);
+            for (hash, TopKey { label, denied, error }) in &sketch.keys {
+                let unknown = || TopKey { label: label.clone(), denied: all, error: all };
+                let sum = sums.entry(*hash).or_insert_with(unknown);
+                sum.denied = sum.denied + denied - least;
+                sum.error = sum.error + error - least;
+            }
+        }
+        let mut keys: Vec<_> = sums.into_values().collect();
+        keys.sort_by(|first, second| second.denied.cmp(&first.denied).then(first.label.cmp(&second.label)));
+        keys.truncate(self.shared.capacity);
+        keys
+    }
+}
+
+impl Slices {
+    /// Begins the slice with this number. Returns those that are no longer in the window.
+    #[cold]
+    fn turn_to(&mut self, number: u64) -> Vec<(u64, Arc<Sketch>)> {
+        let newest = mem::take(&mut self.newest);
+        if newest.total > 0 {
+            self.older.push_back((self.number, Arc::new(newest)));
+        }
+        self.number = number;
+        let is_in_window = |old: u64| old <= number && number < old.saturating_add(SLICES);
+        let left = self.older.iter().take_while(|(old, _)| !is_in_window(*old)).count();
+        self.older.drain(..left).collect()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Sketch> {
+        self.older.iter().map(|(_, sketch)| &**sketch).chain([&self.newest])
     }
 }
 
@@ -149,14 +289,14 @@ impl Sketch {
         true
     }
 
-    /// Counts a denial of a key. If the list is full, a new key replaces the listed key with the lowest count, and
-    /// continues that count.
-    fn count(&mut self, hash: u64, label: String) {
+    /// Counts a denial of a key. If the list has `capacity` keys, a new key replaces the listed key with the lowest
+    /// count, and continues that count.
+    fn count(&mut self, hash: u64, label: String, capacity: usize) {
         if self.count_known(hash) {
             return;
         }
         self.total += 1;
-        if self.keys.len() < self.capacity {
+        if self.keys.len() < capacity {
             self.indices.insert(hash, self.keys.len());
             self.keys.push((hash, TopKey { label, denied: 1, error: 0 }));
             return;
@@ -186,6 +326,8 @@ impl fmt::Debug for TopKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use std::cmp::Reverse;
 
     /// Draws `draws` numbers below `keys`. The probability of a number is proportional to 1 / (1 + number).
     fn zipf(keys: u64, draws: usize) -> Vec<u64> {
@@ -213,18 +355,109 @@ mod tests {
                 top.record_as(&key, || key.to_string());
                 *exact.entry(key.to_string()).or_default() += 1;
             }
-            assert_eq!(top.total(), 100_000);
-            let (list, bound) = (top.list(), 100_000 / capacity as u64);
+            assert_bounds(&top, &exact);
+            let list = top.list();
             assert_eq!(list.len() as u64, keys.min(capacity as u64));
-            for TopKey { label, denied, error } in &list {
-                let exact = exact[label];
-                assert!(*error <= bound && *denied - error <= exact && exact <= *denied, "{label}");
-            }
-            for (key, denied) in exact.iter().filter(|(_, denied)| **denied > bound) {
-                assert!(list.iter().any(|listed| listed.label == *key), "{key} was denied {denied} times");
-            }
             assert_eq!(list[0].label, "0");
         }
+    }
+
+    /// Panics unless the list keeps its promises, given the exact number of denials of each key.
+    fn assert_bounds(top: &TopKeys, exact: &HashMap<String, u64>) {
+        let capacity = top.shared.capacity as u64;
+        let (list, total) = (top.list(), exact.values().sum::<u64>());
+        let bound = total / capacity;
+        assert_eq!(top.total(), total);
+        assert!(list.len() as u64 <= capacity && list.is_sorted_by_key(|key| Reverse(key.denied)));
+        for TopKey { label, denied, error } in &list {
+            let exact = exact.get(label).copied().unwrap_or(0);
+            assert!(*error <= bound && *denied - error <= exact && exact <= *denied, "{label}: {list:?}");
+        }
+        for (key, denied) in exact.iter().filter(|(_, denied)| **denied > bound) {
+            assert!(list.iter().any(|listed| listed.label == *key), "{key} was denied {denied} times");
+        }
+    }
+
+    /// A fiftieth of its full size, unless the environment variable `FULL_SIZE` is set.
+    #[test]
+    fn ten_million_denials_take_the_memory_of_a_hundred_keys() {
+        let draws = if std::env::var_os("FULL_SIZE").is_some() { 10_000_000 } else { 200_000 };
+        let (top, mut exact) = (TopKeys::new(), HashMap::<String, u64>::new());
+        for key in zipf(1_000_000, draws) {
+            top.record_as(&key, || key.to_string());
+            *exact.entry(key.to_string()).or_default() += 1;
+        }
+        assert_bounds(&top, &exact);
+        let slices = top.shared.slices.lock().unwrap();
+        assert!(slices.older.is_empty(), "there is one slice");
+        assert!(slices.newest.keys.capacity() <= 128 && slices.newest.indices.capacity() <= 256);
+    }
+
+    #[test]
+    fn a_window_counts_the_denials_of_its_slices_and_its_errors_add_up() {
+        let (clock, mut random) = (ManualClock::new(), fastrand::Rng::with_seed(7));
+        let top = TopKeys::with_capacity(20).window(Duration::from_secs(60)).clock(clock.clone());
+        let mut denials = VecDeque::new();
+        for (at, key) in zipf(500, 40_000).into_iter().enumerate() {
+            top.record_as(&key, || key.to_string());
+            let second = clock.now().0 / 1_000_000_000;
+            denials.push_back((second, key));
+            while denials.front().is_some_and(|(denied, _)| denied + 60 <= second) {
+                denials.pop_front();
+            }
+            if at % 997 == 0 {
+                let mut exact = HashMap::<String, u64>::new();
+                denials.iter().for_each(|(_, key)| *exact.entry(key.to_string()).or_default() += 1);
+                assert_bounds(&top, &exact);
+            }
+            // There are about 30 denials in a second, and none in some of them.
+            clock.advance(Duration::from_millis(if random.u8(..) == 0 { 3_000 } else { random.u64(..50) }));
+        }
+        let older = || top.shared.slices.lock().unwrap().older.len();
+        assert!((30..60).contains(&older()));
+        clock.advance(Duration::from_secs(60));
+        assert_eq!((top.list(), top.total(), older()), (vec![], 0, 0));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_loses_nothing() {
+        let clock = ManualClock::new();
+        let top = TopKeys::new().clock(clock.clone()).window(Duration::from_secs(60));
+        clock.set(Duration::from_secs(100));
+        top.record("a");
+        clock.set(Duration::from_secs(41));
+        top.record("a");
+        assert_eq!((top.total(), top.top(1)[0].denied), (2, 2));
+        clock.set(Duration::from_secs(159));
+        assert_eq!(top.total(), 2);
+        clock.set(Duration::from_secs(160));
+        assert_eq!(top.total(), 0);
+    }
+
+    #[test]
+    fn a_window_goes_on_after_its_clock_was_set_back_by_more_than_the_window() {
+        let clock = ManualClock::new();
+        let top = TopKeys::new().clock(clock.clone()).window(Duration::from_secs(60));
+        for (second, expected) in [(990, 1), (1_000, 2), (941, 3), (940, 1), (999, 2), (1_000, 2)] {
+            clock.set(Duration::from_secs(second));
+            top.record("a");
+            assert_eq!((top.total(), top.list()[0].denied), (expected, expected), "{second} s");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_removed_and_nothing_is_lost_meanwhile() {
+        let (top, mut taken) = (TopKeys::new(), 0);
+        std::thread::scope(|scope| {
+            let records: Vec<_> = (0..2)
+                .map(|_| scope.spawn(|| (0..10_000_u64).for_each(|key| top.record(&(key % 7)))))
+                .collect();
+            while !records.iter().all(|record| record.is_finished()) {
+                taken += top.take().iter().map(|key| key.denied).sum::<u64>();
+            }
+        });
+        taken += top.take().iter().map(|key| key.denied).sum::<u64>();
+        assert_eq!((taken, top.total(), top.list()), (20_000, 0, vec![]));
     }
 
     #[test]

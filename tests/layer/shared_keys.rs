@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderValue, Request};
 use tower_throttle::key::{
     Bearer, ClientIp, Cookie, Extension, Global, GrpcMethod, GrpcService, Header, Host, KeyExtractor, Method,
-    PeerIp, StoreKey, TrustedProxies, first_of, from_fn,
+    PeerIp, Query, StoreKey, TrustedProxies, first_of, from_fn,
 };
 use tower_throttle::limiter::{KeySecret, KeyText, KeyWriter, SharedKey};
 
@@ -54,6 +54,10 @@ fn the_key_of_each_extractor_has_a_text() {
     assert_eq!(text(&header, &with("x-api-key", "\u{fc}")), "header~%C3%BC");
     assert_eq!(text(&header, &with("x-api-key", "")), "header~%");
     assert_eq!(text(&header, &plain), "header~");
+    let query = Request::get("/?api_key=a%7Bb%7D%2Cc+d").body(()).unwrap();
+    assert_eq!(text(&Query::new("api_key"), &query), "query~a%7Bb%7D%2Cc%20d");
+    assert_eq!(text(&Query::new("api_key"), &plain), "query~");
+    assert_eq!(KeyText::new("api").of(&Query::new("api_key").key("")), "throttle:{query~%}:api");
     assert_eq!(text(&Extension::<Tenant, _>::new(Tenant::clone), &plain), "eu,#42");
     assert_eq!(text(&Extension::<Tenant, _>::new(|tenant| tenant.id), &plain), "#42");
     assert_eq!(text(&Global, &plain), "()");

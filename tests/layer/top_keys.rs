@@ -8,7 +8,9 @@ use http::{Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
-use tower_throttle::key::{Bearer, Global, Header, KeyExtractor, Networks, PeerIp, from_fn};
+use tower_throttle::key::{
+    Bearer, Extension, Global, Header, KeyExtractor, Networks, PeerIp, first_of, from_fn,
+};
 use tower_throttle::middleware::{Rejection, Shadow, ShadowDenied};
 use tower_throttle::stats::TopKeys;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
@@ -73,6 +75,40 @@ async fn a_label_is_of_the_key_that_is_denied() {
     }
     let list: Vec<_> = top.list().into_iter().map(|key| (key.label, key.denied)).collect();
     assert_eq!(list, [("2001:db8::".to_owned(), 2), ("10.0.0.1".to_owned(), 1)]);
+}
+
+/// The labels are the texts of the keys, also of those of the guide's favourite extractors, which callers without a
+/// value share.
+#[tokio::test]
+async fn a_text_says_whose_key_it_is() {
+    #[derive(Clone)]
+    struct User(u64);
+    let by_user = first_of((Extension::<User, _>::new(|user| user.0), PeerIp::new()));
+    let top = TopKeys::new();
+    let layer = RateLimitLayer::new(by_user.clone(), at_once(1)).on_reject(top.watch_text(&by_user));
+    let user = |id: u64, peer: &str| {
+        let mut request = from(peer);
+        request.extensions_mut().insert(User(id));
+        request
+    };
+    for request in
+        [user(42, "1.2.3.4"), user(42, "5.6.7.8"), user(42, "1.2.3.4"), from("5.6.7.8"), from("5.6.7.8")]
+    {
+        let _ = statuses!(layer, request);
+    }
+    let labels =
+        |top: &TopKeys| top.list().into_iter().map(|key| (key.label, key.denied)).collect::<Vec<_>>();
+    assert_eq!(labels(&top), [("1~#42".to_owned(), 2), ("2~ip~5.6.7.8".to_owned(), 1)]);
+    let (by_key, top) = (Header::new("x-api-key").unwrap(), TopKeys::new());
+    let layer = RateLimitLayer::new(by_key.clone(), at_once(1)).on_reject(top.watch_text(&by_key));
+    for key in ["acme", "acme", "acme", "other"] {
+        let _ = statuses!(layer, with(get("/"), "x-api-key", key));
+    }
+    assert_eq!(statuses!(layer, get("/"), get("/")), [200, 429]);
+    assert_eq!(labels(&top), [("header~acme".to_owned(), 2), ("header~".to_owned(), 1)]);
+    // In a handler, an entry of the same list has the same key.
+    top.record_as(&by_key.key(&"acme".parse().unwrap()), || "not asked for".to_owned());
+    assert_eq!(labels(&top)[0], ("header~acme".to_owned(), 3));
 }
 
 #[tokio::test]

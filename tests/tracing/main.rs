@@ -3,6 +3,7 @@
 
 mod again;
 mod decisions;
+mod handlers;
 mod keys_are_secret;
 mod mistakes;
 mod names;

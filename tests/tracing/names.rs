@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tower::{Layer as _, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
-use tower_throttle::key::{ClientIp, Global, Header, Networks, PeerIp, TrustedProxies};
+use tower_throttle::key::{Bearer, ClientIp, Global, Header, Networks, PeerIp, TrustedProxies};
 use tower_throttle::middleware::Shadow;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 use tracing::field::{Field, Visit};
@@ -133,8 +133,17 @@ async fn the_events_are_those_of_the_guide() {
     let _ = RateLimiter::builder(FixedWindow::new(Quota::per_hour(1).burst(2))).name("window").build();
     let slow = LeakyBucket::new(Quota::per_minute(2));
     let _ = RateLimitLayer::with_limiter(Global, RateLimiter::builder(slow).name("slow").build());
+    let direct = RateLimiter::builder(LeakyBucket::new(Quota::per_second(1)).queue(1)).name("direct").build();
+    let calls: Vec<_> = (0..3).map(|_| tokio::spawn(direct.acquire("user"))).collect();
+    for call in calls {
+        let _ = call.await.unwrap();
+    }
+    ask!(RateLimitLayer::new(Bearer::new().required(), bucket()), get());
     #[cfg(feature = "metrics")]
     {
+        let twins = [0, 1].map(|_| RateLimiter::builder(bucket()).name("names of limiters").build());
+        twins.iter().for_each(RateLimiter::record_metrics);
+        RateLimiter::new(bucket()).record_metrics();
         let [first, second] = [0, 1].map(|_| RateLimitLayer::new(Global, bucket()).name("names of events"));
         first.record_metrics();
         second.record_metrics();
@@ -159,6 +168,7 @@ async fn the_events_are_those_of_the_guide() {
     }
     if cfg!(not(feature = "metrics")) {
         promised.remove("same_name");
+        promised.remove("no_name");
     }
     assert_eq!(*recorded.0.lock().unwrap(), promised);
 }

@@ -36,7 +36,7 @@ use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, SharedKey,
 };
 use tower_throttle::stats::LimiterStats;
-use tower_throttle::store_support::{random_u64, warn_of_bursts, with_retry_after};
+use tower_throttle::store_support::{random_u64, warn_of_bursts};
 
 #[cfg(any(test, feature = "__in-process"))]
 pub(super) use bucket::Leased;
@@ -272,8 +272,8 @@ impl RedisLeasesBuilder {
         let remember = Nanos::from(store.settings.remember_denials).0;
         let shared = SharedLeases {
             links: store.links,
+            calls: Calls::new(name.as_str()),
             name: name.register(&kind, &format!("{prefix}, with leases"), words)?,
-            calls: Calls::default(),
             info,
             algorithm,
             rules: Rules { bucket, units, remember, is_brief: false },
@@ -515,7 +515,7 @@ impl HeldUnits {
         match wait {
             Some(0) => None,
             None if pause == 0 => None,
-            wait => Some(with_retry_after(denial, wait)),
+            wait => Some(denial.with_retry_after(wait)),
         }
     }
 
@@ -634,7 +634,7 @@ impl Batches for HeldUnits {
             };
             let wait = decision.retry_after().map(|wait| Nanos::from(wait).0.max(pause));
             let decision =
-                if call.action == Action::Check { with_retry_after(decision, wait) } else { decision };
+                if call.action == Action::Check { decision.with_retry_after(wait) } else { decision };
             self.send(call, decision);
         }
     }

@@ -265,8 +265,8 @@ impl RedisPermitsBuilder {
         let (process, channel) = (listener.process.clone(), listener.channel.clone());
         let info = AlgorithmInfo::of(&algorithm);
         let shared = SharedPermits {
+            calls: Calls::new(name.as_str()),
             name: name.register("p", &format!("{PREFIX} {}", rules.limit), words::<Concurrency>(&info))?,
-            calls: Calls::default(),
             info,
             script: PermitScript::new(links.any().source(), &rules, places, process, channel),
             links,

@@ -16,6 +16,8 @@ use super::staged::{Mode, Staged};
 use crate::store::RedisStore;
 use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, SlidingWindow};
+use tower_throttle::key::StoreKey;
+use tower_throttle::limiter::{Acquired, Attempt, LimiterFor};
 
 /// An event: its name, its text, the count, and whether the guide has it with this level and these fields.
 #[derive(Clone, Debug, Default)]
@@ -26,9 +28,9 @@ pub(crate) struct Event {
     fields: BTreeSet<&'static str>,
 }
 
-/// A subscriber that keeps the events of levels above `debug`.
+/// A subscriber that keeps the events of levels above `debug`, or those of calls, which the other crate logs.
 #[derive(Clone, Default)]
-pub(crate) struct Events(Arc<Mutex<Vec<Event>>>);
+pub(crate) struct Events(Arc<Mutex<Vec<Event>>>, bool);
 
 impl Events {
     /// Returns the counts of the events with this name.
@@ -59,7 +61,8 @@ impl Visit for Event {
 
 impl tracing::Subscriber for Events {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= tracing::Level::INFO
+        let of_calls = *metadata.level() == tracing::Level::DEBUG && metadata.target() == "tower_throttle";
+        metadata.is_event() && if self.1 { of_calls } else { *metadata.level() <= tracing::Level::INFO }
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -72,7 +75,11 @@ impl tracing::Subscriber for Events {
 
     fn event(&self, event: &tracing::Event<'_>) {
         let metadata = event.metadata();
-        if metadata.module_path().is_some_and(|path| path.starts_with("tower_throttle_redis")) {
+        if self.1 {
+            let mut visited = Event::default();
+            event.record(&mut visited);
+            self.0.lock().unwrap().push(visited);
+        } else if metadata.module_path().is_some_and(|path| path.starts_with("tower_throttle_redis")) {
             assert_eq!(metadata.target(), "tower_throttle", "{metadata:?}");
             let mut visited = Event::default();
             event.record(&mut visited);
@@ -139,6 +146,31 @@ async fn settlements_that_fail_for_an_hour_are_an_event_a_minute() {
     }
     assert_eq!(events.counts("settlement_failed"), [&[1][..], &[10; 59]].concat());
     assert!(events.all().iter().all(|event| event.text.contains("limiter=test")), "{:?}", events.all());
+}
+
+/// The calls of a layer are not: it logs them itself.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_layer_is_an_event_of_the_limiter() {
+    let (server, events) = (Staged::new(), Events(Arc::default(), true));
+    let limiter = limiter(&swaps(&server), FixedWindow::new(Quota::per_hour(2)).queue(1));
+    let _logging = tracing::subscriber::set_default(events.clone());
+    let key = StoreKey::Key(());
+    assert!(limiter.check("a").await.unwrap().is_allowed() && limiter.check("a").await.unwrap().is_allowed());
+    assert!(!limiter.check("a").await.unwrap().is_allowed());
+    assert!(limiter.call("a").permit().await.unwrap().is_err());
+    assert!(limiter.call("a").cost(3).reserve().await.unwrap().is_err());
+    let _ = limiter.peek("a").await.unwrap();
+    assert!(limiter.acquire("a").await.unwrap().delay() > Duration::ZERO);
+    for _ in 0..2 {
+        match LimiterFor::acquire(&limiter, &key, Attempt::new(2)) {
+            Acquired::Ready(..) => {}
+            Acquired::Pending(wait) => drop(wait.await.unwrap()),
+        }
+    }
+    let seen = events.all();
+    let names: Vec<_> = seen.iter().map(|event| event.name.as_str()).collect();
+    assert_eq!(names, ["denied", "denied", "denied", "queued"], "{seen:?}");
+    assert!(seen.iter().all(|event| event.text.contains("limiter=test ")), "{seen:?}");
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod leases;
 mod limits;
 mod memory;
 mod metered_sockets;
+#[cfg(feature = "metrics")]
 mod metrics;
 mod mistakes;
 mod network;

@@ -129,7 +129,7 @@ impl<A: Algorithm> Key<'_, A> {
         if cost > 0 && decision.is_allowed() {
             self.commit();
         }
-        if self.has_waiters() { decision.with_remaining_zero() } else { decision }
+        if self.has_waiters() { decision.with_remaining(0) } else { decision }
     }
 
     /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and releases
@@ -149,7 +149,7 @@ impl<A: Algorithm> Key<'_, A> {
             return after.deny_behind_queue(cost, gone, false);
         }
         let decision = after.algorithm().peek(after.state, after.now, cost);
-        if after.waiting() > gone as u64 { decision.with_remaining_zero() } else { decision }
+        if after.waiting() > gone as u64 { decision.with_remaining(0) } else { decision }
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
@@ -504,7 +504,7 @@ impl<A: Algorithm> Key<'_, A> {
         let algorithm = self.algorithm();
         let (tail, at) = self.tail();
         let reset = reset_of(algorithm.peek(tail, at, 0), at, now);
-        decision.with_remaining_zero().with_min_reset(reset)
+        decision.with_remaining(0).with_min_reset(reset)
     }
 
     /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds.

@@ -2,6 +2,7 @@ use super::*;
 use crate::algorithm::{Algorithm, Concurrency, LeakyBucket, QueueConfig, QuotaPolicy, Semaphore, Usage};
 use crate::clock::AnyClock;
 use crate::decision::Decision;
+use crate::limiter::observed::Observed;
 use crate::limiter::options::{OnClose, OnFull};
 use crate::limiter::room::Room;
 use crate::quota::Quota;
@@ -31,7 +32,7 @@ impl<A: Algorithm> Bench<A> {
     fn of(algorithm: A) -> Self {
         let state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let shared = Shared {
-            name: None,
+            observed: Observed::new(None),
             clock: AnyClock::default(),
             room: Room::new(1, OnFull::Reject, &algorithm, Nanos::ZERO),
             waiting: Semaphore::new(100_000),

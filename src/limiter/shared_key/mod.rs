@@ -268,6 +268,13 @@ impl fmt::Debug for KeyWriter {
     }
 }
 
+/// Returns the text of a key alone, which a [`KeyText`] puts into braces.
+pub(crate) fn text_of<K: SharedKey + ?Sized>(key: &K) -> String {
+    let mut writer = KeyWriter::new();
+    key.write_to(&mut writer);
+    writer.finish()
+}
+
 impl KeyText {
     /// The length, in bytes, above which the text of a key is replaced by its hash, if there is a secret. The prefix
     /// and the name of the limiter do not count towards this length. Without a secret, a text can have any length.
@@ -317,9 +324,7 @@ impl KeyText {
     /// Returns the text of `key`.
     #[must_use]
     pub fn of<K: SharedKey + ?Sized>(&self, key: &K) -> String {
-        let mut writer = KeyWriter::new();
-        key.write_to(&mut writer);
-        let mut key = writer.finish();
+        let mut key = text_of(key);
         if let Some(secret) = self.secret.filter(|_| key.len() > Self::MAX_LEN) {
             // The text of a caller's key never begins with `~`, because an empty name of a variant is written as `%`.
             // Only the text of `StoreKey::Missing` begins with `~`, and that text is too short to be hashed.

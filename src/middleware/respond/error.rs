@@ -49,6 +49,9 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Self::Key(error) if error.is_invalid() => {
                 f.write_str("the request does not identify its caller in a valid form")
             }
+            Self::Key(error) if error.is_unauthorized() => {
+                f.write_str("the request does not say who its caller is")
+            }
             Self::Key(_) => f.write_str("the request has no key to limit it by"),
             Self::Store(_) => f.write_str("the rate limiter's store cannot decide"),
             Self::Inner(error) => error.fmt(f),

@@ -46,6 +46,7 @@ enum Code {
     ResourceExhausted = 8,
     Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 /// Returns the content type of the response to a gRPC request, or `None` if the request is not a gRPC request.
@@ -144,6 +145,7 @@ fn key_code(error: &KeyError) -> Code {
     match error {
         error if error.is_forbidden() => Code::PermissionDenied,
         error if error.is_invalid() => Code::InvalidArgument,
+        error if error.is_unauthorized() => Code::Unauthenticated,
         _ => Code::Internal,
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use http::header::{CACHE_CONTROL, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
 use super::accept::prefers_html;
@@ -24,6 +24,7 @@ use crate::middleware::field_values::{NO_STORE, retry_after, retry_after_millis}
 use crate::middleware::names::PolicyName;
 use crate::middleware::reported::Reported;
 use crate::middleware::shadow::ShadowDenied;
+use crate::observe::RejectedBy;
 use crate::sys::random::random_u64;
 
 /// A responder that answers rejected HTTP and gRPC requests, and keeps the error type of the service.
@@ -33,6 +34,7 @@ use crate::sys::random::random_u64;
 /// | denied | 429 or the [status](Self::denied_status) that you choose, `Retry-After` (whole seconds, rounded up, at least 1; absent if waiting does not help), problem+json or text | 8 `RESOURCE_EXHAUSTED` |
 /// | denied, because its key is [locked out](crate::algorithm::Lockout) | as above, or the [status](Self::lockout_status) that you choose | 8 `RESOURCE_EXHAUSTED`, or 7 `PERMISSION_DENIED` if the status is 403 |
 /// | without a valid key, because of the [client](crate::key::KeyError::is_invalid) | 400, problem+json | 3 `INVALID_ARGUMENT` |
+/// | without what says [who its caller is](crate::key::KeyError::unauthorized) | 401, `WWW-Authenticate`, problem+json | 16 `UNAUTHENTICATED` |
 /// | without a key, because of a configuration mistake | 500, problem+json that does not name the mistake; the log (feature `tracing`) says how to fix it | 13 `INTERNAL` |
 /// | from a [forbidden](crate::key::KeyError::forbidden) caller | 403, problem+json | 7 `PERMISSION_DENIED` |
 /// | not decided, because the store failed | 503, problem+json | 14 `UNAVAILABLE` |
@@ -569,6 +571,12 @@ where
         }
     }
 
+    fn keep_span(&self, request: &mut Request<ReqBody>) {
+        if let Some(span) = RejectedBy::current() {
+            request.extensions_mut().insert(span);
+        }
+    }
+
     fn on_shadow_deny(&self, request: &mut Request<ReqBody>, denial: &Decision) {
         request.extensions_mut().insert(ShadowDenied(*denial));
     }
@@ -653,6 +661,11 @@ impl<F, D, B> HttpResponder<F, D, B> {
         // A cache that stored the rejection could return the rejection to other callers, or to the same caller after
         // the wait.
         headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
+        if let Rejection::Key(error) = &rejection
+            && let Some(challenge) = error.challenge_value().filter(|_| !is_grpc)
+        {
+            headers.entry(WWW_AUTHENTICATE).or_insert_with(|| challenge.clone());
+        }
         // If the wait is unknown, only HTTP clients get a hint. gRPC clients use the backoff of their own retry policy.
         if let Some(wait) = if is_grpc { reported.wait() } else { reported.retry_after() } {
             if options.retry_after {

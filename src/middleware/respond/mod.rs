@@ -82,6 +82,10 @@ pub trait Responder<Req, Res, Err> {
         false
     }
 
+    /// Keeps the current span for handlers that reject the request, if it declares the field of such a rejection.
+    #[doc(hidden)]
+    fn keep_span(&self, _request: &mut Req) {}
+
     /// Prepares an admitted request before it is passed to the inner service, for example by inserting extensions. The
     /// default does nothing.
     fn on_admit(&self, _request: &mut Req, _reports: &[PolicyReport<'_>]) {}
@@ -177,6 +181,7 @@ impl<'a> Rejection<'a> {
             Self::Limited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Key(error) if error.is_forbidden() => StatusCode::FORBIDDEN,
             Self::Key(error) if error.is_invalid() => StatusCode::BAD_REQUEST,
+            Self::Key(error) if error.is_unauthorized() => StatusCode::UNAUTHORIZED,
             Self::Key(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
         }

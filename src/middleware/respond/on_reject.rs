@@ -46,6 +46,10 @@ where
         self.responder.max_wait(request)
     }
 
+    fn keep_span(&self, request: &mut Req) {
+        self.responder.keep_span(request);
+    }
+
     fn on_admit(&self, request: &mut Req, reports: &[PolicyReport<'_>]) {
         self.responder.on_admit(request, reports);
     }

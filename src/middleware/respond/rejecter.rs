@@ -42,11 +42,13 @@ use crate::middleware::outcome::Outcome;
 /// let app: Router = Router::new().route("/send", post(send)).with_state(mail);
 /// ```
 ///
-/// The form of the response is that of [`HttpResponder::new()`](HttpResponder::new), unless a [`HandlerResponder`] is in
-/// the extensions of the request. Nothing is charged and counted: the limiter has counted its call. The response never
-/// has `Connection: close`, because the handler knows whether it has read the body of the request. If the call has a
-/// [tier](crate::limiter::Call::tier), the response reports the quota of the limiter's own algorithm. If layers around
-/// the handler limit the request, they add their own header fields, as to any response.
+/// The form of the response is that of [`HttpResponder::new()`](HttpResponder::new), unless a [`HandlerResponder`] is
+/// in the extensions of the request. Nothing is charged and counted: the limiter has counted its call. If a span
+/// declares the field `rate_limit.rejected_by`, the name of the limiter is recorded in it: that in which a layer has
+/// seen the request, which stays open as long as the `Rejecter` exists, or else the current one (feature `tracing`).
+/// The response never has `Connection: close`, because the handler knows whether it has read the body of the request.
+/// If the call has a [tier](crate::limiter::Call::tier), the response reports the quota of the limiter's own algorithm.
+/// If layers around the handler limit the request, they add their own header fields, as to any response.
 ///
 /// The extractor copies the head of each request, as axum's own extractor of [`Parts`] does. Other services, and handlers
 /// that need another name than that of the limiter, call [`RateLimitLayer::reject`](crate::RateLimitLayer::reject).
@@ -70,6 +72,7 @@ impl Rejecter {
         let reports = reports(slice::from_ref(&info), &outcomes);
         let rejection = Rejection::Limited(&reports);
         let head = RequestHead::from(&self.head);
+        head.record_rejected_by(limiter.name().unwrap_or(info.name()));
         match self.head.extensions.get::<HandlerResponder>() {
             Some(HandlerResponder(responder)) => responder(&head, rejection),
             None => answer(&HttpResponder::new(), &head, rejection),

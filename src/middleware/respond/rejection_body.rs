@@ -14,6 +14,7 @@ use super::{PolicyReport, Rejection};
 use crate::limiter::Permit;
 use crate::middleware::body::ResponseBody;
 use crate::middleware::problem_json;
+use crate::observe::RejectedBy;
 
 /// The body of a rejection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +91,14 @@ impl<'a> RequestHead<'a> {
     #[must_use]
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
+    }
+
+    /// Records that a handler has rejected the request, in the span in which a layer has seen it, or else in the
+    /// current one, if the span declares the field.
+    pub(in crate::middleware) fn record_rejected_by(&self, limiter: &str) {
+        if let Some(span) = self.extensions.get().cloned().or_else(RejectedBy::current) {
+            span.record(limiter);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{PolicyReport, Rejection};
 use crate::key::KeyExtractor;
+use crate::limiter::{SharedKey, text_of};
 use crate::stats::TopKeys;
 
 impl TopKeys {
@@ -59,7 +60,42 @@ impl TopKeys {
     where
         K: KeyExtractor<Req> + Clone,
     {
-        self.watch_if(key, |_| true)
+        self.watch_if(key, |_| true, Self::record)
+    }
+
+    /// Returns a function as [`watch`](Self::watch) does, but the label of a key is the text that a
+    /// [`KeyText`](crate::limiter::KeyText) writes for it, as it stands in the names of keys in Redis: an address as
+    /// `ip~203.0.113.7`, the value of a header as `header~4711`, that of the second extractor of
+    /// [`first_of`](crate::key::first_of()) with a `2~` before it.
+    ///
+    /// The list then shows the values of the keys, even if they are API keys or session ids: the hash of a token or a
+    /// session only with [`keyed_by`](crate::key::Bearer::keyed_by), and the value of a [`Header`](crate::key::Header)
+    /// or a [`Query`](crate::key::Query) as the caller sent it. It also keeps them: up to their `max_len`, in each
+    /// slice of a [window](Self::window).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::algorithm::TokenBucket;
+    /// use tower_throttle::key::{Extension, PeerIp, first_of};
+    /// use tower_throttle::stats::TopKeys;
+    /// use tower_throttle::{Quota, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct User(u64);
+    ///
+    /// let by_user = first_of((Extension::<User, _>::new(|user| user.0), PeerIp::new()));
+    /// let last_hour = TopKeys::new().window(Duration::from_secs(3_600));
+    /// let layer = RateLimitLayer::new(by_user.clone(), TokenBucket::new(Quota::per_minute(100)))
+    ///     .on_reject(last_hour.watch_text(&by_user));
+    /// // "1~#42" is the user with the id 42, "2~ip~203.0.113.7" an address
+    /// let ten = last_hour.top(10);
+    /// # let _: axum::Router = axum::Router::new().layer(layer);
+    /// ```
+    pub fn watch_text<Req, K>(&self, key: &K) -> impl Fn(&Rejection<'_>, &Req) + use<Req, K>
+    where
+        K: KeyExtractor<Req, Key: SharedKey> + Clone,
+    {
+        self.watch_if(key, |_| true, |top, key| top.record_as(key, || text_of(key)))
     }
 
     /// Returns a function as [`watch`](Self::watch) does, which records only what the policy with the name `policy` has
@@ -87,10 +123,15 @@ impl TopKeys {
         K: KeyExtractor<Req> + Clone,
     {
         let policy = policy.to_owned();
-        self.watch_if(key, move |report| report.info.name() == policy)
+        self.watch_if(key, move |report| report.info.name() == policy, Self::record)
     }
 
-    fn watch_if<Req, K, F>(&self, key: &K, is_watched: F) -> impl Fn(&Rejection<'_>, &Req) + use<Req, K, F>
+    fn watch_if<Req, K, F>(
+        &self,
+        key: &K,
+        is_watched: F,
+        record: fn(&Self, &K::Key),
+    ) -> impl Fn(&Rejection<'_>, &Req) + use<Req, K, F>
     where
         K: KeyExtractor<Req> + Clone,
         F: Fn(&PolicyReport<'_>) -> bool,
@@ -100,7 +141,7 @@ impl TopKeys {
             if rejection.policies().iter().any(|report| report.is_limited() && is_watched(report))
                 && let Ok(Some(key)) = key.extract(request)
             {
-                top.record(&key);
+                record(&top, &key);
             }
         }
     }

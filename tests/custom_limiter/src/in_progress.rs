@@ -58,7 +58,7 @@ impl<K: MemoryKey + ?Sized> LimiterFor<K> for InProgress {
         } else if self.is_closed.load(Relaxed) {
             Decision::closed(limit)
         } else if cost > left {
-            Decision::deny(limit, left, None, 0).with_unknown_wait(cost <= limit)
+            Decision::denied(limit).with_remaining(left).with_unknown_wait(cost <= limit)
         } else {
             Decision::allow(limit, left - cost, 0)
         };

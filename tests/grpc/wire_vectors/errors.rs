@@ -14,7 +14,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::RateLimitLayer;
 use tower_throttle::algorithm::{AlgorithmInfo, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::{Global, Header, KeyError, KeyExtractor, PeerIp};
+use tower_throttle::key::{Bearer, Global, Header, KeyError, KeyExtractor, PeerIp};
 use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor};
 use tower_throttle::stats::LimiterStats;
 
@@ -115,6 +115,11 @@ async fn callers_without_a_key_get_the_reason() {
     // The response does not say what the server lacks.
     let layer = RateLimitLayer::new(PeerIp::new(), per(1, Duration::from_secs(1)));
     assert_is(through(&layer).await.headers(), 13, "the server cannot identify the client of this request");
+
+    let layer = RateLimitLayer::new(Bearer::new().required(), per(1, Duration::from_secs(1)));
+    let response = through(&layer).await;
+    assert!(!response.headers().contains_key("www-authenticate"));
+    assert_is(response.headers(), 16, "send a bearer token");
 
     let strange = "no: 100% \u{fc}\n";
     let layer = RateLimitLayer::new(Forbidding(strange), per(1, Duration::from_secs(1)));

@@ -1,4 +1,5 @@
-fn main() {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     // the block
-    let _: axum::Router = axum::Router::new().layer(layer);
+    drop(app);
+    Ok(())
 }

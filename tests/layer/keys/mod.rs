@@ -5,6 +5,7 @@ mod forbidden_or_exempt;
 mod missing;
 #[cfg(feature = "axum")]
 mod routes;
+mod unauthorized;
 
 use std::convert::Infallible;
 use std::net::IpAddr;

@@ -29,7 +29,7 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use tower::{Layer, Service, service_fn};
-use tower_throttle::algorithm::{Tiered, TokenBucket};
+use tower_throttle::algorithm::{Algorithm, Concurrency, StoredAlgorithm, Tiered, TokenBucket};
 use tower_throttle::limiter::Denied;
 use tower_throttle::key::{self, Header, PeerIp, from_fn};
 use tower_throttle::middleware::{FieldNames, Rejection, ResetFormat, Shadow};
@@ -47,7 +47,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 45] = [
+pub(super) const MISTAKES: [Mistake; 49] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -164,6 +164,42 @@ pub(super) const MISTAKES: [Mistake; 45] = [
         says: &["a `Quota` becomes one by `TokenBucket::new(quota)`"],
         in_guide: false,
         change: ["PeerIp::new(), quota", "PeerIp::new(), TokenBucket::new(quota)"],
+    },
+    Mistake {
+        name: "limiter_as_algorithm",
+        body: "app!(RateLimitLayer::new(PeerIp::new(), limiter));",
+        says: &[
+            "a limiter that you have already made goes into a layer by `RateLimitLayer::with_limiter(key, limiter)`",
+        ],
+        in_guide: false,
+        change: ["RateLimitLayer::new(", "RateLimitLayer::with_limiter("],
+    },
+    Mistake {
+        name: "calls_in_progress_in_redis",
+        body: r#"fn in_redis<A: StoredAlgorithm>(name: &str, algorithm: A) {}
+    in_redis("exports", Concurrency::per_key(2));"#,
+        says: &["in place of a `Concurrency`, are limited by `redis.permits(name, limit)`"],
+        in_guide: false,
+        change: ["Concurrency::per_key(2)", "TokenBucket::new(quota)"],
+    },
+    Mistake {
+        name: "boxed_algorithm",
+        body: r"let algorithm: Box<dyn Algorithm> = Box::new(TokenBucket::new(quota));
+    app!(RateLimitLayer::new(PeerIp::new(), algorithm));",
+        says: &["the trait `Algorithm` is not dyn compatible"],
+        in_guide: true,
+        change: [": Box<dyn Algorithm> = Box::new(TokenBucket::new(quota))", " = TokenBucket::new(quota)"],
+    },
+    Mistake {
+        name: "fallback_of_an_address",
+        body: r#"let by_address = PeerIp::new().or(Header::new("x-api-key").unwrap());
+    app!(RateLimitLayer::new(by_address, TokenBucket::new(quota)));"#,
+        says: &["no method named `or` found for struct `PeerIp`"],
+        in_guide: true,
+        change: [
+            r#"PeerIp::new().or(Header::new("x-api-key").unwrap())"#,
+            r#"key::first_of((Header::new("x-api-key").unwrap(), PeerIp::new()))"#,
+        ],
     },
     Mistake {
         name: "algorithm_and_key_swapped",

@@ -1,0 +1,4 @@
+fn main() {
+    // the block
+    let _: axum::Router = axum::Router::new().layer(layer);
+}
