@@ -1,0 +1,4 @@
+fn main() {
+    // the block
+    assert!(app().is_ok());
+}
