@@ -53,7 +53,9 @@ async fn run() -> Result<(), String> {
         None => QUOTA,
     };
 
-    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(RateLimitLayer::per_ip(quota));
+    // With `axum_body`, responses keep axum's body type, and axum need not box their bodies.
+    let limit = RateLimitLayer::per_ip(quota).axum_body();
+    let app = Router::new().route("/", get(|| async { "hello\n" })).layer(limit);
 
     let listener = TcpListener::bind(&address).await.map_err(|error| {
         format!(

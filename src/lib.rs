@@ -12,6 +12,7 @@
 //! each address to 100 requests per minute, and to 20 requests at once:
 //!
 //! ```
+//! # #[cfg(feature = "axum")]
 //! # mod app {
 //! use std::net::SocketAddr;
 //!
@@ -27,7 +28,7 @@
 //! async fn serve(listener: TcpListener) -> std::io::Result<()> {
 //!     let app = Router::new()
 //!         .route("/", get(|| async { "hello" }))
-//!         .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)));
+//!         .layer(RateLimitLayer::per_ip(Quota::per_minute(100).burst(20)).axum_body());
 //!     // The limit reads the peer's address. Without it, each request is answered with 500.
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
@@ -51,11 +52,15 @@
 //! #     Ok(())
 //! # }
 //! # }
+//! # #[cfg(feature = "axum")]
 //! # fn main() -> std::io::Result<()> {
-//! #     // Without the feature `axum`, the limit does not find the address.
-//! #     if cfg!(feature = "axum") { app::test() } else { Ok(()) }
+//! #     app::test()
 //! # }
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
 //! ```
+//!
+//! [`axum_body`](guide::servers#axum) is for axum: responses keep axum's body type, which saves an allocation.
 //!
 //! - **Who is the caller?** Behind a proxy, all connections come from the proxy's address: see [behind a
 //!   proxy](guide::proxy). For users, tokens, routes and others, choose [another key](guide::keys).

@@ -144,4 +144,15 @@ pub trait KeyExtractor<Req> {
     /// Returns an error if the key cannot be extracted because of a mistake of the [configuration](KeyError::new) or of
     /// the [client](KeyError::invalid), or if the caller is [denied service](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
+
+    /// Returns the hash of the key, which saves a copy of the key. Returns `None` if the extractor cannot do this, or if
+    /// the request has no key: [`extract`](Self::extract) is then called.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn extract_hash(&self, _request: &Req, _hash: impl Fn(&Self::Key) -> u64) -> Option<u64>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Shared;
 use super::attempt::Attempt;
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
-use super::fingerprint::MemoryKey;
+use super::fingerprint::{Fingerprint, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::observed::Observed;
 use super::options::{OnClose, OnFull};
@@ -596,6 +596,16 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
     #[inline]
     fn generation(&self) -> u64 {
         self.table.generation()
+    }
+
+    #[inline(always)]
+    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> u64 {
+        self.table.fingerprint(key).word()
+    }
+
+    #[inline]
+    fn acquire_plain(&self, hash: u64, decision: &mut Decision) -> bool {
+        self.table.acquire_plain(Fingerprint::of_word(hash), decision)
     }
 
     fn stats(&self) -> LimiterStats {

@@ -16,8 +16,9 @@ pin_project! {
     /// The trailers and errors of the inner service's body are passed on. `Default` creates an empty body for any type
     /// `B`. If the call has a permit, the body holds the permit until the body ends, fails or is dropped.
     ///
-    /// In an axum app, the layer's method `axum_body` (feature `axum`) makes all bodies `axum::body::Body`. Use it if a
-    /// compiler error says that it expected or found `Response<ResponseBody<Body>>`.
+    /// In an axum app, the layer's method `axum_body` (feature `axum`) makes all bodies `axum::body::Body`, which
+    /// [saves a box](crate::guide::servers#axum) for each request. Use it also if a compiler error says that it expected
+    /// or found `Response<ResponseBody<Body>>`.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

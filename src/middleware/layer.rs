@@ -65,7 +65,7 @@ use crate::stats::{PolicyStats, Timeline};
 /// | the keys that are denied most often | [`on_reject`](RateLimitLayer::on_reject), with [`TopKeys::watch`](crate::stats::TopKeys::watch) |
 /// | the layer's answer in a service that calls the limiter itself | [`reject`](RateLimitLayer::reject) |
 /// | to observe rejections | [`on_reject`](RateLimitLayer::on_reject) |
-/// | a layer of an axum app that is optional, boxed, or kept in a list | `axum_body` (feature `axum`) |
+/// | a layer of an axum app, which may be optional, boxed, or in a list | `axum_body` (feature `axum`): responses keep axum's body type |
 /// | several limits, all of which must admit a request | [`and`](RateLimitLayer::and) |
 /// | the numbers of admitted, denied and other requests | [`stats`](RateLimitLayer::stats) |
 ///
@@ -767,7 +767,7 @@ impl<K, A: Algorithm, C, R, L: Limiter<Algorithm = A>> RateLimitLayer<K, A, C, R
 #[cfg(feature = "axum")]
 impl<K, A: Algorithm, C, R: IntoAxumBody, L> RateLimitLayer<K, A, C, R, L> {
     /// Gives all responses axum's body: the limited service has the body type [`axum::body::Body`], whatever the body
-    /// type of the inner service is.
+    /// type of the inner service is. Each limit of an axum app should have it.
     ///
     /// By default, the body type is [`ResponseBody`](crate::middleware::ResponseBody), which works with the bodies of
     /// all services. But what contains a layer or nothing, such as tower's `option_layer`, and what names the type of

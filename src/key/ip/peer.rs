@@ -102,6 +102,20 @@ impl PeerIp {
         self.options.canonical_peer(self.peer_source.peer(request.extensions())?).address()
     }
 
+    /// Returns the key of a usual request, which [`extract_from`](Self::extract_from) would return as well. Most requests
+    /// come from an IPv4 address, and most extractors have no lists of networks.
+    #[inline(always)]
+    fn usual(&self, socket: Option<&SocketAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+        match socket {
+            Some(SocketAddr::V4(socket)) if self.options.has_no_lists() => {
+                let address = IpAddr::V4(*socket.ip());
+                self.warning.warn_if_forwarded(Peer::Ip(address), headers);
+                Some(self.options.network(address))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the key of any request. `socket` is the address in axum's extensions.
     fn extract_from(
         &self,
@@ -125,14 +139,22 @@ impl<B> KeyExtractor<Request<B>> for PeerIp {
     #[inline(always)]
     fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
         let socket = self.peer_source.socket(request.extensions());
-        // Most requests come from an IPv4 address, and most extractors have no lists of networks. For such a request,
-        // the result is that of `extract_from`.
-        if let (Some(SocketAddr::V4(socket)), true) = (socket, self.options.has_no_lists()) {
-            let address = IpAddr::V4(*socket.ip());
-            self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
-            return Ok(Some(self.options.network(address)));
+        match self.usual(socket, request.headers()) {
+            Some(key) => Ok(Some(key)),
+            None => self.extract_from(socket, request.extensions(), request.headers()),
         }
-        self.extract_from(socket, request.extensions(), request.headers())
+    }
+
+    #[inline(always)]
+    fn extract_hash(&self, request: &Request<B>, hash: impl Fn(&IpAddr) -> u64) -> Option<u64> {
+        let socket = self.peer_source.socket(request.extensions());
+        match self.usual(socket, request.headers()) {
+            Some(key) => Some(hash(&key)),
+            None => {
+                let key = self.extract_from(socket, request.extensions(), request.headers()).ok()??;
+                Some(hash(&key))
+            }
+        }
     }
 }
 
@@ -146,6 +168,9 @@ ip_extractor!(PeerIp);
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "axum")]
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
     use super::*;
 
     /// Returns what the extractor returns for a request from `address`. Asserts that this does not depend on the
@@ -164,10 +189,12 @@ mod tests {
             let [mut by_axum, mut mocked] = [Request::new(()), Request::new(())];
             by_axum.extensions_mut().insert(ConnectInfo(socket));
             mocked.extensions_mut().insert(MockConnectInfo(socket));
-            assert_eq!(
-                [&by_axum, &mocked].map(|request| extractor.extract(request)),
-                [result.clone(), result.clone()]
-            );
+            let requests = [&by_axum, &mocked];
+            assert_eq!(requests.map(|request| extractor.extract(request)), [result.clone(), result.clone()]);
+            // The hash of the key is found in another way.
+            let hash = |key: &IpAddr| BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+            let expected = result.as_ref().ok().copied().flatten().map(|key| hash(&key));
+            assert_eq!(requests.map(|request| extractor.extract_hash(request, hash)), [expected; 2]);
         }
         result
     }

@@ -204,13 +204,13 @@ impl FieldFormats {
             && !self.retry_after_ms
     }
 
-    /// Returns whether rejections have `retry-after-ms`.
-    #[inline]
     /// Returns whether there are fields that report limits.
+    #[inline]
     pub(super) const fn report_limits(&self) -> bool {
         self.draft.is_some() || self.legacy.is_some() || self.custom.is_some()
     }
 
+    /// Returns whether rejections have `retry-after-ms`.
     pub(super) fn has_retry_after_ms(&self) -> bool {
         self.retry_after_ms
     }
