@@ -405,7 +405,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if cost == 0 {
             return self.zero_cost(&count, behind, decision);
         }
-        if count.left > 0 || !decision.is_allowed() {
+        if !decision.is_paused() && (count.left > 0 || !decision.is_allowed()) {
             self.count_denial(&mut count);
         }
         let reported = self.reported(&count, behind, decision);
