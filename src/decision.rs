@@ -62,6 +62,8 @@ const BARRED: u32 = 1 << 5;
 const QUEUE_FULL: u32 = 1 << 6;
 /// Set if the key is locked out, or if this denial begins a lockout.
 const LOCKED_OUT: u32 = 1 << 7;
+/// Set if the call was denied while its key was paused. No lockout counts such a denial.
+const PAUSED: u32 = 1 << 8;
 
 impl Decision {
     #[inline]
@@ -345,6 +347,16 @@ impl Decision {
     /// Returns this denial with the fact whether the key is locked out or this denial begins a lockout.
     pub(crate) const fn with_locked_out(self, is_locked_out: bool) -> Self {
         self.with(LOCKED_OUT, is_locked_out)
+    }
+
+    /// Returns whether the call was denied while its key was paused, so that no lockout counts the denial.
+    pub(crate) const fn is_paused(&self) -> bool {
+        self.has(PAUSED)
+    }
+
+    /// Returns this denial with the fact whether the key is paused.
+    pub(crate) const fn with_paused(self, is_paused: bool) -> Self {
+        self.with(PAUSED, is_paused)
     }
 
     /// Marks this denial as made because the queue was full. Has no effect on an admission.

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -25,7 +26,7 @@ use super::trips::Trips;
 use super::wait::WaitQueues;
 use tower_throttle::Decision;
 use tower_throttle::RateLimiter;
-use tower_throttle::algorithm::{AlgorithmInfo, MAX_DEBT, StoredAlgorithm, TokenBucket};
+use tower_throttle::algorithm::{AlgorithmInfo, Lockout, MAX_DEBT, StoredAlgorithm, TokenBucket};
 use tower_throttle::clock::Nanos;
 use tower_throttle::limiter::{
     Acquired, Attempt, Decided, Denied, Limiter, LimiterFor, Permit, Reservation, Settles, SharedKey,
@@ -255,6 +256,9 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
     /// Resets the key to the state of a new key. Returns whether the key had used anything, in Redis or in the
     /// [fallback](RedisLimiterBuilder::fallback). If Redis fails, only the fallback is reset and asked. The type of the
     /// key counts, as in [`RateLimiter::reset`].
+    ///
+    /// There is no `reset_all`, because a server would have to search all of its keys. To reset all keys, give the
+    /// limiter another name: the keys of the old name expire.
     pub fn reset<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<bool> {
         self.change(key, Action::Reset, 0, |was_used| was_used)
     }
@@ -338,6 +342,63 @@ impl<A: StoredAlgorithm> RedisLimiter<A> {
                 local.refund(text, cost);
             }
             Ok(then(false))
+        })
+    }
+}
+
+/// Lockouts that an administrator begins and ends.
+impl<A: StoredAlgorithm> RedisLimiter<Lockout<A>> {
+    /// Locks the key out for `duration` from now, for all processes. See [`RateLimiter::lock_out`]. Returns whether the
+    /// key is locked out: `false` only if `duration` is zero.
+    ///
+    /// The lockout is part of the key's state, which is compared and then replaced in one script. So no call that is
+    /// decided meanwhile is lost. The [fallback](RedisLimiterBuilder::fallback) locks the key out as well. If Redis fails,
+    /// only the fallback does.
+    ///
+    /// Calls that wait in a process ask Redis in their turn. During the lockout they are then denied, unlike in memory.
+    /// Calls of other processes that use the same name with another quota are denied as well. If a process with another
+    /// quota is the first that calls the key afterwards, it shortens the lockout to the duration of its own lockouts.
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), tower_throttle_redis::RedisError> {
+    /// use std::time::Duration;
+    /// use tower_throttle::Quota;
+    /// use tower_throttle::algorithm::FixedWindow;
+    /// use tower_throttle_redis::RedisStore;
+    ///
+    /// let hour = Duration::from_secs(3_600);
+    /// let redis = RedisStore::connect("redis://10.0.0.5").await?;
+    /// let log_ins = FixedWindow::new(Quota::per_minute(5)).block_for(hour).after(10);
+    /// let log_ins = redis.limiter("log-ins", log_ins).build()?;
+    /// log_ins.lock_out("user:42", 24 * hour).await?;
+    /// assert!(log_ins.check("user:42").await?.is_locked_out());
+    /// assert!(log_ins.lift_lockout("user:42").await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lock_out<K: SharedKey + ?Sized>(&self, key: &K, duration: Duration) -> RedisReply<bool> {
+        self.set_lockout(key, duration, false)
+    }
+
+    /// Ends the lockout of the key, if it is in one, for all processes, and forgets the denials that were counted towards
+    /// the next one. See [`RateLimiter::lift_lockout`]. Returns whether the key was locked out or had such denials, in
+    /// Redis or in the [fallback](RedisLimiterBuilder::fallback). If Redis fails, only the fallback is changed and asked.
+    pub fn lift_lockout<K: SharedKey + ?Sized>(&self, key: &K) -> RedisReply<bool> {
+        self.set_lockout(key, Duration::ZERO, true)
+    }
+
+    fn set_lockout<K: SharedKey + ?Sized>(&self, key: &K, left: Duration, lifts: bool) -> RedisReply<bool> {
+        let shared = Arc::clone(&self.shared);
+        let key = self.key(key);
+        RedisReply::new(async move {
+            shared.trips.forget(&key);
+            let operation = Operation::new(Action::LockOut(Nanos::from(left).0), 0, None);
+            let set = shared.trips.ask(&shared.trips.plan(), &key, operation, None).await;
+            let is_set = |outcome: Outcome| if lifts { outcome.was_used() } else { !left.is_zero() };
+            let set = set.map(is_set).map_err(|error| shared.name.describe(error));
+            let (Some(local), text) = (&shared.fallback, shared.name.text_of(&key)) else { return set };
+            let is_set = if lifts { local.lift_lockout(text) } else { local.lock_out(text, left) };
+            Ok(is_set | set.unwrap_or(false))
         })
     }
 }

@@ -79,6 +79,8 @@ pub(super) enum Action {
     Peek,
     Refund,
     Reset,
+    /// Sets the rest of the key's lockout to this many nanoseconds, and forgets the denials that were counted.
+    LockOut(u64),
     /// Undoes a charge that was made at this time of the server's clock.
     Undo(Nanos),
     /// Settles a call that was charged this number of units at this time of the server's clock. The cost of the operation is the
@@ -105,7 +107,7 @@ pub(super) struct Outcome {
     mark: Option<u128>,
     /// The number of units that a `ChargeMore` has charged.
     charged: u64,
-    /// `true` if a `Reset` has found a state that was not fresh.
+    /// `true` if a `Reset` has found a state that was not fresh, or a `LockOut` a lockout or counted denials.
     was_used: bool,
 }
 
@@ -225,6 +227,12 @@ impl<A: StoredAlgorithm> States<A> {
         if operation.action == Action::Reset {
             outcome.was_used |= self.others.iter().any(|other| other.is_used(now));
         }
+        if let Action::LockOut(left) = operation.action {
+            for Other { algorithm, state, until } in &mut self.others {
+                outcome.was_used |= algorithm.lock_out(state, now, left);
+                *until = (*until).max(now.saturating_add(reset(algorithm, state, now)));
+            }
+        }
         self.follow(operation, &outcome, changed);
         (outcome, changed || self.is_converted && operation.action != Action::Peek)
     }
@@ -328,6 +336,7 @@ impl<A> Operation<A> {
             self.action,
             Action::Refund
                 | Action::Reset
+                | Action::LockOut(_)
                 | Action::Undo(_)
                 | Action::RefundSettled(..)
                 | Action::GiveBack(_)
@@ -460,6 +469,10 @@ impl<A: StoredAlgorithm> Operation<A> {
                 *state = limiter.new_state(Nanos::ZERO, now);
                 (limiter.peek(state, now, 0), true)
             }
+            Action::LockOut(left) => {
+                was_used = limiter.lock_out(state, now, left);
+                (limiter.peek(state, now, 0), true)
+            }
         };
         let charged_at =
             now.saturating_add(Nanos::from(decision.delay()).0).max(algorithm.last_update(state));
@@ -486,7 +499,7 @@ impl Outcome {
         self.charged
     }
 
-    /// Returns whether a reset has found a state that was not fresh.
+    /// Returns whether a reset has found a state that was not fresh, or a `LockOut` a lockout or counted denials.
     pub(super) fn was_used(&self) -> bool {
         self.was_used
     }

@@ -405,7 +405,7 @@ impl<A: Algorithm> Algorithm for Lockout<A> {
         if cost == 0 {
             return self.zero_cost(&count, behind, decision);
         }
-        if count.left > 0 || !decision.is_allowed() {
+        if !decision.is_paused() && (count.left > 0 || !decision.is_allowed()) {
             self.count_denial(&mut count);
         }
         let reported = self.reported(&count, behind, decision);
@@ -454,7 +454,8 @@ impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
     fn read_state(&self, numbers: &mut StateReader<'_>) -> Option<Self::State> {
         let count = DenialCount {
             last: numbers.instant()?,
-            left: numbers.at_most(self.duration)?,
+            // An administrator may have locked the key out for longer than `duration`.
+            left: numbers.number()?,
             denials: numbers.at_most(self.denials - 1)?,
             age: numbers.at_most(self.window - 1)?,
         };
@@ -475,6 +476,10 @@ impl<A: StoredAlgorithm> StoredAlgorithm for Lockout<A> {
 
     fn adopt(&self, state: &mut Self::State) {
         self.algorithm.adopt(&mut state.state);
+    }
+
+    fn lock_out(&self, state: &mut Self::State, now: Nanos, left: u64) -> bool {
+        self.set_lockout(state, now, left).0
     }
 }
 

@@ -161,6 +161,8 @@ struct Shared {
     room: Room,
     /// The number of waiters of all keys, and the maximum of that number.
     waiting: Semaphore,
+    /// The number of paused keys, and the maximum of that number.
+    paused: Semaphore,
     /// The maximum debt of a key, in units.
     max_debt: u64,
     on_close: OnClose,

@@ -30,6 +30,9 @@ const DEFAULT_MAX_KEYS: usize = 100_000;
 /// The default of [`Builder::max_queued`], unless a larger capacity was set for the queue of each key.
 const DEFAULT_MAX_QUEUED: usize = 10_000;
 
+/// The maximum number of paused keys.
+const MAX_PAUSED: u64 = 10_000;
+
 /// A rate limiter, which decides whether a call may pass. It keeps the state of its keys in this process. Clones share
 /// their state.
 ///
@@ -303,6 +306,40 @@ impl<A: Algorithm> RateLimiter<A> {
         self.table.charge(self.table.fingerprint(key), None, units);
     }
 
+    /// Lets no call of the key pass for `duration` from now. Use this if a server that you call has answered with a
+    /// `Retry-After`, or for maintenance.
+    ///
+    /// A call that may not wait is denied. Its `retry_after` is the rest of the pause, or longer if the limit or the
+    /// queue admits the call later. Queued calls wait, calls that may wait join them, and after the pause all of them
+    /// pass in their order, and at the rate of the limit. A queued call that has then waited for its maximum wait is
+    /// denied. Joined calls and permits are denied as well. Calls in progress go on, a cost of 0 is allowed, and time
+    /// goes on for the limit: a bucket fills. A [`Lockout`] does not count the denials of a pause.
+    ///
+    /// A later pause replaces an earlier one, even if it is shorter. A `duration` of zero and a
+    /// [`reset`](Self::reset) end the pause. [`replace`](Self::replace) keeps it.
+    ///
+    /// Returns whether the key is paused. It is not if `duration` is zero, if 10,000 other keys are paused, if the table
+    /// has no room for the key, or if the limiter is closed. A paused key is not evicted, and counts in `max_keys`. The
+    /// work is linear in the number of queued calls of the key and, once 10,000 keys are paused, in the number of all
+    /// keys that are paused or have a queue. Limiters in Redis cannot pause a key, because calls that wait there sleep until
+    /// times that they were given.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_throttle::algorithm::LeakyBucket;
+    /// use tower_throttle::{Quota, RateLimiter};
+    ///
+    /// let outbound = RateLimiter::new(LeakyBucket::new(Quota::per_second(10)));
+    /// assert!(outbound.pause("api.example.com", Duration::from_secs(30)));
+    /// let denied = outbound.check("api.example.com");
+    /// assert!(denied.retry_after() > Some(Duration::from_secs(29)));
+    /// outbound.pause("api.example.com", Duration::ZERO);
+    /// assert!(outbound.check("api.example.com").is_allowed());
+    /// ```
+    pub fn pause<K: Hash + ?Sized>(&self, key: &K, duration: Duration) -> bool {
+        self.table.pause(self.table.fingerprint(key), Nanos::from(duration).0)
+    }
+
     /// Resets the key to the state of a new key, except that calls in progress stay counted. Returns whether the key had
     /// used anything: `false` if it was as a new key is.
     ///
@@ -351,7 +388,8 @@ impl<A: Algorithm> RateLimiter<Lockout<A>> {
     /// ends, even if it would have lasted longer.
     ///
     /// Returns whether the key is locked out. It is not if the table is full and has no room for the key. As with any
-    /// lockout, calls that are queued stay queued, and are admitted in their turn, even during the lockout.
+    /// lockout, calls that are queued stay queued, and are admitted in their turn, even during the lockout;
+    /// [`pause`](Self::pause) holds them as well.
     /// [`replace`](Self::replace) shortens the lockout to the duration of the new algorithm's lockouts. With
     /// [`extend_on_retry`](Lockout::extend_on_retry), a call that is denied extends the lockout only if less than that
     /// duration is left.
@@ -797,6 +835,7 @@ impl<A: Algorithm> Builder<A> {
             room: Room::new(max_keys, on_full, &algorithm, clock.now()),
             clock,
             waiting: Semaphore::new(max_queued),
+            paused: Semaphore::new(MAX_PAUSED),
             max_debt,
             on_close,
             resets: AtomicU64::new(0),

@@ -364,8 +364,9 @@ impl<A: Algorithm> Shard<A> {
     /// no place in the shard. If the key may have waiters or calls in progress, it keeps its place. Returns whether the
     /// key was not fresh.
     fn reset(&mut self, id: Fingerprint, access: &mut Access<'_, A>) -> bool {
+        let is_paused = self.with_known(id, access, |key| key.is_paused()) == Some(true);
         let Some(state) = self.slots.get_mut(id) else { return false };
-        let is_used = !self.config.algorithm.is_fresh(state, access.now);
+        let is_used = is_paused || !self.config.algorithm.is_fresh(state, access.now);
         let room = &access.shared.room;
         if A::NEEDS_RELEASE || self.has_queue(id) {
             let fresh = self.config.new_state(None, room, access.now);
@@ -388,9 +389,18 @@ impl<A: Algorithm> Shard<A> {
     /// Marks the shard as closed, releases due waiters, and denies all other waiters.
     pub(super) fn close(&mut self, access: &mut Access<'_, A>) {
         Arc::make_mut(&mut self.config).closed = true;
+        self.for_each_queue(access, |key| key.close());
+    }
+
+    /// Ends the pauses that are over.
+    pub(super) fn end_pauses(&mut self, access: &mut Access<'_, A>) {
+        self.for_each_queue(access, |key| key.release());
+    }
+
+    fn for_each_queue(&mut self, access: &mut Access<'_, A>, change: impl Fn(&mut Key<'_, A>)) {
         let queued: Vec<_> = self.rare.iter().flat_map(|rare| rare.queues.keys().copied()).collect();
         for id in queued {
-            self.with_known(id, access, |key| key.close());
+            self.with_known(id, access, &change);
         }
     }
 
@@ -440,7 +450,7 @@ impl<A: Algorithm> Shard<A> {
     /// fresh, evicts one of the examined keys. Returns the place of the first key that was removed.
     fn evict<'r>(&mut self, room: &'r Room, keep: &[Fingerprint], now: Nanos) -> Option<Place<'r>> {
         let Self { config, slots, rare, .. } = &mut *self;
-        let has_queue = |id| rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id));
+        let mut has_queue = |id| rare.as_mut().is_some_and(|rare| rare.needs_queue(id, now));
         let algorithm = &config.algorithm;
         let recent = room.turnover.recent(now);
         let mut sample = LeastUsed::new(config.one_unit);
@@ -483,7 +493,7 @@ impl<A: Algorithm> Shard<A> {
         mut freed: Option<Place<'r>>,
     ) -> Option<Place<'r>> {
         let Self { config, slots, rare, due, .. } = self;
-        let has_queue = |id| rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id));
+        let mut has_queue = |id| rare.as_mut().is_some_and(|rare| rare.needs_queue(id, now));
         let algorithm = &config.algorithm;
         let retention = room.retention();
         let idle = |state: &A::State| now.saturating_since(algorithm.last_update(state));

@@ -208,6 +208,18 @@ impl<A: Algorithm> Table<A> {
         }
     }
 
+    /// Pauses the key for `duration` nanoseconds. Returns whether it is paused.
+    pub(super) fn pause(&self, id: Fingerprint, duration: u64) -> bool {
+        if duration == 0 {
+            self.lock(id).with_known(None, |key| key.pause(0));
+            return false;
+        }
+        if self.shared.paused.available() == 0 {
+            self.for_each_shard(&mut Wakers::default(), Shard::end_pauses);
+        }
+        self.lock(id).with(None, |key| key.pause(duration)) == Some(true)
+    }
+
     /// Resets the key to the state of a new key. See [`RateLimiter::reset`](crate::RateLimiter::reset).
     pub(super) fn reset(&self, id: Fingerprint) -> bool {
         self.lock(id).reset()

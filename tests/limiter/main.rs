@@ -17,6 +17,7 @@ mod multi_key_threads;
 mod not_polled;
 mod operations;
 mod panics;
+mod pause;
 mod priority;
 mod refund;
 mod release_and_total;

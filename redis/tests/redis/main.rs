@@ -11,6 +11,7 @@ mod joined;
 mod layer;
 mod leases;
 mod limits;
+mod lockouts;
 mod memory;
 mod metered_sockets;
 #[cfg(feature = "metrics")]

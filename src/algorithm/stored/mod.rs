@@ -130,6 +130,12 @@ pub trait StoredAlgorithm: Algorithm {
     /// default algorithm by the default algorithm.
     fn adopt(&self, _state: &mut Self::State) {}
 
+    /// For [`Lockout`](crate::algorithm::Lockout) only: sets the rest of the key's lockout to `left` nanoseconds from
+    /// `now`, and forgets the counted denials. Returns whether the key was locked out or had such denials.
+    fn lock_out(&self, _state: &mut Self::State, _now: Nanos, _left: u64) -> bool {
+        false
+    }
+
     /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once
     /// or after a wait. The delay of the decision is the time until the release of the call. The default implementation
     /// returns `None`, which means that the algorithm does not reserve times in advance. In this case, the call waits

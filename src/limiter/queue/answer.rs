@@ -7,7 +7,7 @@
 
 use std::task::Waker;
 
-use super::{Asked, Key, Newcomer, Projection, Waiter};
+use super::{Asked, Key, Newcomer, Projection, Waiter, ready_at};
 use crate::algorithm::{Algorithm, QueueConfig, QueueOverflow, SharedPermit, limit_of_new_key};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -82,7 +82,7 @@ impl Arrival {
             return true;
         }
         let latest = now.saturating_add(self.max_wait).min(Nanos(u64::MAX - 1));
-        algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
+        ready_at(algorithm, state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
     }
 
     /// Returns whether a new call displaces the oldest waiter if the queue is full.
@@ -122,14 +122,14 @@ impl<A: Algorithm> Key<'_, A> {
     }
 
     fn check_queue(&mut self, cost: u64) -> Decision {
-        if self.has_waiters() && cost > 0 {
+        if self.is_held() && cost > 0 {
             return self.deny_behind_queue(cost, 0, true);
         }
         let decision = self.algorithm().check(self.state, self.now, cost);
         if cost > 0 && decision.is_allowed() {
             self.commit();
         }
-        if self.has_waiters() { decision.with_remaining(0) } else { decision }
+        if self.is_held() { decision.with_remaining(0) } else { decision }
     }
 
     /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and releases
@@ -141,15 +141,19 @@ impl<A: Algorithm> Key<'_, A> {
         if self.queue.is_none() {
             return self.algorithm().peek(self.state, self.now, cost);
         }
+        if let Some(mut schedule) = self.schedule() {
+            schedule.observe_pause();
+        }
         let mut copy = self.state.clone();
         let tier = self.tier;
         let mut after = self.alike(Some(&mut copy), tier);
         let gone = after.schedule().map_or(0, |mut schedule| schedule.simulate_due());
-        if after.waiting() > gone as u64 && cost > 0 {
+        let is_held = after.is_paused() || after.waiting() > gone as u64;
+        if is_held && cost > 0 {
             return after.deny_behind_queue(cost, gone, false);
         }
         let decision = after.algorithm().peek(after.state, after.now, cost);
-        if after.waiting() > gone as u64 { decision.with_remaining(0) } else { decision }
+        if is_held { decision.with_remaining(0) } else { decision }
     }
 
     /// Charges the call, queues it, or denies it. A closed limiter neither charges nor queues, and its [`OnClose`]
@@ -306,7 +310,7 @@ impl<A: Algorithm> Key<'_, A> {
         let cost = arrival.cost;
         let now = self.now;
         let algorithm = self.algorithm();
-        let may_pass = cost == 0 || !self.has_waiters();
+        let may_pass = cost == 0 || !self.is_held();
         let decision = judged.unwrap_or_else(|| {
             if may_pass {
                 check_to_queue(algorithm, self.state, now, cost, arrival.queue)
@@ -322,7 +326,7 @@ impl<A: Algorithm> Key<'_, A> {
 
     fn preview_fate(&mut self, arrival: &Arrival) -> Fate {
         let decision = self.algorithm().peek(self.state, self.now, arrival.cost);
-        if decision.is_allowed() && (arrival.cost == 0 || !self.has_waiters()) {
+        if decision.is_allowed() && (arrival.cost == 0 || !self.is_held()) {
             return Fate::Decided(self.admitted(decision));
         }
         self.fate(decision, arrival, false)
@@ -371,9 +375,7 @@ impl<A: Algorithm> Key<'_, A> {
     fn join(&mut self, arrival: &Arrival) -> Option<u64> {
         let slot = self.shared.waiting.try_acquire_one()?;
         let permit = SharedPermit::try_acquire(self.algorithm(), arrival.cost)?;
-        if let Some((id, rare)) = self.vacant.take() {
-            self.queue = Some(rare.get_or_insert_default().queues.entry(id).or_default());
-        }
+        self.ensure_queue();
         let Arrival { cost, max_wait, queue, .. } = *arrival;
         let is_timed = queue.is_timed();
         let call = Newcomer { tier: self.tier, cost, max_wait, is_timed, slot, permit };
@@ -452,8 +454,10 @@ impl<A: Algorithm> Key<'_, A> {
     fn rejection(&mut self, decision: Decision, arrival: &Arrival, counts: bool) -> Decision {
         let fits = !decision.never_fits();
         let is_timed = arrival.queue.is_timed();
-        let retry = if fits && is_timed { Some(self.retry(arrival)) } else { None };
-        let denial = if self.has_waiters() {
+        // Without waiters, the end of a pause is known, even if the waits are not.
+        let is_known = is_timed || self.is_paused() && !self.has_waiters();
+        let retry = if fits && is_known { self.retry(arrival) } else { None };
+        let denial = if self.is_held() {
             self.deny_behind_others(arrival.cost, fits, retry)
         } else if is_timed {
             decision.with_retry_after(retry)
@@ -472,7 +476,8 @@ impl<A: Algorithm> Key<'_, A> {
         self.ensure_exact_projection(gone);
         let fits = !self.algorithm().peek(self.state, now, cost).never_fits();
         let is_timed = self.queue_config().is_some_and(|queue| queue.is_timed());
-        let retry = if fits && is_timed { Some(self.turn(cost)) } else { None };
+        let is_known = is_timed || self.is_paused() && self.waiting() <= gone as u64;
+        let retry = if fits && is_known { self.turn(cost) } else { None };
         let denial = self.deny_behind_others(cost, fits, retry);
         self.algorithm().report(self.state, now, cost, counts, denial)
     }
@@ -485,6 +490,7 @@ impl<A: Algorithm> Key<'_, A> {
         Decision::deny(last.limit(), 0, retry, reset_of(last, at, now))
             .with_unknown_wait(fits)
             .with_index(last.limit_index())
+            .with_paused(self.is_paused())
     }
 
     /// Returns the decision on a call of cost 1 that has just been admitted.
@@ -497,7 +503,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// regard to the queue.
     #[inline]
     fn admitted(&mut self, decision: Decision) -> Decision {
-        if !self.has_waiters() {
+        if !self.is_held() {
             return decision;
         }
         let now = self.now;
@@ -507,27 +513,27 @@ impl<A: Algorithm> Key<'_, A> {
         decision.with_remaining(0).with_min_reset(reset)
     }
 
-    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds.
-    fn turn(&mut self, cost: u64) -> u64 {
+    /// Returns the time until a call of `cost` that arrives behind all waiters is admitted, in nanoseconds, if it is known.
+    fn turn(&mut self, cost: u64) -> Option<u64> {
         let now = self.now;
         let algorithm = self.algorithm();
         let (tail, at) = self.tail();
-        algorithm.ready_at(tail, at, cost).unwrap_or(Nanos::MAX).saturating_since(now)
+        ready_at(algorithm, tail, at, cost).map(|ready_at| ready_at.saturating_since(now))
     }
 
-    /// Returns the time until a denied call could be admitted or queued, in nanoseconds.
-    fn retry(&mut self, arrival: &Arrival) -> u64 {
+    /// Returns the time until a denied call could be admitted or queued, in nanoseconds, if it is known.
+    fn retry(&mut self, arrival: &Arrival) -> Option<u64> {
         let Arrival { cost, priority, may_wait, max_wait, queue } = *arrival;
-        let turn = self.turn(cost);
+        let turn = self.turn(cost)?;
         // It is unknown when calls of other keys are released, so the places of these calls count as taken.
         let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
         if !may_wait || others >= limit {
-            return turn;
+            return Some(turn);
         }
         let has_room = |waiting: u64| others.saturating_add(waiting) < limit;
         let early_enough = turn.saturating_sub(max_wait);
-        match queue.priority_units() {
+        Some(match queue.priority_units() {
             // The call can be queued once enough waiters have been released.
             Some(units) if priority && cost <= units => {
                 let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
@@ -541,7 +547,7 @@ impl<A: Algorithm> Key<'_, A> {
                 let is_place = |waiting, _| waiting < queue.places() && has_room(waiting);
                 self.time_until_place(is_place).max(early_enough)
             }
-        }
+        })
     }
 }
 
@@ -554,6 +560,11 @@ impl<A: Algorithm> Key<'_, A> {
             Some(queue) => Some(queue.config(self.algorithm())),
             None => self.algorithm().queue_config(),
         }
+    }
+
+    /// Returns whether no call may pass now, whatever the algorithm says.
+    fn is_held(&self) -> bool {
+        self.has_waiters() || self.is_paused()
     }
 
     fn has_waiters(&self) -> bool {

@@ -76,8 +76,12 @@ pub(super) struct Queue<A: Algorithm> {
     undo: Option<LastRelease<A::State>>,
     /// The latest ticket.
     next_ticket: u64,
-    /// The time of the latest reset of the key. No waiter is charged at an earlier time.
+    /// The time of the latest reset of the key, or the end of its pause if there is one. No waiter is charged at an
+    /// earlier time.
     since: Nanos,
+    /// The place of the key in the count of paused keys, from the beginning of a pause until an access finds that it is
+    /// over.
+    pause: Option<QueueSlot>,
     /// `true` once a charge after the fact has delayed waiters whose waits are known: they are denied at their deadlines.
     is_delayed: bool,
     /// `true` if it was unknown, when the first of the waiters arrived, when calls would be released.
@@ -188,6 +192,17 @@ impl<A: Algorithm> Default for Rare<A> {
     }
 }
 
+impl<A: Algorithm> Rare<A> {
+    /// Returns whether the key must keep its queue. Removes the queue of a key whose pause is over.
+    pub(super) fn needs_queue(&mut self, id: Fingerprint, now: Nanos) -> bool {
+        let is_unused = self.queues.get(&id).map(|queue| queue.is_unused(now));
+        if is_unused == Some(true) {
+            self.queues.remove(&id);
+        }
+        is_unused == Some(false)
+    }
+}
+
 impl<'a, A: Algorithm> Key<'a, A> {
     /// Runs `change` on a key with this state. `place` is its fingerprint, and where its shard has its queue, if any.
     #[inline(always)]
@@ -207,7 +222,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         };
         let mut key = Key { config, tier: *tier, state, queue, vacant, shared, wake, now: *now };
         let result = change(&mut key);
-        if key.queue.is_some_and(|queue| queue.is_unused())
+        if key.queue.is_some_and(|queue| queue.is_unused(key.now))
             && let Some(rare) = rare
         {
             rare.queues.remove(&id);
@@ -343,6 +358,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         let algorithm = self.base();
         if let Some(queue) = &mut self.queue {
             queue.since = now;
+            queue.pause = None;
         }
         self.replace(|state| {
             let held = algorithm.in_flight(state);
@@ -354,6 +370,43 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 algorithm.restore(state, fresh);
             }
         });
+    }
+
+    /// Pauses the key for `duration` nanoseconds from now, instead of a pause that it may be in. Ends that pause if
+    /// `duration` is 0. Returns whether the key is paused.
+    pub(super) fn pause(&mut self, duration: u64) -> bool {
+        self.release();
+        let (now, base, shared) = (self.now, self.base(), self.shared);
+        let mut slot = self.queue.as_mut().and_then(|queue| queue.pause.take());
+        if slot.is_none() {
+            if duration == 0 || self.config.closed {
+                return false;
+            }
+            slot = shared.paused.try_acquire_one();
+        }
+        let Some(slot) = slot else { return false };
+        let _ = base.peek(self.state, now, 0);
+        let seen = base.last_update(self.state).max(now);
+        self.ensure_queue();
+        let Some(mut schedule) = self.schedule() else { return false };
+        schedule.set_pause(seen.saturating_add(duration), (duration > 0).then_some(slot));
+        self.release();
+        if let Some(mut schedule) = self.schedule() {
+            schedule.reschedule();
+        }
+        duration > 0
+    }
+
+    /// Gives the key a queue, if it has none.
+    fn ensure_queue(&mut self) {
+        if let Some((id, rare)) = self.vacant.take() {
+            self.queue = Some(rare.get_or_insert_default().queues.entry(id).or_default());
+        }
+    }
+
+    /// Returns whether the key is paused. Due waiters have been released before.
+    pub(super) fn is_paused(&self) -> bool {
+        self.queue.as_ref().is_some_and(|queue| queue.is_paused(self.now))
     }
 
     /// Converts the state from the algorithm `old`.
@@ -398,4 +451,10 @@ impl<A: Algorithm> Key<'_, Lockout<A>> {
         self.replace(|state| was_and_is_set = algorithm.set_lockout(state, now, left));
         was_and_is_set
     }
+}
+
+/// Returns when a call of `cost` can be admitted on a state that belongs to the clock reading `at`: not before it. This
+/// reading is the end of a pause, if the key is paused. Returns `None` if the time is unknown.
+fn ready_at<A: Algorithm>(algorithm: &A, state: &mut A::State, at: Nanos, cost: u64) -> Option<Nanos> {
+    algorithm.ready_at(state, at, cost).map(|ready_at| ready_at.max(at))
 }

@@ -24,8 +24,8 @@ use std::mem;
 use std::ops::Range;
 use std::task::Waker;
 
-use super::{Asked, LastRelease, Newcomer, Projection, Queue, Released, Schedule, Waiter};
-use crate::algorithm::{Algorithm, QueueConfig, Semaphore, SharedPermit};
+use super::{Asked, LastRelease, Newcomer, Projection, Queue, Released, Schedule, Waiter, ready_at};
+use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, Semaphore, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -43,6 +43,7 @@ impl<A: Algorithm> Default for Queue<A> {
             undo: None,
             next_ticket: 0,
             since: Nanos::ZERO,
+            pause: None,
             is_delayed: false,
             is_untimed: false,
             is_overdue: false,
@@ -54,9 +55,25 @@ impl<A: Algorithm> Default for Queue<A> {
 }
 
 impl<A: Algorithm> Queue<A> {
-    /// Returns whether there are neither waiters nor calls that have not learned that they were released or denied.
-    pub(super) fn is_unused(&self) -> bool {
-        self.waiting.is_empty() && self.released.is_empty()
+    /// Returns whether there are, at `now`, neither a pause, nor waiters, nor calls that have not learned that they were
+    /// released or denied.
+    pub(super) fn is_unused(&self, now: Nanos) -> bool {
+        self.waiting.is_empty() && self.released.is_empty() && !self.is_paused(now)
+    }
+
+    /// Returns whether the key is paused at `now`.
+    pub(super) fn is_paused(&self, now: Nanos) -> bool {
+        self.pause.is_some() && now < self.since
+    }
+
+    /// Returns the state ahead of the first waiter, at `now` or at the end of the pause.
+    fn ahead_of_all(&self, base: &A, state: &A::State, now: Nanos) -> Projection<A::State> {
+        let mut ahead = Projection { state: state.clone(), at: now, is_stale: false };
+        if self.is_paused(now) {
+            ahead.at = self.since;
+            let _ = base.peek(&mut ahead.state, ahead.at, 0);
+        }
+        ahead
     }
 
     /// Returns the settings of the queue by `algorithm`. An algorithm without any queues no call, but it may have
@@ -148,7 +165,7 @@ impl<A: Algorithm> Queue<A> {
                 waiter.ready_at = earlier(waiter.ready_at, back);
                 waiter.wake_at = earlier(waiter.wake_at, back);
             }
-            self.since = self.since.min(seen);
+            self.since = self.since.min(seen).max(earlier(self.since, back));
             self.projection = None;
         }
         self.seen = seen;
@@ -181,8 +198,9 @@ impl<A: Algorithm> Schedule<'_, A> {
                     // If the tier is new to the key, this call adds the tier to the state.
                     let _ = algorithm.ready_at(state, now, cost);
                 }
-                let ready_at = algorithm.ready_at(&mut projection.state, projection.at, cost);
-                projection.add(algorithm, now.min(algorithm.last_update(state)), cost);
+                let ready_at = ready_at(algorithm, &mut projection.state, projection.at, cost);
+                let arrived = now.min(algorithm.last_update(state)).max(queue.since);
+                projection.add(algorithm, arrived, cost);
                 ready_at
             }
             // The call is the first waiter, or it is unknown when calls will be admitted.
@@ -213,7 +231,12 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// Releases all due waiters. Returns the index of the first of them among the released calls, or
     /// `None` if no waiter was due. The decisions of the released calls have only their delays.
     pub(super) fn release(&mut self) -> Option<usize> {
+        let is_paused = self.observe_pause();
         if self.is_known_to_wait() {
+            return None;
+        }
+        if is_paused {
+            self.wake_head();
             return None;
         }
         let Self { base, state, queue, wake, now } = self;
@@ -249,6 +272,32 @@ impl<A: Algorithm> Schedule<'_, A> {
         has_released.then_some(known)
     }
 
+    /// Begins a pause until `end`, or ends the pause if there is no `slot`.
+    pub(super) fn set_pause(&mut self, end: Nanos, slot: Option<QueueSlot>) {
+        self.queue.invalidate();
+        (self.queue.since, self.queue.pause) = (end, slot);
+        self.record_delay();
+    }
+
+    /// Lets the state of a paused key follow the clock, and ends the pause if it is over. No waiter is then charged
+    /// before the end of the pause. Returns whether the key is paused.
+    pub(super) fn observe_pause(&mut self) -> bool {
+        if self.queue.pause.is_none() {
+            return false;
+        }
+        self.observe_checked();
+        let Self { base, state, queue, now, .. } = self;
+        queue.seen = queue.seen.max(base.last_update(state));
+        let _ = base.peek(state, (*now).min(queue.since.max(queue.seen)), 0);
+        queue.observe_time(base.last_update(state));
+        let is_paused = queue.is_paused(*now);
+        if !is_paused {
+            queue.pause = None;
+            queue.invalidate();
+        }
+        is_paused
+    }
+
     /// Returns whether an earlier access has computed that no waiter is due now.
     ///
     /// If the result is `true`, only the queue records the reading `now`, and the state is not advanced to it.
@@ -275,6 +324,9 @@ impl<A: Algorithm> Schedule<'_, A> {
     pub(super) fn simulate_due(&mut self) -> usize {
         self.observe_checked();
         let Self { base, state, queue, now, .. } = self;
+        if queue.is_paused(*now) {
+            return 0;
+        }
         let mut released = 0;
         let mut is_late = false;
         let seen = queue.seen.max(base.last_update(state));
@@ -299,7 +351,12 @@ impl<A: Algorithm> Schedule<'_, A> {
     pub(super) fn wake_head(&mut self) {
         let Self { base, state, queue, wake, now } = self;
         let Some(first) = queue.waiting.front() else { return };
-        let ready_at = first.algorithm(base).ready_at(state, *now, first.cost);
+        let algorithm = first.algorithm(base);
+        let ready_at = if queue.is_paused(*now) {
+            ready_at(algorithm, &mut state.clone(), queue.since, first.cost)
+        } else {
+            algorithm.ready_at(state, *now, first.cost)
+        };
         let ready_at = queue.set_ready_at(ready_at, *now);
         queue.observe_time(base.last_update(state));
         for (waiter, latest) in queue.waiting.iter_mut().zip([ready_at, ready_at.saturating_add(GRACE)]) {
@@ -339,13 +396,13 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// algorithm, so that all timers are wrong.
     pub(super) fn reschedule(&mut self) {
         let Self { base, state, queue, wake, now } = self;
-        let mut ahead = Projection { state: state.clone(), at: *now, is_stale: false };
+        let mut ahead = queue.ahead_of_all(base, state, *now);
         let seen = base.last_update(state);
         for waiter in &mut queue.waiting {
             let arrived = waiter.eligible_since(queue.since, seen);
             let algorithm = waiter.tier.as_deref().unwrap_or(base);
-            let ready_at = algorithm.ready_at(&mut ahead.state, ahead.at, waiter.cost);
-            waiter.ready_at = ready_at.unwrap_or(Nanos::MAX).max(ahead.at);
+            let ready_at = ready_at(algorithm, &mut ahead.state, ahead.at, waiter.cost);
+            waiter.ready_at = ready_at.unwrap_or(Nanos::MAX);
             ahead.add(algorithm, arrived, waiter.cost);
             waiter.wake_now(wake);
         }
@@ -412,8 +469,9 @@ impl<A: Algorithm> Schedule<'_, A> {
             // The waiters before it are late, for example because units were charged after the fact.
             let mut ahead = self.after(now, 0..at);
             let waiter = &mut self.queue.waiting[at];
-            let turn = waiter.algorithm(self.base).ready_at(&mut ahead.state, ahead.at, waiter.cost);
-            ready_at = turn.unwrap_or(Nanos::MAX).max(ahead.at);
+            let algorithm = waiter.algorithm(self.base);
+            let turn = super::ready_at(algorithm, &mut ahead.state, ahead.at, waiter.cost);
+            ready_at = turn.unwrap_or(Nanos::MAX);
             waiter.ready_at = ready_at;
         }
         // No waiter can be overdue before the timer of the second waiter fires.
@@ -503,6 +561,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         self.queue.ahead = 0;
         self.queue.projection = None;
+        self.queue.pause = None;
     }
 
     /// Makes sure that there is an exact projection if there are waiters whose wait is known. A newly computed
@@ -517,11 +576,13 @@ impl<A: Algorithm> Schedule<'_, A> {
     pub(super) fn ensure_approximate_projection(&mut self, gone: usize) {
         let is_timed = self.queue.config(self.base).is_timed();
         let count = self.queue.waiting.len();
+        let is_paused = self.queue.is_paused(self.now);
         match &mut self.queue.projection {
-            _ if count == 0 => self.queue.projection = None,
+            None if count == 0 && is_paused => self.queue.projection = Some(self.after(self.now, 0..0)),
+            Some(_) if count == 0 && is_paused => {}
+            _ if count == 0 || !is_timed => self.queue.projection = None,
             Some(projection) => projection.at = projection.at.max(self.now),
-            None if is_timed => self.queue.projection = Some(self.after(self.now, gone..count)),
-            None => {}
+            None => self.queue.projection = Some(self.after(self.now, gone..count)),
         }
     }
 
@@ -538,7 +599,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let seen = base.last_update(state);
         for waiter in &queue.waiting {
             let algorithm = waiter.algorithm(base);
-            let turn = algorithm.ready_at(&mut tail.state, tail.at, waiter.cost).unwrap_or(Nanos::MAX);
+            let turn = ready_at(algorithm, &mut tail.state, tail.at, waiter.cost).unwrap_or(Nanos::MAX);
             waiting -= 1;
             ahead -= u128::from(waiter.cost);
             if is_place(waiting, ahead) {
@@ -552,7 +613,7 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// Returns the state after the waiters in the range `part` have been admitted, each at its scheduled time.
     fn after(&self, now: Nanos, part: Range<usize>) -> Projection<A::State> {
         let Self { base, state, queue, .. } = self;
-        let mut projection = Projection { state: A::State::clone(state), at: now, is_stale: false };
+        let mut projection = queue.ahead_of_all(base, state, now);
         let seen = base.last_update(state);
         for waiter in queue.waiting.range(part) {
             let arrived = waiter.eligible_since(queue.since, seen);
@@ -568,11 +629,11 @@ impl<A> Waiter<A> {
         self.tier.as_deref().unwrap_or(base)
     }
 
-    /// Returns the earliest time at which the waiter can be charged: its arrival or, if that is later, `since`, the
-    /// time of the latest reset of the key. The result is at most `seen`, the key's time, because the clock may have
-    /// been set back.
+    /// Returns the earliest time at which the waiter can be charged: its arrival, but at most `seen`, the key's time,
+    /// because the clock may have been set back. If `since` is later, the time of the latest reset of the key or the end
+    /// of its pause, returns that.
     fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
-        self.arrived.max(since).min(seen)
+        self.arrived.min(seen).max(since)
     }
 
     /// Lets the waiter set its timer again.

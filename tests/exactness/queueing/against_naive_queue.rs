@@ -154,13 +154,17 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
             all.refused += seen.refused;
             all.dropped += seen.dropped;
             all.reported += seen.reported;
+            all.paused += seen.paused;
+            all.late += seen.late;
         }
     }
     assert!(
         all.waited > scaled(10_000)
             && all.refused > scaled(10_000)
             && all.dropped > scaled(1_000)
-            && all.reported > scaled(10_000),
+            && all.reported > scaled(10_000)
+            && all.paused > scaled(1_000)
+            && all.late > scaled(100),
         "{all:?}"
     );
 }
@@ -182,9 +186,14 @@ fn polled_late_a_token_is_taken_when_it_is_there_and_a_slot_when_a_call_is_relea
 
 #[test]
 fn a_broken_model_is_detected() {
-    for slip in
-        [Slip::LighterOvertake, Slip::TurnsForgetTheLine, Slip::PlacesStayTaken, Slip::ANanosecondLate]
-    {
+    for slip in [
+        Slip::LighterOvertake,
+        Slip::TurnsForgetTheLine,
+        Slip::PlacesStayTaken,
+        Slip::ANanosecondLate,
+        Slip::NewCallsIgnoreAPause,
+        Slip::APauseIsShort,
+    ] {
         let found = (0..300).find(|seed| {
             let life = || kind(seed % 10, Manner { seed: *seed, late: false, slip });
             catch_unwind(AssertUnwindSafe(life)).is_err()

@@ -47,6 +47,10 @@ pub(crate) struct Seen {
     pub(crate) refused: u64,
     pub(crate) dropped: u64,
     pub(crate) reported: u64,
+    /// The calls that were denied while their key was paused.
+    pub(crate) paused: u64,
+    /// The calls that had waited too long, because of a pause.
+    pub(crate) late: u64,
 }
 
 impl<A: Algorithm> Drop for World<A> {
@@ -69,7 +73,7 @@ impl<A: Algorithm> World<A> {
 
     pub(crate) fn step(&mut self, random: &mut Random) {
         let most = self.line.rule.capacity().min(4);
-        match random.below(20) {
+        match random.below(22) {
             0..7 => self.acquire(random.within(1..=most), random),
             7 => self.acquire(random.within(0..=most + 1), random),
             8 => self.check(random.within(0..=most + 1), random),
@@ -89,9 +93,16 @@ impl<A: Algorithm> World<A> {
                 self.refunded = true;
                 self.settle();
             }
+            13 => {
+                let duration = random.below(8) * random.below(8) * self.unit / 2;
+                self.log.push(format!("at {}: pause {duration}", self.now));
+                assert_eq!(self.limiter.pause("key", Duration::from_nanos(duration)), duration > 0);
+                self.line.pause(duration, self.now);
+                self.settle();
+            }
             // Advances to the nanosecond of a scheduled time, or to the nanosecond before it.
-            13 | 14 => self.advance(self.line.next(self.now).map_or(self.now, |at| at.max(self.now))),
-            15 => self.advance(self.line.next(self.now).map_or(self.now, |at| (at - 1).max(self.now))),
+            14 | 15 => self.advance(self.line.next(self.now).map_or(self.now, |at| at.max(self.now))),
+            16 => self.advance(self.line.next(self.now).map_or(self.now, |at| (at - 1).max(self.now))),
             _ => self.advance(self.now + random.below(12) * self.unit + random.below(2)),
         }
         assert_eq!(self.limiter.queued(), self.calls.len());
@@ -133,7 +144,20 @@ impl<A: Algorithm> World<A> {
         let mut reported = Vec::new();
         loop {
             let before = self.line.waiting.clone();
-            let Some(at) = self.line.release(self.now) else { break };
+            let Some(at) = self.line.release(self.now) else {
+                // If several calls are released at one instant, each reports the state after all of them.
+                for remaining in reported.drain(..) {
+                    assert_eq!(remaining, self.remaining(), "after having waited");
+                }
+                let Some(late) = self.line.late(self.now) else { break };
+                let (_, arrived) = self.line.waiting.remove(late).unwrap();
+                let denied = self.calls.remove(late).unwrap().output;
+                let denied = denied.unwrap_or_else(|| panic!("number {late} waits too long at {}", self.now));
+                assert!(!denied.is_allowed(), "number {late} has waited too long");
+                assert_eq!(denied.delay().as_nanos(), u128::from(self.now - arrived));
+                self.seen.late += 1;
+                continue;
+            };
             let (cost, arrived) = before[at];
             self.passed.push((self.now, cost));
             let call = self.calls.remove(at).unwrap();
@@ -143,15 +167,15 @@ impl<A: Algorithm> World<A> {
             reported.push(decision.remaining());
             self.seen.waited += 1;
         }
-        // If several calls are released at one instant, each reports the state after all of them.
-        for remaining in reported {
-            assert_eq!(remaining, self.remaining(), "after having waited");
-        }
         assert!(self.calls.iter().all(PolledByHand::is_pending), "a call is early at {}", self.now);
     }
 
     fn remaining(&self) -> u64 {
-        if self.line.waiting.is_empty() { self.line.rule.units(self.now) } else { 0 }
+        if self.is_held() { 0 } else { self.line.rule.units(self.now) }
+    }
+
+    fn is_held(&self) -> bool {
+        !self.line.waiting.is_empty() || self.line.is_paused(self.now)
     }
 
     /// Calls `acquire`.
@@ -170,7 +194,7 @@ impl<A: Algorithm> World<A> {
                 assert_eq!(decision.remaining(), self.remaining());
             }
             (Fate::Waits, None) => {
-                self.line.waiting.push_back((cost, self.now));
+                self.line.join(cost, self.now);
                 self.calls.push_back(call);
             }
             (Fate::Drops, _) => {
@@ -183,7 +207,7 @@ impl<A: Algorithm> World<A> {
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
                 self.seen.dropped += 1;
                 // The calls behind the evicted waiter may be released now, and so may the new call.
-                self.line.waiting.push_back((cost, self.now));
+                self.line.join(cost, self.now);
                 self.calls.push_back(call);
                 self.settle();
                 self.is_true(reported, dropped, Method::Dropped, random);
@@ -203,7 +227,7 @@ impl<A: Algorithm> World<A> {
         let decision = self.limiter.check_n("key", cost);
         self.log.push(format!("at {}: check {cost}: {decision:?}", self.now));
         assert_eq!((peek.is_allowed(), peek.retry_after()), (decision.is_allowed(), decision.retry_after()));
-        let passes = cost == 0 || self.line.waiting.is_empty() && self.line.rule.fits(cost);
+        let passes = cost == 0 || !self.is_held() && self.line.rule.fits(cost);
         assert_eq!(decision.is_allowed(), passes);
         match passes {
             true if cost > 0 => {
@@ -219,8 +243,7 @@ impl<A: Algorithm> World<A> {
     fn look(&mut self) {
         let peek = self.limiter.peek("key");
         self.log.push(format!("at {}: peek: {peek:?}", self.now));
-        let nobody = self.line.waiting.is_empty();
-        assert_eq!(peek.is_allowed(), nobody && self.line.rule.fits(1));
+        assert_eq!(peek.is_allowed(), !self.is_held() && self.line.rule.fits(1));
         assert_eq!(peek.remaining(), self.remaining());
     }
 
@@ -236,7 +259,10 @@ impl<A: Algorithm> World<A> {
             let mut line = self.line.clone();
             line.go(self.now, self.now + after);
             match method {
-                Method::Check => !line.waiting.is_empty() || !line.rule.fits(cost),
+                Method::Check => {
+                    let is_paused = line.is_paused(self.now + after);
+                    is_paused || !line.waiting.is_empty() || !line.rule.fits(cost)
+                }
                 Method::Acquire => line.fate(cost, self.now + after) == Fate::Refused,
                 Method::Dropped => {
                     line.patience.drops_oldest = false;
@@ -247,7 +273,10 @@ impl<A: Algorithm> World<A> {
         assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
         assert!(!refused(reported), "refused at {reported}, as reported, by {method:?} of {cost}");
         self.seen.reported += 1;
-        if matches!(method, Method::Acquire) && self.line.patience.drops_oldest {
+        self.seen.paused += u64::from(self.line.is_paused(self.now));
+        // Other calls may leave the line before their turns.
+        let may_be_early = (0..self.line.waiting.len()).any(|at| self.line.deadline(at).is_some());
+        if may_be_early || matches!(method, Method::Acquire) && self.line.patience.drops_oldest {
             return;
         }
         let all = random.one_in(40) && reported < 300;

@@ -16,6 +16,10 @@ pub(crate) enum Slip {
     PlacesStayTaken,
     /// Every scheduled time is a nanosecond too late.
     ANanosecondLate,
+    /// A new call passes during a pause if it fits.
+    NewCallsIgnoreAPause,
+    /// A pause ends a nanosecond too early.
+    APauseIsShort,
 }
 
 /// The settings of a queue.
@@ -37,6 +41,13 @@ pub(crate) struct Line {
     lost: usize,
     /// The maximum number of waiters of all keys together. There is only one key.
     pub(crate) total: usize,
+    /// The end of the latest pause. No waiter is charged at an earlier time.
+    since: u64,
+    /// `true` from the beginning of a pause until a release after its end.
+    is_paused: bool,
+    /// `true` if a pause began while the present waiters waited. They are then denied when they have waited for
+    /// `max_wait`.
+    pub(crate) is_delayed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +61,59 @@ pub(crate) enum Fate {
 
 impl Line {
     pub(crate) fn new(rule: Naive, patience: QueueConfig, slip: Slip, total: usize) -> Self {
-        Self { rule, patience, waiting: VecDeque::new(), slip, lost: 0, total }
+        let (waiting, lost) = (VecDeque::new(), 0);
+        let (since, is_paused, is_delayed) = (0, false, false);
+        Self { rule, patience, waiting, slip, lost, total, since, is_paused, is_delayed }
+    }
+
+    /// Pauses the key, or ends its pause if `duration` is 0.
+    pub(crate) fn pause(&mut self, duration: u64, now: u64) {
+        if duration == 0 && !self.is_paused {
+            return;
+        }
+        self.since = now + duration;
+        if self.slip == Slip::APauseIsShort {
+            self.since = self.since.saturating_sub(1).max(now);
+        }
+        self.is_paused = true;
+        self.is_delayed |= !self.waiting.is_empty();
+    }
+
+    pub(crate) fn is_paused(&self, now: u64) -> bool {
+        self.is_paused && now < self.since
+    }
+
+    /// Returns the algorithm and the time before the first waiter can be released: `now`, or the end of the pause.
+    fn start(&self, now: u64) -> (Naive, u64) {
+        let mut rule = self.rule.clone();
+        let start = if self.is_paused(now) { self.since } else { now };
+        rule.observe(start);
+        (rule, start)
+    }
+
+    /// Adds a waiter behind all others.
+    pub(crate) fn join(&mut self, cost: u64, now: u64) {
+        self.is_delayed &= !self.waiting.is_empty();
+        self.waiting.push_back((cost, now));
+    }
+
+    /// Returns the time at which the waiter at an index is denied, because it has waited for too long.
+    pub(crate) fn deadline(&self, at: usize) -> Option<u64> {
+        let max_wait = self.patience.max_wait.filter(|_| self.is_delayed)?;
+        self.waiting.get(at).map(|(_, arrived)| arrived + max_wait)
+    }
+
+    /// Returns the index of a waiter that is denied at `now`.
+    pub(crate) fn late(&self, now: u64) -> Option<usize> {
+        (0..self.waiting.len()).find(|at| self.deadline(*at).is_some_and(|deadline| deadline <= now))
     }
 
     /// Returns when a call would be released that arrives after the waiters in `before`.
     fn turn(&self, before: impl Iterator<Item = (u64, u64)>, cost: u64, now: u64) -> u64 {
-        let (mut rule, mut at) = (self.rule.clone(), now);
+        let (mut rule, mut at) = self.start(now);
         for (cost, arrived) in before {
             at = rule.turn(cost, at);
-            assert!(rule.release(Some((cost, arrived)), at));
+            assert!(rule.release(Some((cost, arrived.max(self.since))), at));
         }
         rule.turn(cost, at) + u64::from(self.slip == Slip::ANanosecondLate)
     }
@@ -71,7 +126,8 @@ impl Line {
 
     /// Returns the outcome of a call.
     pub(crate) fn fate(&self, cost: u64, now: u64) -> Fate {
-        if cost == 0 || self.waiting.is_empty() && self.rule.fits(cost) {
+        let is_held = self.is_paused(now) && self.slip != Slip::NewCallsIgnoreAPause;
+        if cost == 0 || self.waiting.is_empty() && !is_held && self.rule.fits(cost) {
             return Fate::Passes;
         }
         if cost > self.rule.capacity() || self.patience.places == 0 {
@@ -90,6 +146,13 @@ impl Line {
 
     /// Releases the first waiter, if its scheduled time has come.
     pub(crate) fn release(&mut self, now: u64) -> Option<usize> {
+        if self.is_paused {
+            self.rule.observe(now.min(self.since));
+            self.is_paused = now < self.since;
+        }
+        if self.is_paused {
+            return None;
+        }
         if self.slip == Slip::LighterOvertake {
             self.rule.observe(now);
             let at = (0..self.waiting.len()).find(|at| self.rule.fits(self.waiting[*at].0))?;
@@ -97,7 +160,7 @@ impl Line {
             assert!(self.rule.release(Some((cost, arrived)), now));
             return Some(at);
         }
-        let first = self.waiting.front().copied();
+        let first = self.waiting.front().map(|(cost, arrived)| (*cost, (*arrived).max(self.since)));
         self.rule.release(first, now).then(|| {
             self.waiting.pop_front();
             self.lost += usize::from(self.slip == Slip::PlacesStayTaken);
@@ -108,18 +171,26 @@ impl Line {
     /// Releases all waiters whose scheduled times are at most `to`, if no other calls arrive.
     pub(crate) fn go(&mut self, now: u64, to: u64) {
         let mut at = now;
-        while let Some((cost, _)) = self.waiting.front() {
-            at = self.rule.turn(*cost, at);
-            if at > to {
-                break;
-            }
-            while self.release(at).is_some() {}
+        while let Some(next) = self.next(at).filter(|next| *next <= to) {
+            at = next;
+            self.settle(at);
         }
-        while self.release(to).is_some() {}
+        self.settle(to);
     }
 
-    /// Returns when the first waiter can be released.
+    fn settle(&mut self, now: u64) {
+        loop {
+            while self.release(now).is_some() {}
+            let Some(late) = self.late(now) else { break };
+            self.waiting.remove(late);
+        }
+    }
+
+    /// Returns when the first waiter can be released, or when a waiter is denied because it has waited for too long.
     pub(crate) fn next(&self, now: u64) -> Option<u64> {
-        self.waiting.front().map(|(cost, _)| self.rule.turn(*cost, now))
+        let (rule, start) = self.start(now);
+        let released = self.waiting.front().map(|(cost, _)| rule.turn(*cost, start))?;
+        let denied = (0..self.waiting.len()).filter_map(|at| self.deadline(at)).min();
+        Some(denied.map_or(released, |denied| released.min(denied)))
     }
 }

@@ -1,0 +1,116 @@
+//! Lockouts that an administrator begins and ends, for all processes.
+
+use std::time::Duration;
+
+use tokio::task::{JoinSet, yield_now};
+use tower_throttle::algorithm::{FixedWindow, Lockout};
+use tower_throttle::{Quota, RateLimiter};
+use tower_throttle_redis::{RedisLimiter, RedisStore};
+
+use crate::patient;
+use crate::support::redis_server::RedisServer;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn log_ins(limit: u64, after: u64) -> Lockout<FixedWindow> {
+    FixedWindow::new(Quota::per_hour(limit)).queue(9).block_for(HOUR).after(after)
+}
+
+async fn connect(server: &RedisServer) -> RedisStore {
+    patient(server).connect().await.unwrap()
+}
+
+async fn limiter(server: &RedisServer, limit: u64, after: u64) -> RedisLimiter<Lockout<FixedWindow>> {
+    connect(server).await.limiter("log-ins", log_ins(limit, after)).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_key_is_locked_out_and_let_in_again_for_all_processes() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server, 5, 3).await, limiter(&server, 5, 3).await);
+    assert!(other.check("key").await.unwrap().is_allowed());
+    // longer than a lockout by denials
+    assert!(one.lock_out("key", 24 * HOUR).await.unwrap());
+    for limiter in [&one, &other] {
+        let denied = limiter.check("key").await.unwrap();
+        assert!(denied.is_locked_out() && denied.retry_after() > Some(23 * HOUR), "{denied:?}");
+    }
+    assert!(one.lock_out("key", HOUR).await.unwrap(), "instead of the first");
+    let denied = other.check("key").await.unwrap();
+    assert!(denied.is_locked_out() && denied.retry_after() <= Some(HOUR), "{denied:?}");
+    assert!(other.lift_lockout("key").await.unwrap() && !one.lift_lockout("key").await.unwrap());
+    let admitted = one.check("key").await.unwrap();
+    assert_eq!((admitted.is_allowed(), admitted.remaining()), (true, 3), "the units stay charged");
+    assert!(one.lock_out("new", HOUR).await.unwrap() && !one.lock_out("new", Duration::ZERO).await.unwrap());
+    assert!(one.check("new").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn lifting_forgets_the_counted_denials() {
+    let server = RedisServer::start();
+    let limiter = limiter(&server, 1, 2).await;
+    for _ in 0..2 {
+        assert!(!limiter.check("key").await.unwrap().is_locked_out());
+    }
+    assert!(limiter.lift_lockout("key").await.unwrap());
+    assert!(!limiter.check("key").await.unwrap().is_locked_out(), "the first denial again");
+    assert!(limiter.check("key").await.unwrap().is_locked_out());
+}
+
+#[tokio::test]
+async fn a_process_with_another_quota_sees_the_lockout() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server, 5, 3).await, limiter(&server, 50, 30).await);
+    assert!(one.check("key").await.unwrap().is_allowed() && other.check("key").await.unwrap().is_allowed());
+    assert!(one.lock_out("key", 24 * HOUR).await.unwrap());
+    let denied = other.check("key").await.unwrap();
+    assert!(denied.is_locked_out() && denied.retry_after() > Some(23 * HOUR), "{denied:?}");
+    assert!(other.lift_lockout("key").await.unwrap());
+    assert!(one.check("key").await.unwrap().is_allowed() && other.check("key").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn no_call_that_is_decided_meanwhile_is_lost() {
+    let server = RedisServer::start();
+    let (one, other) = (limiter(&server, 1_000, 9_000).await, limiter(&server, 1_000, 9_000).await);
+    let mut calls = JoinSet::new();
+    for at in 0..200 {
+        calls.spawn(if at % 2 == 0 { one.check("key") } else { other.check("key") });
+    }
+    for _ in 0..10 {
+        assert!(one.lock_out("key", HOUR).await.unwrap());
+        assert!(other.lift_lockout("key").await.unwrap());
+    }
+    let decisions = calls.join_all().await;
+    let admitted = decisions.into_iter().filter(|decision| decision.as_ref().unwrap().is_allowed()).count();
+    assert_eq!(one.peek("key").await.unwrap().remaining(), 1_000 - admitted as u64);
+}
+
+#[tokio::test]
+async fn a_call_that_waits_is_denied_in_its_turn() {
+    let server = RedisServer::start();
+    let quota = Quota::per(1, Duration::from_secs(1)).unwrap();
+    let rule = FixedWindow::new(quota).queue(9).block_for(HOUR).after(100);
+    let limiter = connect(&server).await.limiter("paced", rule).build().unwrap();
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+    let call = limiter.acquire("key");
+    let waiting = tokio::spawn(async move { call.await.unwrap() });
+    while limiter.stats().calls.queued == 0 {
+        yield_now().await;
+    }
+    assert!(limiter.lock_out("key", HOUR).await.unwrap());
+    assert!(waiting.await.unwrap().is_locked_out());
+}
+
+#[tokio::test]
+async fn without_redis_the_fallback_locks_out() {
+    let server = RedisServer::start();
+    let store = connect(&server).await;
+    let builder = store.limiter("log-ins", log_ins(5, 3));
+    let limiter = builder.fallback(RateLimiter::new(log_ins(5, 3))).build().unwrap();
+    drop(server);
+    assert!(limiter.lock_out("key", HOUR).await.unwrap());
+    assert!(limiter.check("key").await.unwrap().is_locked_out());
+    assert!(limiter.lift_lockout("key").await.unwrap() && !limiter.lift_lockout("key").await.unwrap());
+    assert!(limiter.check("key").await.unwrap().is_allowed());
+}
