@@ -27,7 +27,7 @@ struct Arrival {
     queue: QueueConfig,
 }
 
-/// What happens to a call.
+/// The judgement on a call.
 enum Fate {
     /// The call is allowed or denied immediately.
     Decided(Decision),
@@ -85,9 +85,14 @@ impl Arrival {
         algorithm.ready_at(state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
     }
 
-    /// Returns whether a new call displaces the oldest waiter if the queue is full.
+    /// Returns whether the call has a place in the queue while no other call waits.
+    fn has_queue(&self) -> bool {
+        (self.priority || !self.queue.is_priority_only()) && self.queue.has_place(0, 0, self.cost)
+    }
+
+    /// Returns whether the call displaces the oldest waiter if the queue is full.
     fn drops_oldest(&self) -> bool {
-        self.queue.overflow() == QueueOverflow::DropOldest
+        self.queue.overflow() == QueueOverflow::DropOldest && !self.queue.is_priority_only()
     }
 }
 
@@ -249,7 +254,8 @@ impl<A: Algorithm> Key<'_, A> {
     /// Decides a new call, or queues it.
     fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
         let queue = arrival.queue;
-        let has_place = self.waiting() < queue.places() && self.shared.waiting.available() > 0;
+        let has_place =
+            arrival.has_queue() && self.has_place(arrival) && self.shared.waiting.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait == u64::MAX;
         if waits && !queue.is_exclusive() {
             // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
@@ -337,8 +343,9 @@ impl<A: Algorithm> Key<'_, A> {
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait || has_no_time {
             return Fate::Decided(self.rejection(decision, arrival, counts));
         }
-        let waiting = self.waiting();
-        if queue.places() > 0 && waiting >= queue.places() && arrival.drops_oldest() {
+        let has_queue = arrival.has_queue();
+        let is_full = !self.has_place(arrival);
+        if has_queue && is_full && arrival.drops_oldest() {
             // Whether the call can then be released in time is checked later.
             return Fate::Full(decision);
         }
@@ -346,13 +353,9 @@ impl<A: Algorithm> Key<'_, A> {
         let algorithm = self.algorithm();
         let (tail, at) = self.tail();
         let is_in_time = arrival.is_in_time(algorithm, now, tail, at);
-        let is_full = match queue.priority_units() {
-            None => waiting >= queue.places(),
-            Some(units) => self.ahead() + u128::from(arrival.cost) > u128::from(units),
-        };
-        let has_queue =
-            if queue.priority_units().is_some() { arrival.priority && !is_full } else { queue.places() > 0 };
-        if !is_in_time || !has_queue {
+        // Calls with priority wait up to a total cost, and beyond that are denied as calls without priority are.
+        let is_beyond = is_full && queue.is_priority_only();
+        if !is_in_time || !has_queue || is_beyond {
             return Fate::Decided(self.rejection(decision, arrival, counts));
         }
         let mut is_total_full = self.shared.waiting.available() == 0;
@@ -413,7 +416,7 @@ impl<A: Algorithm> Key<'_, A> {
     }
 }
 
-/// What calls are told.
+/// The answers that calls are given.
 impl<A: Algorithm> Key<'_, A> {
     /// Decides the calls that were just released, which are those from the index `first` on. Each decision describes the
     /// key after all of these releases. Its `reset_after` may come from an approximate projection, because the exact one
@@ -517,31 +520,20 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns the time until a denied call could be admitted or queued, in nanoseconds.
     fn retry(&mut self, arrival: &Arrival) -> u64 {
-        let Arrival { cost, priority, may_wait, max_wait, queue } = *arrival;
+        let Arrival { cost, may_wait, max_wait, queue, .. } = *arrival;
         let turn = self.turn(cost);
         // It is unknown when calls of other keys are released, so the places of these calls count as taken.
         let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
-        if !may_wait || others >= limit {
+        if !may_wait || others >= limit || !arrival.has_queue() {
+            // The call must be admitted at once.
             return turn;
         }
-        let has_room = |waiting: u64| others.saturating_add(waiting) < limit;
-        let early_enough = turn.saturating_sub(max_wait);
-        match queue.priority_units() {
-            // The call can be queued once enough waiters have been released.
-            Some(units) if priority && cost <= units => {
-                let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
-                let is_place = |waiting, ahead| fits(ahead) && has_room(waiting);
-                self.time_until_place(is_place).max(early_enough)
-            }
-            Some(_) => turn,
-            // The queue has no places, so the call must be admitted at once.
-            None if queue.places() == 0 => turn,
-            None => {
-                let is_place = |waiting, _| waiting < queue.places() && has_room(waiting);
-                self.time_until_place(is_place).max(early_enough)
-            }
-        }
+        // The call can be queued once enough waiters have been released.
+        let is_place = |waiting, ahead| {
+            queue.has_place(waiting, ahead, cost) && others.saturating_add(waiting) < limit
+        };
+        self.time_until_place(is_place).max(turn.saturating_sub(max_wait))
     }
 }
 
@@ -565,9 +557,10 @@ impl<A: Algorithm> Key<'_, A> {
         self.queue.as_ref().map_or(0, |queue| queue.waiting.len() as u64)
     }
 
-    /// Returns the total cost of the waiters.
-    fn ahead(&self) -> u128 {
-        self.queue.as_ref().map_or(0, |queue| queue.ahead)
+    /// Returns whether the key's queue has a place for the call. The total of all keys is another matter.
+    fn has_place(&self, arrival: &Arrival) -> bool {
+        let ahead = self.queue.as_ref().map_or(0, |queue| queue.ahead);
+        arrival.queue.has_place(self.waiting(), ahead, arrival.cost)
     }
 
     /// Returns the state after all waiters have been released, and the clock reading for that state.
