@@ -45,7 +45,7 @@ pub(super) struct Key<'a, A: Algorithm> {
     tier: Option<&'a A>,
     state: &'a mut A::State,
     queue: Option<&'a mut Queue<A>>,
-    /// Where the key gets a queue, if it has none.
+    /// The place in which the key gets a queue, if it has none.
     vacant: Option<(Fingerprint, &'a mut Option<Box<Rare<A>>>)>,
     shared: &'a Shared,
     /// The wakers to wake once no lock is held, because a waker may run any code.
@@ -53,7 +53,7 @@ pub(super) struct Key<'a, A: Algorithm> {
     now: Nanos,
 }
 
-/// What few shards need: the queues of their keys, and the latest resets.
+/// The part that few shards need: the queues of their keys, and the latest resets.
 #[derive(Debug)]
 pub(super) struct Rare<A: Algorithm> {
     pub(super) queues: HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>,
@@ -161,7 +161,7 @@ struct Newcomer<'a, A> {
     permit: SharedPermit,
 }
 
-/// What a waiter learns when its future is polled.
+/// The answer to the poll of a waiter's future.
 enum Asked<A> {
     /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
