@@ -23,6 +23,7 @@ use crate::clock::Nanos;
 pub struct QueueConfig {
     waits: Waits,
     bound: Bound,
+    /// The maximum number of waiters or, if only calls with priority wait, their maximum total cost.
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,

@@ -403,7 +403,7 @@ impl<A: Algorithm> Shard<A> {
         let (algorithm, first) = (new.clone(), Some(first));
         let config = Arc::new(ShardConfig { algorithm, one_unit, first, closed: old.closed });
         for (id, state) in slots.iter_mut() {
-            Key::visit(old, state, (id, rare), access, |key| key.release());
+            Key::visit(old, state, (id, rare), access, |key| key.release_due());
             Key::visit(&config, state, (id, rare), access, |key| key.migrate(&old.algorithm));
         }
         *old = config;

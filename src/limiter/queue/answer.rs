@@ -120,9 +120,9 @@ impl<A: Algorithm> Key<'_, A> {
         if self.queue.is_none() {
             return self.algorithm().check(self.state, self.now, cost);
         }
-        self.release();
+        self.release_due();
         let decision = self.check_queue(cost);
-        self.release();
+        self.release_due();
         decision
     }
 
@@ -166,9 +166,9 @@ impl<A: Algorithm> Key<'_, A> {
         let Some(queue) = self.queue_config() else {
             return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
         };
-        self.release();
+        self.release_due();
         let entered = self.enter(&Arrival::new(call, queue), judged);
-        self.release();
+        self.release_due();
         entered
     }
 
@@ -181,7 +181,7 @@ impl<A: Algorithm> Key<'_, A> {
         let Some(queue) = self.queue_config() else {
             return Preview::of(self.algorithm().peek(self.state, self.now, call.cost()));
         };
-        self.release();
+        self.release_due();
         self.ensure_exact_projection(0);
         let arrival = &Arrival::new(call, queue);
         match self.preview_fate(arrival) {
@@ -196,9 +196,9 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Releases all due waiters, and decides what they are told.
     #[inline]
-    pub(in crate::limiter) fn release(&mut self) {
+    pub(in crate::limiter) fn release_due(&mut self) {
         if let Some(mut schedule) = self.schedule()
-            && let Some(first) = schedule.release()
+            && let Some(first) = schedule.release_due()
         {
             self.decide_released(first);
         }
@@ -207,7 +207,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held, because
     /// dropping a waker may run any code.
     pub(in crate::limiter) fn poll(&mut self, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        self.release();
+        self.release_due();
         let Some(asked) = self.schedule().and_then(|mut schedule| schedule.ask(ticket, waker)) else {
             unreachable!(
                 "a call stays in its queue until it is ready, and a key with a queue is never evicted"
@@ -222,7 +222,7 @@ impl<A: Algorithm> Key<'_, A> {
                 let spare = waiter.waker.take();
                 // The next waiters are told how many units remain, so those of this one must be free.
                 drop(waiter);
-                self.release();
+                self.release_due();
                 (PollTurn::Ready(decision, self.now), spare)
             }
         }
@@ -231,9 +231,9 @@ impl<A: Algorithm> Key<'_, A> {
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are released first,
     /// and if one is, the charge of this call, if it was released before, is final.
     pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
-        self.release();
+        self.release_due();
         let waker = self.schedule()?.cancel(ticket);
-        self.release();
+        self.release_due();
         waker
     }
 
@@ -254,8 +254,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// Decides a new call, or queues it.
     fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
         let queue = arrival.queue;
-        let has_place =
-            arrival.has_queue() && self.has_place(arrival) && self.shared.waiting.available() > 0;
+        let has_place = arrival.has_queue() && self.has_place(arrival) && self.shared.waiting.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait == u64::MAX;
         if waits && !queue.is_exclusive() {
             // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
@@ -423,16 +422,16 @@ impl<A: Algorithm> Key<'_, A> {
     /// is not recomputed for each released call.
     fn decide_released(&mut self, first: usize) {
         self.ensure_approximate_projection();
-        let count = self.queue.as_ref().map_or(0, |queue| queue.released.len());
+        let count = self.queue.as_ref().map_or(0, |queue| queue.answered.len());
         for at in first..count {
             let Some(queue) = &mut self.queue else { return };
-            let tier = queue.released[at].tier.take();
+            let tier = queue.answered[at].tier.take();
             let mut after = self.alike(None, tier.as_deref());
             let decision = after.admission();
             // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
             let decision = after.algorithm().report(after.state, after.now, 0, false, decision);
             let Some(queue) = &mut self.queue else { return };
-            let released = &mut queue.released[at];
+            let released = &mut queue.answered[at];
             let delay = released.decision.delay();
             released.decision = decision.with_delay(Nanos::from(delay).0);
             released.tier = tier;
@@ -530,9 +529,8 @@ impl<A: Algorithm> Key<'_, A> {
             return turn;
         }
         // The call can be queued once enough waiters have been released.
-        let is_place = |waiting, ahead| {
-            queue.has_place(waiting, ahead, cost) && others.saturating_add(waiting) < limit
-        };
+        let is_place =
+            |waiting, ahead| queue.has_place(waiting, ahead, cost) && others.saturating_add(waiting) < limit;
         self.time_until_place(is_place).max(turn.saturating_sub(max_wait))
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct Queue<A: Algorithm> {
     projection: Option<Projection<A::State>>,
     /// The calls that were released or denied, and whose futures have not been polled since, in the order of their
     /// tickets.
-    released: VecDeque<Released<A>>,
+    answered: VecDeque<Answered<A>>,
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     /// The latest ticket.
@@ -119,7 +119,7 @@ struct Waiter<A> {
 
 /// A queued call that was released or denied, and whose future has not been polled since.
 #[derive(Debug)]
-struct Released<A> {
+struct Answered<A> {
     ticket: u64,
     cost: u64,
     tier: Option<Box<A>>,
@@ -284,7 +284,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 algorithm.charge(state, now, cost, max_debt)
             }
         };
-        self.release();
+        self.release_due();
         let charged = match self.schedule() {
             None => charge(self.state),
             // While calls wait, no units are available.
@@ -297,7 +297,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 charged
             }
         };
-        self.release();
+        self.release_due();
         charged
     }
 
@@ -325,12 +325,12 @@ impl<'a, A: Algorithm> Key<'a, A> {
         if let Some(queue) = &mut self.queue {
             queue.invalidate();
         }
-        self.release();
+        self.release_due();
     }
 
     /// Releases due waiters, and denies all other waiters.
     pub(super) fn close(&mut self) {
-        self.release();
+        self.release_due();
         let denial = Decision::closed(limit_of_new_key(self.algorithm()));
         if let Some(mut schedule) = self.schedule() {
             schedule.close(denial);
@@ -344,7 +344,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         if let Some(queue) = &mut self.queue {
             queue.since = now;
         }
-        self.replace(|state| {
+        self.change_and_reschedule(|state| {
             let held = algorithm.in_flight(state);
             *state = fresh;
             if held > 0 {
@@ -360,18 +360,18 @@ impl<'a, A: Algorithm> Key<'a, A> {
     pub(super) fn migrate(&mut self, old: &A) {
         let algorithm = self.base();
         let now = self.now;
-        self.replace(|state| algorithm.migrate(state, old, now));
+        self.change_and_reschedule(|state| algorithm.migrate(state, old, now));
     }
 
     /// Runs `change`, which resets the state or converts it to another algorithm. Earlier releases then become final, due
     /// waiters are released, and the others are woken to set their timers again.
-    fn replace(&mut self, change: impl FnOnce(&mut A::State)) {
+    fn change_and_reschedule(&mut self, change: impl FnOnce(&mut A::State)) {
         // No waiter is released here before the change. A replacement has released the due ones by the old algorithm.
         match self.schedule() {
             None => return change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
-        self.release();
+        self.release_due();
         if let Some(mut schedule) = self.schedule() {
             schedule.reschedule();
         }
@@ -379,12 +379,12 @@ impl<'a, A: Algorithm> Key<'a, A> {
 
     /// Runs `change` on the state, between two releases of due waiters.
     fn change(&mut self, change: impl FnOnce(&mut A::State)) {
-        self.release();
+        self.release_due();
         match self.schedule() {
             None => change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
-        self.release();
+        self.release_due();
     }
 }
 
@@ -395,7 +395,7 @@ impl<A: Algorithm> Key<'_, Lockout<A>> {
         let algorithm = self.base();
         let now = self.now;
         let mut was_and_is_set = (false, false);
-        self.replace(|state| was_and_is_set = algorithm.set_lockout(state, now, left));
+        self.change_and_reschedule(|state| was_and_is_set = algorithm.set_lockout(state, now, left));
         was_and_is_set
     }
 }
