@@ -267,12 +267,12 @@ impl Observer {
     }
 
     /// Logs a call that was denied, at level `debug`. The event contains no key. If the call costs more than the limit
-    /// can ever admit, or if the limiter is closed, also logs this.
-    pub(crate) fn denied(&self, policy: &str, denial: &Decision) {
+    /// can ever admit, or if the limiter is closed, also logs this. `policy` returns the name, which is read only then.
+    pub(crate) fn denied<'a>(&self, policy: impl Fn() -> &'a str, denial: &Decision) {
         event!(
             debug,
             event = "denied",
-            policy,
+            policy = policy(),
             retry_after = denial.retry_after().map(tracing::field::debug),
             outcome = crate::stats::CallOutcome::of(denial, false).label(),
             "tower-throttle: denied"
@@ -283,7 +283,7 @@ impl Observer {
             event!(
                 error,
                 event = "cost_never_fits",
-                policy,
+                policy = policy(),
                 reason = "raise the burst or lower the cost",
                 count,
                 "tower-throttle[T04]: a request costs more than the limit can ever admit"
@@ -295,7 +295,7 @@ impl Observer {
             event!(
                 info,
                 event = "limiter_closed",
-                policy,
+                policy = policy(),
                 count,
                 "tower-throttle: requests are rejected because the limiter was closed, as by a shutdown"
             );

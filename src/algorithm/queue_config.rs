@@ -23,6 +23,7 @@ use crate::clock::Nanos;
 pub struct QueueConfig {
     waits: Waits,
     bound: Bound,
+    /// The maximum number of waiters or, if only calls with priority wait, their maximum total cost.
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
@@ -170,7 +171,7 @@ impl QueueConfig {
         }
     }
 
-    const fn is_priority_only(&self) -> bool {
+    pub(crate) const fn is_priority_only(&self) -> bool {
         matches!(self.waits, Waits::PriorityOnly)
     }
 
@@ -182,6 +183,15 @@ impl QueueConfig {
             _ if self.is_priority_only() => 0,
             Bound::None => u64::MAX,
             Bound::Default | Bound::Set => self.places,
+        }
+    }
+
+    /// Returns whether the queue has a place for a call of `cost` behind `waiting` calls whose total cost is `ahead`.
+    pub(crate) const fn has_place(&self, waiting: u64, ahead: u128, cost: u64) -> bool {
+        if self.is_priority_only() {
+            ahead + cost as u128 <= self.places as u128
+        } else {
+            waiting < self.places()
         }
     }
 

@@ -153,7 +153,7 @@ pub use self::{fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquir
 // What an operation on a key borrows beside its shard: [`Shared`] by all operations, [`ShardConfig`] by those of one
 // shard, and [`Access`] by one operation. All files of this folder see their fields.
 
-/// What all shards of a limiter have in common.
+/// The part of a limiter that all its shards have in common.
 #[derive(Debug)]
 struct Shared {
     observed: Observed,

@@ -595,7 +595,7 @@ impl<A: Algorithm> RateLimiter<A> {
     }
 }
 
-/// What `tower-throttle-redis` needs of its fallbacks, and tests of their twins.
+/// Functions that `tower-throttle-redis` needs for its fallbacks, and tests for their twins.
 impl<A: Algorithm> RateLimiter<A> {
     /// Peeks, as [`Call::peek`](super::Call::peek) does.
     #[doc(hidden)]

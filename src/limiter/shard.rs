@@ -394,7 +394,7 @@ impl<A: Algorithm> Shard<A> {
 
     /// Ends the pauses that are over.
     pub(super) fn end_pauses(&mut self, access: &mut Access<'_, A>) {
-        self.for_each_queue(access, |key| key.release());
+        self.for_each_queue(access, |key| key.release_due());
     }
 
     fn for_each_queue(&mut self, access: &mut Access<'_, A>, change: impl Fn(&mut Key<'_, A>)) {
@@ -413,7 +413,7 @@ impl<A: Algorithm> Shard<A> {
         let (algorithm, first) = (new.clone(), Some(first));
         let config = Arc::new(ShardConfig { algorithm, one_unit, first, closed: old.closed });
         for (id, state) in slots.iter_mut() {
-            Key::visit(old, state, (id, rare), access, |key| key.release());
+            Key::visit(old, state, (id, rare), access, |key| key.release_due());
             Key::visit(&config, state, (id, rare), access, |key| key.migrate(&old.algorithm));
         }
         *old = config;

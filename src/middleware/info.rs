@@ -282,7 +282,7 @@ impl PolicyInfo {
     /// Logs the decision of this policy on a rejected request, if the decision is a denial.
     pub(super) fn log_denial(&self, decision: &Decision) {
         if !decision.is_allowed() {
-            self.observer.denied(self.name(), decision);
+            self.observer.denied(|| self.name(), decision);
         }
     }
 

@@ -183,6 +183,7 @@ impl<P, Q> And<P, Q> {
     /// Returns the verdict on a request that the policies outside shadow mode have decided, and counts the request. If
     /// these policies have admitted the request, lets the policies in shadow mode decide it, unless they have already
     /// done so.
+    #[inline]
     fn verdict<Req>(
         &self,
         is_admitted: bool,
@@ -308,6 +309,7 @@ impl<Res, P: SettlePolicies<Res>, Q: SettlePolicies<Res>> SettlePolicies<Res> fo
 }
 
 /// Counts a request in each policy that decided it. `is_admitted` says whether all of them admitted the request.
+#[inline]
 fn count(infos: &[PolicyInfo], outcomes: &[Option<Outcome>], is_admitted: bool) {
     for (info, outcome) in limited(infos, outcomes) {
         info.count(if outcome.is_shadow() && is_admitted {

@@ -441,7 +441,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         let (own, others) = calls.split_at(count);
         let Joint { parts, report, all, charge } = joint;
         let known = all.get_or_insert_with(|| Box::new(JointWait::new(parts.len())));
-        self.settle(own, known);
+        self.prepare(own, known);
         let is_allowed = is_allowed && self.turns.iter().all(|turn| !turn.is_denied());
         let charge =
             &mut |at: usize, all: &mut JointWait| match self.turns.iter().position(|turn| turn.call.at == at)
@@ -459,7 +459,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     }
 
     /// Gives the keys of the calls a state, and previews the calls.
-    fn settle(&mut self, calls: &[Call<'c>], all: &mut JointWait) {
+    fn prepare(&mut self, calls: &[Call<'c>], all: &mut JointWait) {
         let shared = &self.table.shared;
         let keep: Few<_> = calls.iter().map(|call| call.request.id).collect();
         for call in calls.iter().copied() {

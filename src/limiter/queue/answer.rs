@@ -27,7 +27,7 @@ struct Arrival {
     queue: QueueConfig,
 }
 
-/// What happens to a call.
+/// The judgement on a call.
 enum Fate {
     /// The call is allowed or denied immediately.
     Decided(Decision),
@@ -85,9 +85,14 @@ impl Arrival {
         ready_at(algorithm, state, at, self.cost).is_some_and(|ready_at| ready_at <= latest)
     }
 
-    /// Returns whether a new call displaces the oldest waiter if the queue is full.
+    /// Returns whether the call has a place in the queue while no other call waits.
+    fn has_queue(&self) -> bool {
+        (self.priority || !self.queue.is_priority_only()) && self.queue.has_place(0, 0, self.cost)
+    }
+
+    /// Returns whether the call displaces the oldest waiter if the queue is full.
     fn drops_oldest(&self) -> bool {
-        self.queue.overflow() == QueueOverflow::DropOldest
+        self.queue.overflow() == QueueOverflow::DropOldest && !self.queue.is_priority_only()
     }
 }
 
@@ -115,9 +120,9 @@ impl<A: Algorithm> Key<'_, A> {
         if self.queue.is_none() {
             return self.algorithm().check(self.state, self.now, cost);
         }
-        self.release();
+        self.release_due();
         let decision = self.check_queue(cost);
-        self.release();
+        self.release_due();
         decision
     }
 
@@ -165,9 +170,9 @@ impl<A: Algorithm> Key<'_, A> {
         let Some(queue) = self.queue_config() else {
             return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
         };
-        self.release();
+        self.release_due();
         let entered = self.enter(&Arrival::new(call, queue), judged);
-        self.release();
+        self.release_due();
         entered
     }
 
@@ -180,7 +185,7 @@ impl<A: Algorithm> Key<'_, A> {
         let Some(queue) = self.queue_config() else {
             return Preview::of(self.algorithm().peek(self.state, self.now, call.cost()));
         };
-        self.release();
+        self.release_due();
         self.ensure_exact_projection(0);
         let arrival = &Arrival::new(call, queue);
         match self.preview_fate(arrival) {
@@ -195,9 +200,9 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Releases all due waiters, and decides what they are told.
     #[inline]
-    pub(in crate::limiter) fn release(&mut self) {
+    pub(in crate::limiter) fn release_due(&mut self) {
         if let Some(mut schedule) = self.schedule()
-            && let Some(first) = schedule.release()
+            && let Some(first) = schedule.release_due()
         {
             self.decide_released(first);
         }
@@ -206,7 +211,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held, because
     /// dropping a waker may run any code.
     pub(in crate::limiter) fn poll(&mut self, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        self.release();
+        self.release_due();
         let Some(asked) = self.schedule().and_then(|mut schedule| schedule.ask(ticket, waker)) else {
             unreachable!(
                 "a call stays in its queue until it is ready, and a key with a queue is never evicted"
@@ -221,7 +226,7 @@ impl<A: Algorithm> Key<'_, A> {
                 let spare = waiter.waker.take();
                 // The next waiters are told how many units remain, so those of this one must be free.
                 drop(waiter);
-                self.release();
+                self.release_due();
                 (PollTurn::Ready(decision, self.now), spare)
             }
         }
@@ -230,9 +235,9 @@ impl<A: Algorithm> Key<'_, A> {
     /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are released first,
     /// and if one is, the charge of this call, if it was released before, is final.
     pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
-        self.release();
+        self.release_due();
         let waker = self.schedule()?.cancel(ticket);
-        self.release();
+        self.release_due();
         waker
     }
 
@@ -253,7 +258,7 @@ impl<A: Algorithm> Key<'_, A> {
     /// Decides a new call, or queues it.
     fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
         let queue = arrival.queue;
-        let has_place = self.waiting() < queue.places() && self.shared.waiting.available() > 0;
+        let has_place = arrival.has_queue() && self.has_place(arrival) && self.shared.waiting.available() > 0;
         let waits = arrival.may_wait && has_place && arrival.max_wait == u64::MAX;
         if waits && !queue.is_exclusive() {
             // The call may wait for any length of time, or never fits. In both cases, the exact wait is not needed.
@@ -341,8 +346,9 @@ impl<A: Algorithm> Key<'_, A> {
         if decision.is_barred() || decision.never_fits() || !arrival.may_wait || has_no_time {
             return Fate::Decided(self.rejection(decision, arrival, counts));
         }
-        let waiting = self.waiting();
-        if queue.places() > 0 && waiting >= queue.places() && arrival.drops_oldest() {
+        let has_queue = arrival.has_queue();
+        let is_full = !self.has_place(arrival);
+        if has_queue && is_full && arrival.drops_oldest() {
             // Whether the call can then be released in time is checked later.
             return Fate::Full(decision);
         }
@@ -350,13 +356,9 @@ impl<A: Algorithm> Key<'_, A> {
         let algorithm = self.algorithm();
         let (tail, at) = self.tail();
         let is_in_time = arrival.is_in_time(algorithm, now, tail, at);
-        let is_full = match queue.priority_units() {
-            None => waiting >= queue.places(),
-            Some(units) => self.ahead() + u128::from(arrival.cost) > u128::from(units),
-        };
-        let has_queue =
-            if queue.priority_units().is_some() { arrival.priority && !is_full } else { queue.places() > 0 };
-        if !is_in_time || !has_queue {
+        // Calls with priority wait up to a total cost, and beyond that are denied as calls without priority are.
+        let is_beyond = is_full && queue.is_priority_only();
+        if !is_in_time || !has_queue || is_beyond {
             return Fate::Decided(self.rejection(decision, arrival, counts));
         }
         let mut is_total_full = self.shared.waiting.available() == 0;
@@ -415,23 +417,23 @@ impl<A: Algorithm> Key<'_, A> {
     }
 }
 
-/// What calls are told.
+/// The answers that calls are given.
 impl<A: Algorithm> Key<'_, A> {
     /// Decides the calls that were just released, which are those from the index `first` on. Each decision describes the
     /// key after all of these releases. Its `reset_after` may come from an approximate projection, because the exact one
     /// is not recomputed for each released call.
     fn decide_released(&mut self, first: usize) {
         self.ensure_approximate_projection();
-        let count = self.queue.as_ref().map_or(0, |queue| queue.released.len());
+        let count = self.queue.as_ref().map_or(0, |queue| queue.answered.len());
         for at in first..count {
             let Some(queue) = &mut self.queue else { return };
-            let tier = queue.released[at].tier.take();
+            let tier = queue.answered[at].tier.take();
             let mut after = self.alike(None, tier.as_deref());
             let decision = after.admission();
             // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
             let decision = after.algorithm().report(after.state, after.now, 0, false, decision);
             let Some(queue) = &mut self.queue else { return };
-            let released = &mut queue.released[at];
+            let released = &mut queue.answered[at];
             let delay = released.decision.delay();
             released.decision = decision.with_delay(Nanos::from(delay).0);
             released.tier = tier;
@@ -523,31 +525,19 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns the time until a denied call could be admitted or queued, in nanoseconds, if it is known.
     fn retry(&mut self, arrival: &Arrival) -> Option<u64> {
-        let Arrival { cost, priority, may_wait, max_wait, queue } = *arrival;
+        let Arrival { cost, may_wait, max_wait, queue, .. } = *arrival;
         let turn = self.turn(cost)?;
         // It is unknown when calls of other keys are released, so the places of these calls count as taken.
         let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
-        if !may_wait || others >= limit {
+        if !may_wait || others >= limit || !arrival.has_queue() {
+            // The call must be admitted at once.
             return Some(turn);
         }
-        let has_room = |waiting: u64| others.saturating_add(waiting) < limit;
-        let early_enough = turn.saturating_sub(max_wait);
-        Some(match queue.priority_units() {
-            // The call can be queued once enough waiters have been released.
-            Some(units) if priority && cost <= units => {
-                let fits = |ahead: u128| ahead + u128::from(cost) <= u128::from(units);
-                let is_place = |waiting, ahead| fits(ahead) && has_room(waiting);
-                self.time_until_place(is_place).max(early_enough)
-            }
-            Some(_) => turn,
-            // The queue has no places, so the call must be admitted at once.
-            None if queue.places() == 0 => turn,
-            None => {
-                let is_place = |waiting, _| waiting < queue.places() && has_room(waiting);
-                self.time_until_place(is_place).max(early_enough)
-            }
-        })
+        // The call can be queued once enough waiters have been released.
+        let is_place =
+            |waiting, ahead| queue.has_place(waiting, ahead, cost) && others.saturating_add(waiting) < limit;
+        Some(self.time_until_place(is_place).max(turn.saturating_sub(max_wait)))
     }
 }
 
@@ -576,9 +566,10 @@ impl<A: Algorithm> Key<'_, A> {
         self.queue.as_ref().map_or(0, |queue| queue.waiting.len() as u64)
     }
 
-    /// Returns the total cost of the waiters.
-    fn ahead(&self) -> u128 {
-        self.queue.as_ref().map_or(0, |queue| queue.ahead)
+    /// Returns whether the key's queue has a place for the call. The total of all keys is another matter.
+    fn has_place(&self, arrival: &Arrival) -> bool {
+        let ahead = self.queue.as_ref().map_or(0, |queue| queue.ahead);
+        arrival.queue.has_place(self.waiting(), ahead, arrival.cost)
     }
 
     /// Returns the state after all waiters have been released, and the clock reading for that state.

@@ -45,7 +45,7 @@ pub(super) struct Key<'a, A: Algorithm> {
     tier: Option<&'a A>,
     state: &'a mut A::State,
     queue: Option<&'a mut Queue<A>>,
-    /// Where the key gets a queue, if it has none.
+    /// The place in which the key gets a queue, if it has none.
     vacant: Option<(Fingerprint, &'a mut Option<Box<Rare<A>>>)>,
     shared: &'a Shared,
     /// The wakers to wake once no lock is held, because a waker may run any code.
@@ -53,7 +53,7 @@ pub(super) struct Key<'a, A: Algorithm> {
     now: Nanos,
 }
 
-/// What few shards need: the queues of their keys, and the latest resets.
+/// The part that few shards need: the queues of their keys, and the latest resets.
 #[derive(Debug)]
 pub(super) struct Rare<A: Algorithm> {
     pub(super) queues: HashMap<Fingerprint, Queue<A>, IdentityBuildHasher>,
@@ -71,7 +71,7 @@ pub(super) struct Queue<A: Algorithm> {
     projection: Option<Projection<A::State>>,
     /// The calls that were released or denied, and whose futures have not been polled since, in the order of their
     /// tickets.
-    released: VecDeque<Released<A>>,
+    answered: VecDeque<Answered<A>>,
     /// The latest release, while it can still be undone.
     undo: Option<LastRelease<A::State>>,
     /// The latest ticket.
@@ -123,7 +123,7 @@ struct Waiter<A> {
 
 /// A queued call that was released or denied, and whose future has not been polled since.
 #[derive(Debug)]
-struct Released<A> {
+struct Answered<A> {
     ticket: u64,
     cost: u64,
     tier: Option<Box<A>>,
@@ -165,7 +165,7 @@ struct Newcomer<'a, A> {
     permit: SharedPermit,
 }
 
-/// What a waiter learns when its future is polled.
+/// The answer to the poll of a waiter's future.
 enum Asked<A> {
     /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
@@ -299,7 +299,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 algorithm.charge(state, now, cost, max_debt)
             }
         };
-        self.release();
+        self.release_due();
         let charged = match self.schedule() {
             None => charge(self.state),
             // While calls wait, no units are available.
@@ -312,7 +312,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 charged
             }
         };
-        self.release();
+        self.release_due();
         charged
     }
 
@@ -340,12 +340,12 @@ impl<'a, A: Algorithm> Key<'a, A> {
         if let Some(queue) = &mut self.queue {
             queue.invalidate();
         }
-        self.release();
+        self.release_due();
     }
 
     /// Releases due waiters, and denies all other waiters.
     pub(super) fn close(&mut self) {
-        self.release();
+        self.release_due();
         let denial = Decision::closed(limit_of_new_key(self.algorithm()));
         if let Some(mut schedule) = self.schedule() {
             schedule.close(denial);
@@ -360,7 +360,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
             queue.since = now;
             queue.pause = None;
         }
-        self.replace(|state| {
+        self.change_and_reschedule(|state| {
             let held = algorithm.in_flight(state);
             *state = fresh;
             if held > 0 {
@@ -375,7 +375,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
     /// Pauses the key for `duration` nanoseconds from now, instead of a pause that it may be in. Ends that pause if
     /// `duration` is 0. Returns whether the key is paused.
     pub(super) fn pause(&mut self, duration: u64) -> bool {
-        self.release();
+        self.release_due();
         let (now, base, shared) = (self.now, self.base(), self.shared);
         let mut slot = self.queue.as_mut().and_then(|queue| queue.pause.take());
         if slot.is_none() {
@@ -390,7 +390,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.ensure_queue();
         let Some(mut schedule) = self.schedule() else { return false };
         schedule.set_pause(seen.saturating_add(duration), (duration > 0).then_some(slot));
-        self.release();
+        self.release_due();
         if let Some(mut schedule) = self.schedule() {
             schedule.reschedule();
         }
@@ -413,18 +413,18 @@ impl<'a, A: Algorithm> Key<'a, A> {
     pub(super) fn migrate(&mut self, old: &A) {
         let algorithm = self.base();
         let now = self.now;
-        self.replace(|state| algorithm.migrate(state, old, now));
+        self.change_and_reschedule(|state| algorithm.migrate(state, old, now));
     }
 
     /// Runs `change`, which resets the state or converts it to another algorithm. Earlier releases then become final, due
     /// waiters are released, and the others are woken to set their timers again.
-    fn replace(&mut self, change: impl FnOnce(&mut A::State)) {
+    fn change_and_reschedule(&mut self, change: impl FnOnce(&mut A::State)) {
         // No waiter is released here before the change. A replacement has released the due ones by the old algorithm.
         match self.schedule() {
             None => return change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
-        self.release();
+        self.release_due();
         if let Some(mut schedule) = self.schedule() {
             schedule.reschedule();
         }
@@ -432,12 +432,12 @@ impl<'a, A: Algorithm> Key<'a, A> {
 
     /// Runs `change` on the state, between two releases of due waiters.
     fn change(&mut self, change: impl FnOnce(&mut A::State)) {
-        self.release();
+        self.release_due();
         match self.schedule() {
             None => change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
-        self.release();
+        self.release_due();
     }
 }
 
@@ -448,7 +448,7 @@ impl<A: Algorithm> Key<'_, Lockout<A>> {
         let algorithm = self.base();
         let now = self.now;
         let mut was_and_is_set = (false, false);
-        self.replace(|state| was_and_is_set = algorithm.set_lockout(state, now, left));
+        self.change_and_reschedule(|state| was_and_is_set = algorithm.set_lockout(state, now, left));
         was_and_is_set
     }
 }

@@ -24,7 +24,7 @@ use std::mem;
 use std::ops::Range;
 use std::task::Waker;
 
-use super::{Asked, LastRelease, Newcomer, Projection, Queue, Released, Schedule, Waiter, ready_at};
+use super::{Answered, Asked, LastRelease, Newcomer, Projection, Queue, Schedule, Waiter, ready_at};
 use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, Semaphore, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
@@ -39,7 +39,7 @@ impl<A: Algorithm> Default for Queue<A> {
             waiting: VecDeque::new(),
             ahead: 0,
             projection: None,
-            released: VecDeque::new(),
+            answered: VecDeque::new(),
             undo: None,
             next_ticket: 0,
             since: Nanos::ZERO,
@@ -58,7 +58,7 @@ impl<A: Algorithm> Queue<A> {
     /// Returns whether there are, at `now`, neither a pause, nor waiters, nor calls that have not learned that they were
     /// released or denied.
     pub(super) fn is_unused(&self, now: Nanos) -> bool {
-        self.waiting.is_empty() && self.released.is_empty() && !self.is_paused(now)
+        self.waiting.is_empty() && self.answered.is_empty() && !self.is_paused(now)
     }
 
     /// Returns whether the key is paused at `now`.
@@ -110,9 +110,9 @@ impl<A: Algorithm> Queue<A> {
         self.waiting.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
 
-    fn take_released(&mut self, ticket: u64) -> Option<Released<A>> {
-        let at = self.released.binary_search_by_key(&ticket, |released| released.ticket).ok()?;
-        self.released.remove(at)
+    fn take_answered(&mut self, ticket: u64) -> Option<Answered<A>> {
+        let at = self.answered.binary_search_by_key(&ticket, |answered| answered.ticket).ok()?;
+        self.answered.remove(at)
     }
 
     /// Makes the latest release final, and discards what was computed from the state, because the state has changed.
@@ -228,9 +228,9 @@ impl<A: Algorithm> Schedule<'_, A> {
         queue.next_ticket
     }
 
-    /// Releases all due waiters. Returns the index of the first of them among the released calls, or
+    /// Releases all due waiters. Returns the index of the first of them among the answered calls, or
     /// `None` if no waiter was due. The decisions of the released calls have only their delays.
-    pub(super) fn release(&mut self) -> Option<usize> {
+    pub(super) fn release_due(&mut self) -> Option<usize> {
         let is_paused = self.observe_pause();
         if self.is_known_to_wait() {
             return None;
@@ -244,7 +244,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         // The key may have observed the clock since the last access to the queue. Only a reading before the key's
         // latest reading means that the clock was set back.
         queue.seen = queue.seen.max(base.last_update(state));
-        let known = queue.released.len();
+        let known = queue.answered.len();
         while let Some(first) = queue.waiting.front() {
             let cost = first.cost;
             let before = A::UNDO_BY_COPY.then(|| state.clone());
@@ -253,7 +253,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             queue.observe_time(base.last_update(state));
             let Some(at) = admitted else { break };
             // If the first of the released waiters was released on time, the other waiters were as well.
-            if queue.released.len() == known {
+            if queue.answered.len() == known {
                 queue.record_departure(now, at);
             }
             let Some(Waiter { ticket, tier, arrived, permit, waker, .. }) = queue.waiting.pop_front() else {
@@ -264,10 +264,10 @@ impl<A: Algorithm> Schedule<'_, A> {
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A bucket may admit a call without advancing its state to `now`.
             let charged_at = now.max(queue.seen);
-            queue.released.push_back(Released { ticket, cost, tier, decision, charged_at, permit });
+            queue.answered.push_back(Answered { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }
-        let has_released = queue.released.len() > known;
+        let has_released = queue.answered.len() > known;
         self.wake_head();
         has_released.then_some(known)
     }
@@ -412,7 +412,7 @@ impl<A: Algorithm> Schedule<'_, A> {
     pub(super) fn ask(&mut self, ticket: u64, waker: &Waker) -> Option<Asked<A>> {
         let Self { base, queue, now, .. } = self;
         let now = *now;
-        if let Some(released) = queue.take_released(ticket) {
+        if let Some(released) = queue.take_answered(ticket) {
             queue.undo.take_if(|undo| undo.ticket == ticket);
             if released.decision.is_allowed() {
                 released.permit.forget();
@@ -490,7 +490,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             return self.leave(at)?.waker;
         }
         let Self { base, state, queue, .. } = self;
-        let released = queue.take_released(ticket)?;
+        let released = queue.take_answered(ticket)?;
         let algorithm = released.tier.as_deref().unwrap_or(base);
         if let Some(undo) = queue.undo.take_if(|undo| undo.ticket == ticket) {
             match undo.before {
@@ -550,8 +550,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         let decision = denial.with_delay(self.now.saturating_since(arrived));
         let permit = SharedPermit::default();
         self.wake.extend(waker);
-        let denied = Released { ticket, cost, tier, decision, charged_at: self.now, permit };
-        self.queue.released.push_back(denied);
+        let denied = Answered { ticket, cost, tier, decision, charged_at: self.now, permit };
+        self.queue.answered.push_back(denied);
     }
 
     /// Denies all waiters. Calls that were released before stay admitted.

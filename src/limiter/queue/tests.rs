@@ -72,7 +72,7 @@ impl Bench<LeakyBucket> {
     }
 
     fn release(&mut self, at: u64) {
-        self.with(at, |key| key.release());
+        self.with(at, |key| key.release_due());
     }
 
     fn try_enqueue(&mut self, at: u64, cost: u64) -> Enqueued {
@@ -179,7 +179,7 @@ fn overdue_slots_are_released_at_once() {
     let next_ticket = [(); 10].map(|()| bench.ticket(0, 1));
     // The timer ticks in milliseconds, so five slots have passed.
     bench.release(MS);
-    assert_eq!(bench.queue.released.len(), 5);
+    assert_eq!(bench.queue.answered.len(), 5);
     assert!(bench.passes(2 * MS, next_ticket[9]));
 }
 
@@ -329,7 +329,7 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
             let admissions = gate.take();
             assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
-        // Released calls are cancelled one after another, before they are polled. Each time, the next waiter is
+        // Answered calls are cancelled one after another, before they are polled. Each time, the next waiter is
         // released instead.
         for ticket in &next_ticket[1..20] {
             bench.with(200, |key| key.cancel(*ticket));

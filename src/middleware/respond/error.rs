@@ -103,10 +103,11 @@ impl<Req, Res, Err> Responder<Req, Res, Err> for ErrorResponder {
                     reports.iter().map(PolicyReport::decision).filter(|decision| !decision.is_allowed());
                 // `None` means that waiting does not help or that the wait is unknown. It is treated as the longest
                 // wait. A denial by a closed limiter takes precedence, and then a denial because of a full key table.
-                let wait =
-                    |denial: &&Decision| denial.retry_after().map_or(u128::MAX, |wait| wait.as_nanos());
-                let denial =
-                    denials.max_by_key(|denial| (denial.is_closed(), denial.is_unavailable(), wait(denial)));
+                let rank = |denial: &&Decision| {
+                    let unavailable = u8::from(denial.is_unavailable()) + u8::from(denial.is_closed());
+                    (unavailable, denial.retry_nanos().unwrap_or(u64::MAX))
+                };
+                let denial = denials.max_by_key(rank);
                 match denial {
                     Some(denial) => Error::Limited(*denial),
                     None => unreachable!("a call that every policy allows is not denied"),

@@ -13,6 +13,7 @@ mod rejecter;
 mod rejection_body;
 mod watch;
 
+use std::iter;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -458,13 +459,13 @@ pub(super) fn reports<'a>(infos: &'a [PolicyInfo], outcomes: &'a [Option<Outcome
     if let [_] = outcomes {
         return Reports::One(limited(infos, outcomes).find_map(report));
     }
-    let all = || limited(infos, outcomes).filter_map(report);
-    let Some(first) = all().next() else { return Reports::One(None) };
-    let (mut few, mut count) = ([first; 4], 0);
+    let mut all = limited(infos, outcomes).filter_map(report);
+    let Some(first) = all.next() else { return Reports::One(None) };
+    let (mut few, mut count) = ([first; 4], 1);
     if outcomes.len() > few.len() {
-        return Reports::Many(all().collect());
+        return Reports::Many(iter::once(first).chain(all).collect());
     }
-    for report in all() {
+    for report in all {
         few[count] = report;
         count += 1;
     }
