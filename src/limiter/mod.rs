@@ -110,6 +110,7 @@ mod charge;
 mod contract;
 mod decide;
 mod eviction;
+mod fair;
 mod fingerprint;
 pub(crate) mod joint;
 mod latest_denial;
@@ -138,6 +139,7 @@ pub use crate::decision::Denied;
 pub use attempt::Attempt;
 pub use call::{Acquire, AcquirePermit, Call};
 pub use contract::{Acquired, Decided, Limiter, LimiterFor, Settles};
+pub use fair::{FairAcquire, FairBuilder, FairCall, FairLimiter};
 pub use options::{OnClose, OnFull};
 pub use rate_limiter::Builder;
 pub(crate) use rate_limiter::RateLimiter;
@@ -145,7 +147,7 @@ pub use reservation::{Permit, Reservation};
 pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of limiters.
-pub use self::{fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquire};
+pub use self::{fair::FairWait, fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquire};
 
 // What an operation on a key borrows beside its shard: [`Shared`] by all operations, [`ShardConfig`] by those of one
 // shard, and [`Access`] by one operation. All files of this folder see their fields.

@@ -777,7 +777,7 @@ pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
 }
 
 /// Returns the configured queue capacity, but at least `DEFAULT_MAX_QUEUED`.
-fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
+pub(super) fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
     let min = DEFAULT_MAX_QUEUED as u64;
     let chosen = algorithm.queue_config().and_then(|queue| queue.explicit_capacity());
     chosen.map_or(min, |places| places.max(min))
