@@ -2,6 +2,7 @@
 //! limiter around it: the lock, the clock, the wakers and the counts.
 
 mod order;
+mod service;
 mod slab;
 
 use std::convert::Infallible;
@@ -54,7 +55,8 @@ use crate::sys::wakers::Wakers;
 /// use tower_throttle::key::Header;
 /// use tower_throttle::limiter::FairLimiter;
 ///
-/// // at most 100 calls in progress, 20 of one caller; 50 more of each caller wait, a second at most
+/// // at most 100 calls in progress, 20 of one caller;
+/// // 50 more of each caller wait, a second at most
 /// let fair = FairLimiter::new(
 ///     Concurrency::per_key(20).total(100).queue(50).max_wait(Duration::from_secs(1)),
 /// );
@@ -122,6 +124,7 @@ use crate::sys::wakers::Wakers;
 ///
 /// [`new`](Self::new) and [`build`](FairBuilder::build) panic if the algorithm has no total. No method panics because of
 /// a key, a cost or a clock reading.
+#[derive(Clone)]
 pub struct FairLimiter<A = Concurrency> {
     core: Arc<Core>,
     current: Arc<Current<A>>,
@@ -531,7 +534,7 @@ impl<A: FairAlgorithm, K: MemoryKey + ?Sized> FairCall<'_, A, K> {
     pub fn acquire_permit(self) -> FairAcquire {
         let options = Options { waits: true, ..self.options };
         let core = Arc::clone(&self.limiter.core);
-        FairAcquire { stage: Stage::Start { core, id: self.id(), options } }
+        FairAcquire { call: Some((core, self.id(), options)), wait: None }
     }
 }
 
@@ -885,17 +888,10 @@ pin_project! {
     /// Borrows neither the key nor the limiter. Yields a [`Permit`], or the denial.
     #[must_use = "futures do nothing unless polled"]
     pub struct FairAcquire {
+        // The call, until it is made.
+        call: Option<(Arc<Core>, Fingerprint, Options)>,
         #[pin]
-        stage: Stage,
-    }
-}
-
-pin_project! {
-    #[project = StageProj]
-    enum Stage {
-        Start { core: Arc<Core>, id: Fingerprint, options: Options },
-        Waiting { #[pin] wait: FairWait },
-        Done,
+        wait: Option<FairWait>,
     }
 }
 
@@ -905,29 +901,21 @@ impl Future for FairAcquire {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // As in `Acquire`: without budget the call is not made yet, and a call that waits gives its unit of budget back.
         let budget = ready!(poll_proceed(cx));
-        let mut stage = self.project().stage;
-        let (decision, reservation) = loop {
-            match stage.as_mut().project() {
-                StageProj::Start { core, id, options } => match core.acquire(*id, options) {
-                    Acquired::Ready(decision, reservation) => break (decision, reservation),
-                    Acquired::Pending(wait) => stage.set(Stage::Waiting { wait }),
-                },
-                StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
-                    Ok(decided) => break decided.into_parts(),
-                    Err(never) => match never {},
-                },
-                StageProj::Done => panic!("polled after it was ready"),
+        let mut this = self.project();
+        if let Some((core, id, options)) = this.call.take() {
+            match core.acquire(id, &options) {
+                Acquired::Ready(decision, reservation) => {
+                    budget.made_progress();
+                    return Poll::Ready(Permit::decided(decision, reservation));
+                }
+                Acquired::Pending(wait) => this.wait.set(Some(wait)),
             }
-        };
-        stage.set(Stage::Done);
+        }
+        let wait = this.wait.as_pin_mut().expect("polled after it was ready");
+        let Ok(decided) = ready!(wait.poll(cx));
         budget.made_progress();
+        let (decision, reservation) = decided.into_parts();
         Poll::Ready(Permit::decided(decision, reservation))
-    }
-}
-
-impl<A> Clone for FairLimiter<A> {
-    fn clone(&self) -> Self {
-        Self { core: Arc::clone(&self.core), current: Arc::clone(&self.current) }
     }
 }
 

@@ -2,12 +2,7 @@
 //!
 //! The next call is the first one of the waiting caller with the smallest (units held, service received, turn). The
 //! units that it holds now decide while no more callers wait than there are places. With more, most callers hold
-//! nothing, and the service decides: the units that the calls of a caller have held, times the time, while calls waited.
-//!
-//! The service of callers is compared with [`Order::served`], the virtual time of the queue, which is the service of
-//! the caller that was admitted last. Who begins to wait gets no credit for what it did not use before: its service is
-//! raised to the virtual time. If it holds nothing, it begins one usual call later. Otherwise new callers, which have
-//! received nothing, would always come first, and those that came before them would starve.
+//! nothing, and the [service](super::service) decides.
 //!
 //! Calls wait in lists, which are linked through the slots of the waiters. So a call that is cancelled or displaced
 //! leaves in constant time, and the other work is logarithmic in the number of the callers that wait.
@@ -17,6 +12,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::service::Service;
 use super::slab::{NONE, Slab};
 use crate::clock::Nanos;
 use crate::limiter::fingerprint::{Fingerprint, IdentityBuildHasher};
@@ -26,9 +22,6 @@ const REMEMBERED: usize = 16;
 
 /// The maximum number of callers that a step forgets.
 const FORGOTTEN: usize = 2;
-
-/// The part of a new charge in the usual service of a call.
-const WEIGHT: u128 = 16;
 
 /// The bounds of all callers.
 #[derive(Clone, Copy, Debug)]
@@ -98,17 +91,10 @@ pub(super) struct Order<W> {
     debts: BTreeSet<Debt>,
     /// The latest turn.
     turn: u64,
-    /// The service of the caller that was admitted last from the queue. It never falls.
-    served: u128,
-    /// What it was when calls began to wait, and the time of that.
-    began: (u128, Nanos),
-    /// The largest service that any caller ever had.
-    largest: u128,
-    /// The usual service of a call.
-    usual: u128,
+    service: Service,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Caller {
     id: Fingerprint,
     /// The units of its calls in progress.
@@ -171,10 +157,7 @@ impl<W> Order<W> {
             longest: BTreeSet::new(),
             debts: BTreeSet::new(),
             turn: 0,
-            served: 0,
-            began: (0, Nanos::ZERO),
-            largest: 0,
-            usual: 0,
+            service: Service::default(),
         }
     }
 
@@ -197,34 +180,36 @@ impl<W> Order<W> {
     /// Returns how many calls of cost 1 would pass now without waiting, one after another.
     #[inline]
     pub(super) fn remaining(&self, id: Fingerprint, per_key: Option<u64>) -> u64 {
-        let caller = self.known.get(&id).map(|at| self.callers.at(*at));
-        let (held, waits) = caller.map_or((0, false), |caller| (caller.held, caller.waiting > 0));
-        self.left(held, waits, per_key)
-    }
-
-    fn left(&self, held: u64, waits: bool, per_key: Option<u64>) -> u64 {
-        if waits {
-            return 0;
-        }
-        let free = self.limits.total.saturating_sub(self.used);
-        let room = self.limits.limit(per_key).saturating_sub(held);
-        let ahead = self.line.first().map_or(u64::MAX, |first| first.0.saturating_sub(held));
-        free.min(room).min(ahead)
+        self.left(&self.caller(id), per_key)
     }
 
     /// Like [`remaining`](Self::remaining), for the caller of a call in progress.
     #[inline]
     pub(super) fn remaining_beside(&self, held: &Held, per_key: Option<u64>) -> u64 {
-        let caller = self.callers.at(held.caller);
-        self.left(caller.held, caller.waiting > 0, per_key)
+        self.left(self.callers.at(held.caller), per_key)
+    }
+
+    fn left(&self, caller: &Caller, per_key: Option<u64>) -> u64 {
+        if caller.waiting > 0 {
+            return 0;
+        }
+        let free = self.limits.total.saturating_sub(self.used);
+        let room = self.limits.limit(per_key).saturating_sub(caller.held);
+        let ahead = self.line.first().map_or(u64::MAX, |first| first.0.saturating_sub(caller.held));
+        free.min(room).min(ahead)
     }
 
     /// Returns whether a call that may not wait would pass.
     pub(super) fn would_pass(&self, call: &Arrival) -> bool {
-        let caller = self.known.get(&call.id).map(|at| self.callers.at(*at));
-        let (held, waits) = caller.map_or((0, false), |caller| (caller.held, caller.waiting > 0));
+        let Caller { held, waiting, .. } = self.caller(call.id);
         let is_first = self.line.first().is_none_or(|first| held < first.0);
-        !waits && is_first && self.fits_own(held, call.cost, call.per_key) && self.fits_total(call.cost)
+        waiting == 0 && is_first && self.fits_own(held, call.cost, call.per_key) && self.fits_total(call.cost)
+    }
+
+    /// Returns what is known of a caller.
+    #[inline]
+    fn caller(&self, id: Fingerprint) -> Caller {
+        self.known.get(&id).map_or_else(|| Caller::new(id), |at| *self.callers.at(*at))
     }
 
     /// Returns whether a caller that holds `held` has room for a call. A call above the limit, which was lowered while
@@ -259,12 +244,6 @@ impl<W> Order<W> {
         let caller = self.callers.at(at);
         (caller.waiting > 1).then_some((caller.waiting, caller.began, at))
     }
-
-    /// Returns the service with which a caller begins to wait.
-    fn first_service(&self, held: u64, service: u128) -> u128 {
-        let ahead = if held == 0 { self.usual } else { 0 };
-        service.max(self.served.saturating_add(ahead))
-    }
 }
 
 /// Steps. Each takes the time, which it needs only if calls wait, and pushes to `told` what wakes the waiting calls that
@@ -278,12 +257,10 @@ impl<W> Order<W> {
             return None;
         }
         let at = if self.waiting == 0 {
-            let callers = &mut self.callers;
-            let at = *self.known.entry(id).or_insert_with(|| callers.insert(Caller::new(id)));
+            let at = self.open(id);
             if !self.fits_own(self.callers.at(at).held, cost, per_key) {
                 return None;
             }
-            self.reopen(at);
             at
         } else {
             self.pass_others(call, may_wait)?
@@ -300,44 +277,37 @@ impl<W> Order<W> {
 
     /// Returns the slot of the caller of a call, if the call comes before all that wait.
     fn pass_others(&mut self, call: &Arrival, may_wait: bool) -> Option<usize> {
-        let (held, service, waits) = match self.known.get(&call.id).map(|at| self.callers.at(*at)) {
-            Some(caller) => (caller.held, caller.service, caller.waiting > 0),
-            None => (0, 0, false),
-        };
-        if waits || !self.fits_own(held, call.cost, call.per_key) {
+        let Caller { held, service, waiting, .. } = self.caller(call.id);
+        if waiting > 0 || !self.fits_own(held, call.cost, call.per_key) {
             return None;
         }
         let first = self.line.first().copied();
-        if first.is_none_or(|first| held < first.0) {
-            let at = self.open(call.id);
-            self.raise(at, self.served);
-            return Some(at);
-        }
-        // A call that may wait passes as one that has begun to wait and is the first.
-        let service = self.first_service(held, service);
-        if !may_wait || first.is_some_and(|first| (held, service) >= (first.0, first.1)) {
-            return None;
-        }
+        let service = if first.is_none_or(|first| held < first.0) {
+            self.service.pass(service)
+        } else {
+            // A call that may wait passes as one that has begun to wait and is the first.
+            let service = self.service.first(held, service);
+            if !may_wait || first.is_some_and(|first| (held, service) >= (first.0, first.1)) {
+                return None;
+            }
+            self.service.admit(service);
+            service
+        };
         let at = self.open(call.id);
         self.raise(at, service);
-        self.served = self.served.max(service);
         Some(at)
     }
 
     /// Lets a call wait that [does not pass](Self::pass). Returns its slot, which the caller must
     /// [take](Self::take) or [cancel](Self::cancel). Returns `None` if there is no place.
     pub(super) fn join(&mut self, call: &Arrival, now: Nanos, told: &mut Vec<W>) -> Option<usize> {
-        let own = self.known.get(&call.id).map(|at| self.callers.at(*at));
-        let displaced =
-            self.displaced_by(own.map_or(0, |own| own.waiting), own.map_or(NONE, |own| own.ends[0]))?;
+        let own = self.caller(call.id);
+        let displaced = self.displaced_by(&own)?;
         if self.waiting == 0 {
-            // What the callers have received in an earlier crowd no longer counts.
-            self.served = self.largest;
-            self.began = (self.served, now);
+            self.service.begin(now);
         }
         let at = self.open(call.id);
-        let caller = self.callers.at(at);
-        let service = self.first_service(caller.held, caller.service);
+        let service = self.service.first(own.held, own.service);
         let Arrival { cost, per_key, .. } = *call;
         let waiter = self.waiters.insert(Waiter {
             caller: at,
@@ -347,7 +317,7 @@ impl<W> Order<W> {
             wakes: None,
         });
         self.change(at, |order| {
-            if order.callers.at(at).waiting == 0 {
+            if own.waiting == 0 {
                 order.raise(at, service);
                 let turn = order.next_turn();
                 let caller = order.callers.at_mut(at);
@@ -366,19 +336,19 @@ impl<W> Order<W> {
     }
 
     /// Returns the waiter that a new call displaces, or `Some(None)` if there is a place. Returns `None` if the new call
-    /// must be denied. Its caller has `own` waiting calls, of which `oldest` is the first.
-    fn displaced_by(&self, own: usize, oldest: usize) -> Option<Option<usize>> {
+    /// must be denied.
+    fn displaced_by(&self, own: &Caller) -> Option<Option<usize>> {
         let Limits { places, drops_oldest, max_queued, .. } = self.limits;
-        let is_own_full = own as u64 >= places;
+        let is_own_full = own.waiting as u64 >= places;
         if !is_own_full && self.waiting < max_queued {
             return Some(None);
         }
-        if drops_oldest && own > 0 {
-            return Some(Some(oldest));
+        if drops_oldest && own.waiting > 0 {
+            return Some(Some(own.ends[0]));
         }
         // Of several that have most, the one that began to wait last.
         let (most, _, at) = self.longest.last().copied().filter(|_| !is_own_full)?;
-        (most >= own + 2).then(|| Some(self.callers.at(at).ends[1]))
+        (most >= own.waiting + 2).then(|| Some(self.callers.at(at).ends[1]))
     }
 
     /// Returns the outcome of a call that has waited, and removes the call. Returns `None` if it still waits.
@@ -402,22 +372,19 @@ impl<W> Order<W> {
 
     /// Removes a call that waits, or that was decided and not taken. Returns what would have woken it.
     pub(super) fn cancel(&mut self, waiter: usize, now: Nanos, told: &mut Vec<W>) -> Option<W> {
-        match self.take(waiter) {
-            Some(Outcome::Admitted(held)) => {
+        if let Some(outcome) = self.take(waiter) {
+            if let Outcome::Admitted(held) = outcome {
                 self.end(held, now, told);
-                None
             }
-            Some(Outcome::Displaced(_) | Outcome::Closed(_)) => None,
-            None => {
-                let at = self.waiters.at(waiter).caller;
-                self.change(at, |order| order.unlink(waiter));
-                let Waiter { wakes, .. } = self.waiters.remove(waiter);
-                self.admit(now, told);
-                self.rest(at);
-                self.forget();
-                wakes
-            }
+            return None;
         }
+        let at = self.waiters.at(waiter).caller;
+        self.change(at, |order| order.unlink(waiter));
+        let Waiter { wakes, .. } = self.waiters.remove(waiter);
+        self.admit(now, told);
+        self.rest(at);
+        self.forget();
+        wakes
     }
 
     /// Ends a call in progress, and admits those that now fit.
@@ -429,7 +396,9 @@ impl<W> Order<W> {
             self.callers.at_mut(at).held -= cost;
         } else {
             self.change(at, |order| {
-                order.charge(at, cost, now.saturating_since(since.max(order.began.1)));
+                let service = order.callers.at(at).service;
+                let service = order.service.charge(service, cost, since, now);
+                order.raise(at, service);
                 order.callers.at_mut(at).held -= cost;
             });
             self.admit(now, told);
@@ -470,7 +439,7 @@ impl<W> Order<W> {
             if !self.fits_total(cost) {
                 return;
             }
-            self.served = self.served.max(service);
+            self.service.admit(service);
             self.used += cost;
             self.change(at, |order| {
                 order.unlink(waiter);
@@ -509,15 +478,12 @@ impl<W> Order<W> {
     /// Adds a waiter behind the others of its caller.
     fn link(&mut self, waiter: usize) {
         let at = self.waiters.at(waiter).caller;
-        let caller = self.callers.at_mut(at);
-        let last = std::mem::replace(&mut caller.ends[1], waiter);
-        if caller.waiting == 0 {
-            caller.ends[0] = waiter;
-        }
-        caller.waiting += 1;
-        self.waiting += 1;
+        let last = self.callers.at(at).ends[1];
         self.waiters.at_mut(waiter).state = State::Waits([last, NONE]);
-        self.connect(last, 1, waiter);
+        self.connect(at, last, 1, waiter);
+        self.connect(at, NONE, 0, waiter);
+        self.callers.at_mut(at).waiting += 1;
+        self.waiting += 1;
     }
 
     /// Takes a waiter out of those of its caller.
@@ -525,27 +491,22 @@ impl<W> Order<W> {
         let Waiter { caller: at, state: State::Waits([before, after]), .. } = *self.waiters.at(waiter) else {
             unreachable!("the call waits")
         };
-        self.connect(before, 1, after);
-        self.connect(after, 0, before);
-        let caller = self.callers.at_mut(at);
-        if caller.ends[0] == waiter {
-            caller.ends[0] = after;
-        }
-        if caller.ends[1] == waiter {
-            caller.ends[1] = before;
-        }
-        caller.waiting -= 1;
+        self.connect(at, before, 1, after);
+        self.connect(at, after, 0, before);
         self.waiting -= 1;
+        let caller = self.callers.at_mut(at);
+        caller.waiting -= 1;
         if caller.waiting == 0 {
             self.waiting_callers -= 1;
         }
     }
 
-    /// Sets the waiter before another one (side 0) or after it (side 1).
-    fn connect(&mut self, waiter: usize, side: usize, other: usize) {
-        if waiter != NONE
-            && let State::Waits(sides) = &mut self.waiters.at_mut(waiter).state
-        {
+    /// Sets what is before a waiter (side 0), or after it (side 1). After no waiter is the first one of the caller, and
+    /// before no waiter is the last one.
+    fn connect(&mut self, at: usize, waiter: usize, side: usize, other: usize) {
+        if waiter == NONE {
+            self.callers.at_mut(at).ends[1 - side] = other;
+        } else if let State::Waits(sides) = &mut self.waiters.at_mut(waiter).state {
             sides[side] = other;
         }
     }
@@ -556,40 +517,21 @@ impl<W> Order<W> {
     }
 
     fn raise(&mut self, at: usize, service: u128) {
-        let caller = self.callers.at_mut(at);
-        caller.service = caller.service.max(service);
-        self.largest = self.largest.max(caller.service);
+        self.callers.at_mut(at).service = service;
+        self.service.record(service);
     }
 
-    /// Charges a caller for a call of `cost` that was in progress for `time` while calls waited.
-    fn charge(&mut self, at: usize, cost: u64, time: u64) {
-        let charge = u128::from(cost) * u128::from(time);
-        let service = self.callers.at(at).service.max(self.began.0);
-        self.raise(at, service.saturating_add(charge));
-        // A call that takes very long counts as two usual ones. Otherwise a single one would let all new callers wait
-        // for hours. Without a whole grain, the average would never grow.
-        self.usual = match self.usual {
-            usual if usual < WEIGHT => charge,
-            usual => usual - usual / WEIGHT + charge.min(usual.saturating_mul(2)) / WEIGHT,
-        };
-    }
-
-    /// Returns the slot of a caller that is about to hold or wait.
+    /// Returns the slot of a caller that is about to hold or wait, and takes it out of the list of those that do neither.
+    #[inline]
     fn open(&mut self, id: Fingerprint) -> usize {
         let callers = &mut self.callers;
         let at = *self.known.entry(id).or_insert_with(|| callers.insert(Caller::new(id)));
-        self.reopen(at);
-        at
-    }
-
-    /// Takes a caller that holds and waits for nothing out of the list of such callers.
-    #[inline]
-    fn reopen(&mut self, at: usize) {
         if !self.debts.is_empty()
             && let Some(debt) = self.debt(at)
         {
             self.debts.remove(&debt);
         }
+        at
     }
 
     fn debt(&self, at: usize) -> Option<Debt> {
@@ -601,7 +543,7 @@ impl<W> Order<W> {
     #[inline]
     fn rest(&mut self, at: usize) {
         let Some(debt) = self.debt(at) else { return };
-        if self.waiting == 0 || debt.0 <= self.served {
+        if self.waiting == 0 || self.service.is_paid(debt.0) {
             self.remove(at);
         } else {
             self.debts.insert(debt);
@@ -614,7 +556,7 @@ impl<W> Order<W> {
     fn forget(&mut self) {
         for _ in 0..FORGOTTEN {
             let Some(&(service, _, at)) = self.debts.first() else { return };
-            let is_paid = self.waiting == 0 || service <= self.served;
+            let is_paid = self.waiting == 0 || self.service.is_paid(service);
             if !is_paid && self.debts.len() <= self.waiting_callers + REMEMBERED {
                 return;
             }
