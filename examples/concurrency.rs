@@ -1,4 +1,4 @@
-//! Limits concurrent downloads: two at a time for each address, and ten in total.
+//! Shares a capacity fairly: two downloads at a time, for all callers together, and a queue for each caller.
 //!
 //! A download is in progress until its last byte is sent or its client disconnects. Start the server:
 //!
@@ -6,18 +6,18 @@
 //! cargo run --example concurrency
 //! ```
 //!
-//! In another terminal, start three downloads at once, of five seconds each:
+//! In another terminal, start four downloads of anna at once, of five seconds each, and then one of bert:
 //!
 //! ```text
-//! for i in 1 2 3; do curl -s -o /dev/null -w '%{http_code} after %{time_total} s\n' http://127.0.0.1:3004/ & done; wait
+//! for user in anna anna anna anna bert; do curl -s -o /dev/null -H "x-user: $user" -w "$user: %{http_code} after %{time_total} s\\n" http://127.0.0.1:3004/ & sleep 0.1; done; wait
 //! ```
 //!
-//! You will see a 429 at once, and a 200 twice after five seconds. If you interrupt a download (Ctrl-C), a new download
-//! is admitted at once. Press Ctrl-C in the server's terminal: the server rejects new downloads (503), and ends when
-//! the downloads in progress have ended.
+//! You will see that bert's download ends after ten seconds, together with anna's third, and before her fourth: he came
+//! last, but anna had received more. At most three downloads of a caller wait, and another one gets a 429 at once. If you
+//! interrupt a download (Ctrl-C), the next one begins. Press Ctrl-C in the server's terminal: the server rejects waiting
+//! and new downloads (503), and ends when the downloads in progress have ended.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::task::{Context, Poll, ready};
@@ -30,7 +30,8 @@ use tokio::net::TcpListener;
 use tokio::time::{Interval, interval};
 use tower_throttle::RateLimitLayer;
 use tower_throttle::algorithm::Concurrency;
-use tower_throttle::key::PeerIp;
+use tower_throttle::key::Header;
+use tower_throttle::limiter::FairLimiter;
 
 const ADDRESS: &str = "127.0.0.1:3004";
 
@@ -73,21 +74,23 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), String> {
-    let layer = RateLimitLayer::new(PeerIp::new(), Concurrency::per_key(2).total(10)).name("downloads");
-    let limiter = layer.limiter().clone();
+    let limiter = FairLimiter::builder(Concurrency::per_key(2).total(2).queue(3)).name("downloads").build();
+    let user = Header::new("x-user").map_err(|error| error.to_string())?;
+    let layer = RateLimitLayer::with_limiter(user, limiter.clone());
     let app = Router::new().route("/", get(download)).layer(layer);
     let listener = TcpListener::bind(ADDRESS).await.map_err(|error| {
         format!("cannot listen on {ADDRESS}: {error}. Is another program using that port?")
     })?;
-    println!("2 downloads at a time for each address, on http://{ADDRESS}/ (Ctrl-C ends it). Try:");
     println!(
-        "for i in 1 2 3; do curl -s -o /dev/null -w '%{{http_code}} after %{{time_total}} s\\n' http://{ADDRESS}/ & done; wait"
+        "2 downloads at a time, shared fairly by all callers, on http://{ADDRESS}/ (Ctrl-C ends it). Try:"
     );
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+    println!(
+        "for user in anna anna anna anna bert; do curl -s -o /dev/null -H \"x-user: $user\" -w \"$user: %{{http_code}} after %{{time_total}} s\\n\" http://{ADDRESS}/ & sleep 0.1; done; wait"
+    );
+    axum::serve(listener, app)
         .with_graceful_shutdown(async move {
             let _ = tokio::signal::ctrl_c().await;
-            // After `close`, all new calls are answered with 503. If this limit queued calls, the queued calls would be
-            // answered with 503 as well.
+            // After `close`, all waiting and all new calls are answered with 503.
             limiter.close();
         })
         .await

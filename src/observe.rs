@@ -386,6 +386,18 @@ pub(crate) fn burst_ignored(limiter: Option<&str>, window: &QuotaPolicy) {
     );
 }
 
+/// Logs a limit in which calls wait and that has a total, in which calls that wait count. `limiter` is the name of the
+/// limiter.
+pub(crate) fn total_with_queue(limiter: Option<&str>) {
+    event!(
+        warn,
+        event = "total_with_queue",
+        limiter,
+        "tower-throttle[T12]: calls that wait count in the total of this limit, so one caller can keep all others out: \
+         use a FairLimiter in place of a RateLimiter, or no queue"
+    );
+}
+
 /// Logs that requests of a layer may wait longer than many clients do. `limiter` is the name of the limiter.
 pub(crate) fn long_wait(limiter: Option<&str>, longest_wait: Duration) {
     if longest_wait > LONG_WAIT {

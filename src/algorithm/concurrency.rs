@@ -145,10 +145,12 @@ impl Concurrency {
 
     /// Sets the maximum number of calls at a time for all keys of a limiter and its clones together.
     ///
-    /// **Calls that wait for a permit count in the total.** So calls of one key that wait can use up the whole total,
-    /// and calls of all other keys are denied although permits are free: with `per_key(1).total(2).queue(5)`, one call
-    /// in progress and one that waits are enough. If calls may wait, use [two
-    /// layers](crate::guide::concurrency#if-calls-wait-and-there-is-a-total) instead of a total.
+    /// **In a [`RateLimiter`](crate::RateLimiter), calls that wait for a permit count in the total.** So calls of one key
+    /// that wait can use up the whole total, and calls of all other keys are denied although permits are free: with
+    /// `per_key(1).total(2).queue(5)`, one call in progress and one that waits are enough. If calls may wait, use a
+    /// [`FairLimiter`](crate::limiter::FairLimiter), in which waiting calls hold nothing, and free permits are shared
+    /// [fairly](crate::guide::concurrency#fair-capacity) between the callers. A `RateLimiter` with a total and a queue
+    /// logs a warning when it is built (feature `tracing`).
     ///
     /// A total below the limit per key limits each key as well. If the algorithm is
     /// [replaced](crate::limiter::RateLimiter::replace) by a `Concurrency` that was made from the old one, the new

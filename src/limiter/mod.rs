@@ -110,6 +110,7 @@ mod charge;
 mod contract;
 mod decide;
 mod eviction;
+mod fair;
 mod fingerprint;
 pub(crate) mod joint;
 mod latest_denial;
@@ -140,6 +141,7 @@ pub use crate::decision::Denied;
 pub use attempt::Attempt;
 pub use call::{Acquire, AcquirePermit, Call};
 pub use contract::{Acquired, Decided, Limiter, LimiterFor, Settles};
+pub use fair::{FairAcquire, FairBuilder, FairCall, FairLimiter};
 pub use options::{OnClose, OnFull};
 pub use rate_limiter::Builder;
 pub(crate) use rate_limiter::RateLimiter;
@@ -148,7 +150,7 @@ pub(crate) use shared_key::text_of;
 pub use shared_key::{KeySecret, KeyText, KeyWriter, SharedKey};
 
 // These items occur in the signatures of limiters.
-pub use self::{fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquire};
+pub use self::{fair::FairWait, fingerprint::MemoryKey, shared_key::KeyedHash, wait::QueuedAcquire};
 
 // What an operation on a key borrows beside its shard: [`Shared`] by all operations, [`ShardConfig`] by those of one
 // shard, and [`Access`] by one operation. All files of this folder see their fields.

@@ -17,10 +17,11 @@ use super::reservation::{Permit, Reservation};
 use super::room::Room;
 use super::table::Table;
 use super::wait::QueuedAcquire;
+use crate::algorithm::info::longest_queueing;
 use crate::algorithm::{Algorithm, AlgorithmInfo, Lockout, MAX_DEBT, Semaphore};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::{Decision, Denied};
-use crate::observe::burst_ignored;
+use crate::observe::{burst_ignored, total_with_queue};
 use crate::stats::{LimiterStats, UnitCounts};
 use crate::sys::lock::atomic::AtomicU64;
 
@@ -828,6 +829,7 @@ impl<A: Algorithm> Builder<A> {
     #[must_use]
     pub fn build(self) -> RateLimiter<A> {
         warn_of_bursts(&self.algorithm, self.name.as_deref());
+        warn_of_total(&self.algorithm, self.name.as_deref());
         let Self { algorithm, clock, name, max_keys, max_queued, max_debt, on_close, on_full } = self;
         let max_queued = max_queued.map_or_else(|| default_max_queued(&algorithm), |max| max as u64);
         let shared = Shared {
@@ -855,8 +857,17 @@ pub fn warn_of_bursts(algorithm: &impl Algorithm, limiter: Option<&str>) {
     });
 }
 
+/// Logs a [total](crate::algorithm::Concurrency::total) whose limit also queues requests.
+fn warn_of_total(algorithm: &impl Algorithm, limiter: Option<&str>) {
+    let mut has_total = false;
+    algorithm.for_each_total(&mut |_| has_total = true);
+    if has_total && longest_queueing(algorithm) > 0 {
+        total_with_queue(limiter);
+    }
+}
+
 /// Returns the configured queue capacity, but at least `DEFAULT_MAX_QUEUED`.
-fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
+pub(super) fn default_max_queued(algorithm: &impl Algorithm) -> u64 {
     let min = DEFAULT_MAX_QUEUED as u64;
     let chosen = algorithm.queue_config().and_then(|queue| queue.explicit_capacity());
     chosen.map_or(min, |places| places.max(min))

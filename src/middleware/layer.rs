@@ -394,9 +394,11 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// receives no more requests than either queue alone would release, but the intervals between the requests are less
     /// even than with a single queue.
     ///
-    /// Both layers must have their state in memory, or both in one `RedisStore` of the crate `tower-throttle-redis`:
-    /// see [many machines]. Call [`unless`](RateLimitLayer::unless) and [`missing_key`](RateLimitLayer::missing_key) on
-    /// each layer before you join the layers.
+    /// Both layers must have [`RateLimiter`](crate::RateLimiter)s, or both limiters of one `RedisStore` of the crate
+    /// `tower-throttle-redis`: see [many machines]. The layer of a [`FairLimiter`](crate::limiter::FairLimiter) is
+    /// applied by itself, [inside of a layer with a rate](crate::guide::concurrency#fair-capacity). Call
+    /// [`unless`](RateLimitLayer::unless) and [`missing_key`](RateLimitLayer::missing_key) on each layer before you join
+    /// the layers.
     ///
     /// [many machines]: https://docs.rs/tower-throttle-redis/latest/tower_throttle_redis/guide/many_machines/index.html#several-limits
     ///

@@ -13,9 +13,10 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 use tower::{BoxError, Layer};
-use tower_throttle::algorithm::TokenBucket;
+use tower_throttle::algorithm::{Concurrency, TokenBucket};
 use tower_throttle::clock::ManualClock;
-use tower_throttle::key::PeerIp;
+use tower_throttle::key::{Global, PeerIp};
+use tower_throttle::limiter::FairLimiter;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::details::{Details, read};
@@ -174,6 +175,27 @@ async fn a_stream_is_one_call_however_many_messages_it_carries() {
     for method in METHODS {
         assert_eq!(caller.call(method, &text).await.unwrap_err().code(), Code::ResourceExhausted);
     }
+}
+
+#[tokio::test]
+async fn a_stream_holds_its_permit_until_it_ends() {
+    let fair = FairLimiter::new(Concurrency::per_key(1).total(1));
+    let layer = RateLimitLayer::with_limiter(Global, fair.clone());
+    let server = serve!(builder().layer(layer).add_service(Echo::default()));
+    let mut caller = Caller::connect(server.address).await;
+    let (saying, words) = mpsc::channel::<Words>(1);
+    saying.send(Words::new("a")).await.unwrap();
+    caller.0.ready().await.unwrap();
+    let words = Request::new(ReceiverStream::new(words));
+    let mut answers = caller.0.streaming(words, path(CHAT), codec()).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap(), Some(Words::new("a")));
+    // The response has begun, and the stream goes on.
+    assert_eq!(caller.call(SAY, "abc").await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(fair.try_acquire_permit("a task").is_err());
+    drop(saying);
+    assert_eq!(answers.message().await.unwrap(), None);
+    drop(fair.acquire_permit("a task").await.unwrap());
+    assert_eq!(caller.call(SAY, "abc").await.unwrap(), ["abc"]);
 }
 
 #[tokio::test]

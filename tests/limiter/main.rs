@@ -9,6 +9,7 @@ mod debt;
 mod decision_tables;
 mod denial_reasons;
 mod denials;
+mod fair;
 mod flood;
 mod flood_gain;
 mod idle_then_burst;

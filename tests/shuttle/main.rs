@@ -25,6 +25,11 @@ mod schedules;
 use schedules::clock::{Mute, Strict};
 use schedules::denials::{a_unit_comes_back, two_keys_are_denied};
 use schedules::explorer::{explore, in_one_shard, keys};
+use schedules::fair::{
+    a_call_is_displaced, an_admitted_call_is_dropped, an_arrival_meets_a_release,
+    the_first_is_cancelled_at_a_release, the_limiter_is_closed_while_calls_arrive,
+    the_maximum_wait_ends_at_the_admission,
+};
 use schedules::models::{
     Act, a_metered_call_ends, all_or_none, another_thread_interferes, as_many_slots_as_waiters_that_stay,
     slots_come_meanwhile, the_table_is_full, two_queues, unused_release,
@@ -118,6 +123,17 @@ fn new_keys_of_a_full_table_never_deadlock() {
 #[test]
 fn the_units_of_a_metered_call_are_charged_once() {
     explore(a_metered_call_ends);
+}
+
+#[test]
+fn calls_of_a_fair_limiter_lose_no_unit_and_no_wakeup() {
+    explore(an_arrival_meets_a_release);
+    explore(the_first_is_cancelled_at_a_release);
+    explore(an_admitted_call_is_dropped);
+    explore(|| a_call_is_displaced(true));
+    explore(|| a_call_is_displaced(false));
+    explore(the_limiter_is_closed_while_calls_arrive);
+    explore(the_maximum_wait_ends_at_the_admission);
 }
 
 #[test]

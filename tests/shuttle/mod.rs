@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod denials;
 pub(crate) mod explorer;
+pub(crate) mod fair;
 pub(crate) mod harness;
 pub(crate) mod models;
 pub(crate) mod mutants;

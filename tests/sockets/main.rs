@@ -6,6 +6,8 @@ mod axum;
 #[cfg(feature = "axum")]
 mod client_disconnect;
 #[cfg(feature = "axum")]
+mod fair;
+#[cfg(feature = "axum")]
 mod http2_uploads;
 mod queue;
 mod redis_fixture;

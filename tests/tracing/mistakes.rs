@@ -11,6 +11,7 @@ use tower_throttle::algorithm::{
     Tiered, TokenBucket,
 };
 use tower_throttle::key::{ClientIp, Extension, Global, Header, MissingKey, Networks, TrustedProxies};
+use tower_throttle::limiter::FairLimiter;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
 use crate::{Http, Log, get, hello, support};
@@ -224,6 +225,25 @@ fn the_warning_of_a_burst_says_which_limit_it_is_and_what_to_change() {
         log.lines(),
         [line("10 per 60s", login), line("500 per 3600s", login), line("500 per 3600s", "")]
     );
+}
+
+#[test]
+fn a_total_with_a_queue_is_a_warning_that_names_the_fair_limiter() {
+    let (log, _guard) = Log::start();
+    let lines = || log.lines().into_iter().filter(|line| line.contains("[T12]")).collect::<Vec<_>>();
+    let in_progress = Concurrency::per_key(2).queue(5);
+    let total = in_progress.clone().total(10);
+    let _ = RateLimiter::new(in_progress);
+    let _ = RateLimiter::new(Concurrency::per_key(2).total(10));
+    let _ = FairLimiter::new(total.clone());
+    assert_eq!(lines(), [""; 0]);
+    let limiter = RateLimiter::builder(total.clone()).name("exports").build();
+    let line = &lines()[0];
+    assert!(line.contains("WARN") && line.contains("FairLimiter") && line.contains("\"exports\""), "{line}");
+    assert!(limiter.clone().try_acquire_permit("key").is_ok());
+    assert_eq!(lines().len(), 1);
+    let _ = RateLimiter::new(Tiered::new(total));
+    assert_eq!(lines().len(), 2);
 }
 
 #[test]

@@ -9,8 +9,9 @@
 //!
 //! Nothing is simulated. A [`RateLimiter`] with a [`ManualClock`] decides the calls of the algorithms' pictures, which
 //! are the same in each picture. The limit is 4 per second. In the picture of `Concurrency`, the limit is 4 at a time.
-//! In the picture of `Tiered`, it is 8 per second during a part of the time. The responses of the other pictures are
-//! those of an axum `Router`, and the times are those that `cargo bench` has measured.
+//! In the picture of `Tiered`, it is 8 per second during a part of the time. The picture of fair capacity compares the
+//! calls of a `RateLimiter` and of a `FairLimiter`. The responses of the other pictures are those of an axum `Router`,
+//! and the times are those that `cargo bench` has measured.
 //!
 //! [`RateLimiter`]: tower_throttle::RateLimiter
 //! [`ManualClock`]: tower_throttle::clock::ManualClock
@@ -20,6 +21,7 @@ mod bench;
 mod colors;
 mod curve;
 mod custom;
+mod fair_capacity;
 mod figures;
 mod layers;
 mod panel;
@@ -34,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::bench::{Bench, NUMBERS};
+use crate::fair_capacity::FairCapacity;
 use crate::figures::scenes;
 use crate::sheet::with_pictures;
 use crate::two_callers::TwoCallers;
@@ -80,11 +83,17 @@ fn files() -> Result<Vec<(String, String)>, Box<dyn Error>> {
     let sheet = |name: &str| format!("examples/plot/pictures/{name}.svg");
     let algorithms = strips::draw(&scenes);
     let layers = layers::draw()?;
+    let fair_capacity = FairCapacity::run()?.draw();
     let links = std::fs::read_to_string(Path::new(REPOSITORY).join(LINKS))?;
-    let pictures = [("picture of all algorithms", &*algorithms), ("picture of the layers", &*layers)];
+    let pictures = [
+        ("picture of all algorithms", &*algorithms),
+        ("picture of the layers", &*layers),
+        ("picture of fair capacity", &*fair_capacity),
+    ];
     files.push((LINKS.to_owned(), with_pictures(&links, &pictures)));
     files.push((sheet("algorithms"), algorithms));
     files.push((sheet("layers"), layers));
+    files.push((sheet("fair_capacity"), fair_capacity));
     files.push((sheet("two_callers"), TwoCallers::run()?.draw()));
     let bench = Bench::read(&std::fs::read_to_string(Path::new(REPOSITORY).join(NUMBERS))?)?;
     files.push(("benches/store.svg".to_owned(), bench.draw()?));
@@ -128,6 +137,7 @@ mod tests {
             ("examples/plot/pictures/algorithms.svg", "README.md"),
             ("examples/plot/pictures/algorithms.svg", "src/guide/limits.md"),
             ("examples/plot/pictures/layers.svg", "src/guide/ordering.md"),
+            ("examples/plot/pictures/fair_capacity.svg", "src/guide/concurrency.md"),
             ("benches/store.svg", "README.md"),
             ("benches/store_full.svg", "benches/README.md"),
         ] {

@@ -11,9 +11,35 @@ use tokio::sync::oneshot;
 use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{AlgorithmInfo, Concurrency};
 use tower_throttle::error::BoxError;
-use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, MemoryKey, Reservation};
+use tower_throttle::limiter::{
+    Acquired, Attempt, Decided, FairLimiter, Limiter, LimiterFor, MemoryKey, Reservation,
+};
 use tower_throttle::stats::LimiterStats;
 use tower_throttle_contract::{Contract, MakePermits};
+
+/// Makes limiters that share a total.
+#[derive(Clone, Copy)]
+struct MakeFair;
+
+impl MakePermits for MakeFair {
+    type Limiter = FairLimiter;
+
+    fn make(&self, name: &str, limit: u64) -> Result<FairLimiter, BoxError> {
+        Ok(FairLimiter::builder(Concurrency::per_key(limit).total(50)).name(name).build())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_limiter_keeps_the_contract() {
+    let report = Contract::of_permits(MakeFair).run().await;
+    report.assert_passed();
+    assert!(report.passed().len() >= 20, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fair_limiter_keeps_the_contract_in_real_time() {
+    Contract::of_permits(MakeFair).run().await.assert_passed();
+}
 
 /// The fault of a limiter.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -47,7 +47,7 @@ fn main() {
     let limiter = RateLimiter::new(TokenBucket::new(quota));
 ";
 
-pub(super) const MISTAKES: [Mistake; 49] = [
+pub(super) const MISTAKES: [Mistake; 50] = [
     Mistake {
         name: "question_mark_of_a_decision",
         body: r#"let _ = || -> Result<(), Denied> {
@@ -401,6 +401,17 @@ pub(super) const MISTAKES: [Mistake; 49] = [
         says: &["join `RateLimitLayer`s: `layer.and(RateLimitLayer::with_limiter(key, limiter))`"],
         in_guide: false,
         change: ["and(limiter)", "and(RateLimitLayer::with_limiter(PeerIp::new(), limiter))"],
+    },
+    Mistake {
+        name: "fair_limiter_joined",
+        body: r"let fair = tower_throttle::limiter::FairLimiter::new(
+        tower_throttle::algorithm::Concurrency::per_key(2).total(10),
+    );
+    let fair = RateLimitLayer::with_limiter(PeerIp::new(), fair);
+    app!(RateLimitLayer::per_ip(quota).and(fair));",
+        says: &["such as a `FairLimiter`, is applied by itself: the rate outside, the `FairLimiter` inside"],
+        in_guide: false,
+        change: ["RateLimitLayer::per_ip(quota).and(fair)", "fair"],
     },
     Mistake {
         name: "joined_with_a_responder",
