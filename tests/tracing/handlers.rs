@@ -23,6 +23,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::{Global, Header};
+use tower_throttle::limiter::FairLimiter;
 use tower_throttle::middleware::{GrpcMode, Shadow};
 use tower_throttle::stats::TopKeys;
 use tower_throttle::{HttpResponder, Quota, RateLimitLayer, RateLimiter, Rejecter};
@@ -498,4 +499,28 @@ async fn an_event_is_logged_when_its_call_has_ended() {
     }
     assert_eq!(events.load(Ordering::Relaxed), 12);
     assert_eq!(calls.stats().calls.denied, 8);
+}
+
+/// The calls of a fair limiter are seen as well: each denial and each wait is one event and one count.
+#[tokio::test(start_paused = true)]
+async fn calls_of_a_fair_limiter() {
+    let seen = Seen::start();
+    let exports = FairLimiter::builder(Concurrency::per_key(1).total(1).queue(1)).name("exports").build();
+    let unnamed = FairLimiter::new(Concurrency::per_key(1).total(1));
+    let held = [&exports, &unnamed].map(|limiter| limiter.try_acquire_permit("a").unwrap());
+    assert!(exports.try_acquire_permit("a").is_err() && unnamed.try_acquire_permit("a").is_err());
+    let waits = tokio::spawn(exports.acquire_permit("a"));
+    tokio::task::yield_now().await;
+    assert!(exports.acquire_permit("a").await.unwrap_err().decision().is_queue_full());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    drop(held);
+    assert!(waits.await.unwrap().is_ok());
+    assert_eq!(seen.events("denied", "limiter=\"exports\""), 2);
+    assert_eq!(seen.events("queued", "limiter=\"exports\""), 1);
+    assert_eq!(seen.log.lines().len(), 3, "nothing is seen of a limiter without a name");
+    metrics::with_local_recorder(&seen.recorder, || exports.record_metrics());
+    let counts = ["admitted", "denied", "queue_full"].map(|outcome| {
+        seen.metric("limiter_calls_total", &format!("limiter=\"exports\",outcome=\"{outcome}\""))
+    });
+    assert_eq!(counts, [2, 1, 1]);
 }

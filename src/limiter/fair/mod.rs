@@ -21,6 +21,7 @@ use self::order::{Arrival, Held, Limits, Order, Outcome};
 use super::attempt::Attempt;
 use super::contract::{Acquired, Decided, Limiter, LimiterFor};
 use super::fingerprint::{Fingerprint, HashSeed, MemoryKey};
+use super::observed::Observed;
 use super::options::OnClose;
 use super::rate_limiter::default_max_queued;
 use super::reservation::{Charge, Permit, Reservation};
@@ -196,7 +197,7 @@ struct Current<A> {
 
 /// What a limiter shares with its calls.
 struct Core {
-    name: Option<String>,
+    observed: Observed,
     clock: AnyClock,
     on_close: OnClose,
     seed: HashSeed,
@@ -349,6 +350,14 @@ impl<A: FairAlgorithm> FairLimiter<A> {
         self.core.stats()
     }
 
+    /// Passes the counts of the limiter to the recorder of the [`metrics`](https://docs.rs/metrics) facade, as
+    /// [`RateLimiter::record_metrics`](crate::RateLimiter::record_metrics) does. Of a limiter without a
+    /// [name](FairBuilder::name), nothing is passed, and that is logged once.
+    #[cfg(feature = "metrics")]
+    pub fn record_metrics(&self) {
+        self.core.observed.record_metrics(&self.stats(), false);
+    }
+
     /// Returns a copy of the current algorithm.
     #[must_use]
     pub fn algorithm(&self) -> A {
@@ -408,8 +417,11 @@ impl<A: FairAlgorithm> FairBuilder<A> {
         self
     }
 
-    /// Sets the name of the limiter, which is in its log events (feature `tracing`). A layer with this limiter has the
-    /// same name in header fields, unless another one is set by
+    /// Sets the name of the limiter. With a name, each call that no layer makes and that is denied, or was queued, is a
+    /// log event of level `debug` (feature `tracing`), and `record_metrics` passes the counts of all calls to a recorder
+    /// (feature `metrics`).
+    ///
+    /// A layer with this limiter has the same name in header fields, unless another one is set by
     /// [`RateLimitLayer::name`](crate::middleware::RateLimitLayer::name).
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
@@ -457,7 +469,7 @@ impl<A: FairAlgorithm> FairBuilder<A> {
         let default = || usize::try_from(default_max_queued(algorithm.concurrency())).unwrap_or(usize::MAX);
         let (limits, config) = settings(&algorithm, max_queued.unwrap_or_else(default))?;
         let core = Core {
-            name,
+            observed: Observed::new(name),
             clock,
             on_close,
             seed: HashSeed::random(),
@@ -524,7 +536,10 @@ impl<A: FairAlgorithm, K: MemoryKey + ?Sized> FairCall<'_, A, K> {
     pub fn permit(self) -> Result<Permit, Denied> {
         let options = Options { max_wait: 0, ..self.options };
         match self.limiter.core.acquire(self.id(), &options) {
-            Acquired::Ready(decision, reservation) => Permit::decided(decision, reservation),
+            Acquired::Ready(decision, reservation) => {
+                self.limiter.core.observed.called(&decision);
+                Permit::decided(decision, reservation)
+            }
             Acquired::Pending(_) => unreachable!("a call without a maximum wait is decided at once"),
         }
     }
@@ -744,14 +759,14 @@ impl<A: FairAlgorithm> Limiter for FairLimiter<A> {
     }
 
     fn name(&self) -> Option<&str> {
-        self.core.name.as_deref()
+        self.core.observed.name()
     }
 }
 
 impl<A: FairAlgorithm, K: MemoryKey + ?Sized> LimiterFor<K> for FairLimiter<A> {
     fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<FairWait> {
         if attempt.has_priority() {
-            self.core.ignored_priority.priority_ignored(self.core.name.as_deref());
+            self.core.ignored_priority.priority_ignored(self.core.observed.name());
         }
         let options = Options {
             cost: attempt.cost(),
@@ -905,14 +920,16 @@ impl Future for FairAcquire {
         if let Some((core, id, options)) = this.call.take() {
             match core.acquire(id, &options) {
                 Acquired::Ready(decision, reservation) => {
+                    core.observed.called(&decision);
                     budget.made_progress();
                     return Poll::Ready(Permit::decided(decision, reservation));
                 }
                 Acquired::Pending(wait) => this.wait.set(Some(wait)),
             }
         }
-        let wait = this.wait.as_pin_mut().expect("polled after it was ready");
-        let Ok(decided) = ready!(wait.poll(cx));
+        let mut wait = this.wait.as_pin_mut().expect("polled after it was ready");
+        let Ok(decided) = ready!(wait.as_mut().poll(cx));
+        wait.project().ticket.core.observed.called(decided.decision());
         budget.made_progress();
         let (decision, reservation) = decided.into_parts();
         Poll::Ready(Permit::decided(decision, reservation))
