@@ -374,13 +374,13 @@ async fn the_end_of_each_wait_is_seen_once() {
     let outcome = |outcome: &str| seen.events("denied", &format!("limiter=\"jobs\" outcome=\"{outcome}\""));
     let queued = || seen.events("queued", "limiter=\"jobs\"");
     let call = async || {
-        let call = tokio::spawn(jobs.acquire("all"));
+        let call = [tokio::spawn(jobs.acquire("all"))];
         tokio::task::yield_now().await;
         call
     };
     assert!(jobs.acquire("all").await.is_allowed());
     let calls = [call().await, call().await, call().await];
-    let [displaced, cancelled, admitted] = calls;
+    let [[displaced], [cancelled], [admitted]] = calls;
     assert!(!displaced.await.unwrap().is_allowed());
     assert_eq!((seen.events("denied", "limiter=\"jobs\""), queued()), (1, 0));
     cancelled.abort();
@@ -394,7 +394,7 @@ async fn the_end_of_each_wait_is_seen_once() {
     assert_eq!((seen.events("denied", "limiter=\"jobs\""), queued()), (1, 1));
     let closed = [call().await, call().await];
     jobs.close();
-    for call in closed {
+    for [call] in closed {
         assert!(!call.await.unwrap().is_allowed());
     }
     assert!(!jobs.check("all").is_allowed());
