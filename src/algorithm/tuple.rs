@@ -275,6 +275,22 @@ macro_rules! tuple {
                 Some(due)
             }
 
+            fn report(
+                &self,
+                state: &mut Self::State,
+                now: Nanos,
+                cost: u64,
+                counts: bool,
+                mut decision: Decision,
+            ) -> Decision {
+                let is_paused = decision.is_paused();
+                $(
+                    decision = self.$at.report(&mut state.$at, now, cost, counts, decision);
+                    decision = decision.with_paused(is_paused);
+                )+
+                decision
+            }
+
             fn restore(&self, state: &mut Self::State, before: Self::State) {
                 $(self.$at.restore(&mut state.$at, before.$at);)+
             }

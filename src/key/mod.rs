@@ -145,14 +145,15 @@ pub trait KeyExtractor<Req> {
     /// the [client](KeyError::invalid), or if the caller is [denied service](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
 
-    /// Returns the hash of the key, which saves a copy of the key. Returns `None` if the extractor cannot do this, or if
-    /// the request has no key: [`extract`](Self::extract) is then called.
+    /// Passes the key to `decides`, which saves a copy of the key, and returns what that returns. Returns `false` if the
+    /// extractor cannot do this, or if the request has no key. If the result is `false`, nothing has been logged or
+    /// counted, and [`extract`](Self::extract) is called.
     #[doc(hidden)]
     #[inline(always)]
-    fn extract_hash(&self, _request: &Req, _hash: impl Fn(&Self::Key) -> u64) -> Option<u64>
+    fn lend_key(&self, _request: &Req, _decides: impl FnOnce(&Self::Key) -> bool) -> bool
     where
         Self: Sized,
     {
-        None
+        false
     }
 }

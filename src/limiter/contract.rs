@@ -39,6 +39,10 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     #[doc(hidden)]
     const IS_LOCAL: bool = false;
 
+    /// `true` if [`acquire_plain`](Self::acquire_plain) decides most calls.
+    #[doc(hidden)]
+    const DECIDES_PLAIN: bool = false;
+
     /// Returns the hash of a key, for [`acquire_plain`](Self::acquire_plain).
     #[doc(hidden)]
     #[inline(always)]

@@ -126,14 +126,11 @@ impl<A: Algorithm> Table<A> {
     }
 
     /// Decides a call of cost 1 without options as [`acquire`](Self::acquire) does, and writes the decision to its place.
-    /// Returns `false`, and has charged nothing, if it cannot: if the key is new, has a queue or may get one, if the
-    /// limiter is closed, or if its algorithm needs a release.
+    /// Returns `false`, and has charged nothing, if it cannot: if the key is new, has a queue or may get one, or if the
+    /// limiter is closed. The algorithm must not need a release.
     // Inlined, the decision would be made somewhere else first, and then copied.
     #[inline(never)]
     pub(super) fn acquire_plain(&self, id: Fingerprint, decision: &mut Decision) -> bool {
-        if A::NEEDS_RELEASE {
-            return false;
-        }
         let Shared { clock, calls, .. } = &self.shared;
         let call = Attempt::new(1);
         let now = clock.now();

@@ -628,6 +628,9 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
 
     const IS_LOCAL: bool = true;
 
+    // Calls in progress are released by what `acquire` returns.
+    const DECIDES_PLAIN: bool = !A::NEEDS_RELEASE;
+
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.table.info()
     }

@@ -214,10 +214,16 @@ impl<A: Algorithm> Table<A> {
             self.lock(id).with_known(None, |key| key.pause(0));
             return false;
         }
-        if self.shared.paused.available() == 0 {
-            self.for_each_shard(&mut Wakers::default(), Shard::end_pauses);
+        let pause = || self.lock(id).with(None, |key| key.pause(duration)) == Some(true);
+        if pause() {
+            return true;
         }
-        self.lock(id).with(None, |key| key.pause(duration)) == Some(true)
+        if self.shared.paused.available() > 0 {
+            return false;
+        }
+        // The places may be those of pauses that are over.
+        self.for_each_shard(&mut Wakers::default(), Shard::end_pauses);
+        pause()
     }
 
     /// Resets the key to the state of a new key. See [`RateLimiter::reset`](crate::RateLimiter::reset).

@@ -111,17 +111,21 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         K: KeyExtractor<Req>,
         C: RequestOptions<Req, K::Key, A>,
     {
-        let is_plain = C::ARE_PLAIN && L::IS_LOCAL && mode == Mode::Enforced && !info.may_queue();
+        let is_plain = C::ARE_PLAIN && L::DECIDES_PLAIN && mode == Mode::Enforced && !info.may_queue();
         if !is_plain || info.current_names(&self.limiter).is_some() {
             return None;
         }
-        let hash = self.key.extract_hash(request, |key| self.limiter.hash_of(key))?;
-        Outcome::new(Decision::allow(0, 0, 0), false, Reservation::default()).put(outcome);
-        let decided = outcome.as_mut()?;
-        if !self.limiter.acquire_plain(hash, decided.decision_mut()) {
+        let is_decided = self.key.lend_key(request, |key| {
+            let hash = self.limiter.hash_of(key);
+            Outcome::new(Decision::allow(0, 0, 0), false, Reservation::default()).put(outcome);
+            let place = outcome.as_mut().map(Outcome::decision_mut);
+            place.is_some_and(|decision| self.limiter.acquire_plain(hash, decision))
+        });
+        if !is_decided {
             *outcome = None;
             return None;
         }
+        let decided = outcome.as_mut()?;
         info.count_decision(decided.decision(), false);
         Some(verdict(info, decided))
     }

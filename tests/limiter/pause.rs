@@ -162,6 +162,48 @@ fn permits_are_denied_and_waiting_permits_wait() {
     assert_eq!(denied.decision().retry_after(), Some(SECOND));
 }
 
+/// The total is full, so the call cannot be queued. Nobody knows when other calls end, but the pause is known.
+#[test]
+fn a_call_that_the_total_denies_is_told_the_rest_of_the_pause() {
+    let (limiter, _) = limiter(Concurrency::per_key(1).total(2).queue(5));
+    let _held = ["b", "c"].map(|key| limiter.try_acquire_permit(key).unwrap());
+    assert!(limiter.pause("a", 10 * SECOND));
+    let mut call = PolledByHand::new(limiter.acquire_permit("a"));
+    assert!(call.poll());
+    let denied = call.output.take().unwrap().unwrap_err();
+    assert_eq!(denied.decision().retry_after(), Some(10 * SECOND));
+}
+
+/// A pause asks the queue, which a tuple with a lockout has for nothing else.
+#[test]
+fn a_member_that_locks_out_is_not_forgotten_in_a_pause() {
+    fn assert_locked_out<A: Algorithm>(algorithm: A) {
+        let (limiter, clock) = limiter(algorithm);
+        while !limiter.check("key").is_locked_out() {}
+        clock.advance(60 * SECOND);
+        assert!(limiter.pause("key", SECOND));
+        for denied in [limiter.peek("key"), limiter.check("key")] {
+            assert!(denied.is_locked_out(), "{denied}");
+            assert_eq!(denied.retry_after(), Some(3_540 * SECOND));
+        }
+    }
+    let window = FixedWindow::new(Quota::per_minute(5)).block_for(3_600 * SECOND).after(3);
+    let bucket = TokenBucket::new(Quota::per_second(100));
+    assert_locked_out((window.clone(), bucket.clone()));
+    assert_locked_out((bucket, window));
+}
+
+/// Neither of two lockouts counts the denials of a pause.
+#[test]
+fn members_that_lock_out_count_no_denial_of_a_pause() {
+    let window = || FixedWindow::new(Quota::per_minute(5)).block_for(3_600 * SECOND).after(3);
+    let (limiter, clock) = limiter((window(), window()));
+    assert!(limiter.pause("a", SECOND));
+    assert!((0..10).all(|_| !limiter.check("a").is_allowed()));
+    clock.advance(SECOND);
+    assert!(limiter.check("a").is_allowed());
+}
+
 #[test]
 fn a_queued_call_whose_maximum_wait_ends_in_the_pause_is_denied_then() {
     let (limiter, clock) = limiter(LeakyBucket::new(Quota::per_second(10)).queue(9).max_wait(SECOND));

@@ -102,16 +102,12 @@ impl PeerIp {
         self.options.canonical_peer(self.peer_source.peer(request.extensions())?).address()
     }
 
-    /// Returns the key of a usual request, which [`extract_from`](Self::extract_from) would return as well. Most requests
-    /// come from an IPv4 address, and most extractors have no lists of networks.
+    /// Returns the address of a usual request, of which [`extract_from`](Self::extract_from) would return the network.
+    /// Most requests come from an IPv4 address, and most extractors have no lists of networks.
     #[inline(always)]
-    fn usual(&self, socket: Option<&SocketAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+    fn usual(&self, socket: Option<&SocketAddr>) -> Option<IpAddr> {
         match socket {
-            Some(SocketAddr::V4(socket)) if self.options.has_no_lists() => {
-                let address = IpAddr::V4(*socket.ip());
-                self.warning.warn_if_forwarded(Peer::Ip(address), headers);
-                Some(self.options.network(address))
-            }
+            Some(SocketAddr::V4(socket)) if self.options.has_no_lists() => Some(IpAddr::V4(*socket.ip())),
             _ => None,
         }
     }
@@ -139,22 +135,24 @@ impl<B> KeyExtractor<Request<B>> for PeerIp {
     #[inline(always)]
     fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
         let socket = self.peer_source.socket(request.extensions());
-        match self.usual(socket, request.headers()) {
-            Some(key) => Ok(Some(key)),
+        match self.usual(socket) {
+            Some(address) => {
+                self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
+                Ok(Some(self.options.network(address)))
+            }
             None => self.extract_from(socket, request.extensions(), request.headers()),
         }
     }
 
     #[inline(always)]
-    fn extract_hash(&self, request: &Request<B>, hash: impl Fn(&IpAddr) -> u64) -> Option<u64> {
+    fn lend_key(&self, request: &Request<B>, decides: impl FnOnce(&IpAddr) -> bool) -> bool {
         let socket = self.peer_source.socket(request.extensions());
-        match self.usual(socket, request.headers()) {
-            Some(key) => Some(hash(&key)),
-            None => {
-                let key = self.extract_from(socket, request.extensions(), request.headers()).ok()??;
-                Some(hash(&key))
-            }
+        let Some(address) = self.usual(socket) else { return false };
+        let is_decided = decides(&self.options.network(address));
+        if is_decided {
+            self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
         }
+        is_decided
     }
 }
 
@@ -168,9 +166,6 @@ ip_extractor!(PeerIp);
 
 #[cfg(test)]
 mod tests {
-    #[cfg(feature = "axum")]
-    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-
     use super::*;
 
     /// Returns what the extractor returns for a request from `address`. Asserts that this does not depend on the
@@ -191,10 +186,12 @@ mod tests {
             mocked.extensions_mut().insert(MockConnectInfo(socket));
             let requests = [&by_axum, &mocked];
             assert_eq!(requests.map(|request| extractor.extract(request)), [result.clone(), result.clone()]);
-            // The hash of the key is found in another way.
-            let hash = |key: &IpAddr| BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-            let expected = result.as_ref().ok().copied().flatten().map(|key| hash(&key));
-            assert_eq!(requests.map(|request| extractor.extract_hash(request, hash)), [expected; 2]);
+            // A key that is lent is found in another way.
+            let expected = result.as_ref().ok().copied().flatten();
+            let lends = |request: &Request<()>| extractor.lend_key(request, |key| expected == Some(*key));
+            let is_usual = address.is_ipv4() && extractor.options.has_no_lists();
+            assert_eq!(requests.map(lends), [is_usual; 2]);
+            assert!(!requests.into_iter().any(|request| extractor.lend_key(request, |_| false)));
         }
         result
     }

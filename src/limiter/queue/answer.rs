@@ -530,8 +530,8 @@ impl<A: Algorithm> Key<'_, A> {
         // It is unknown when calls of other keys are released, so the places of these calls count as taken.
         let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
-        if !may_wait || others >= limit || !arrival.has_queue() {
-            // The call must be admitted at once.
+        if !may_wait || others >= limit || !arrival.has_queue() || !queue.is_timed() {
+            // The call must be admitted at once, or it is unknown when the waiters are released.
             return Some(turn);
         }
         // The call can be queued once enough waiters have been released.
