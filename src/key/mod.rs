@@ -144,16 +144,4 @@ pub trait KeyExtractor<Req> {
     /// Returns an error if the key cannot be extracted because of a mistake of the [configuration](KeyError::new) or of
     /// the [client](KeyError::invalid), or if the caller is [denied service](KeyError::forbidden).
     fn extract(&self, request: &Req) -> Result<Option<Self::Key>, KeyError>;
-
-    /// Passes the key to `decides`, which saves a copy of the key, and returns what that returns. Returns `false` if the
-    /// extractor cannot do this, or if the request has no key. If the result is `false`, nothing has been logged or
-    /// counted, and [`extract`](Self::extract) is called.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn lend_key(&self, _request: &Req, _decides: impl FnOnce(&Self::Key) -> bool) -> bool
-    where
-        Self: Sized,
-    {
-        false
-    }
 }

@@ -1,7 +1,6 @@
 //! What a layer needs of a limiter, and what a limiter returns.
 
 use std::future::Future;
-use std::hash::Hash;
 use std::sync::Arc;
 
 use super::attempt::Attempt;
@@ -38,25 +37,6 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     /// contain nothing about a server, and each call that is not decided at once is queued.
     #[doc(hidden)]
     const IS_LOCAL: bool = false;
-
-    /// `true` if [`acquire_plain`](Self::acquire_plain) decides most calls.
-    #[doc(hidden)]
-    const DECIDES_PLAIN: bool = false;
-
-    /// Returns the hash of a key, for [`acquire_plain`](Self::acquire_plain).
-    #[doc(hidden)]
-    #[inline(always)]
-    fn hash_of<K: Hash + ?Sized>(&self, _key: &K) -> u64 {
-        0
-    }
-
-    /// Decides a call of cost 1 without options as [`acquire`](LimiterFor::acquire) does, and writes the decision to its
-    /// place. Returns `false`, and has charged nothing, if only `acquire` can decide it.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn acquire_plain(&self, _hash: u64, _decision: &mut Decision) -> bool {
-        false
-    }
 
     /// Returns what a layer reports of the current algorithm. It is not called for each request.
     fn info(&self) -> Arc<AlgorithmInfo>;

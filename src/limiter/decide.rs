@@ -125,36 +125,6 @@ impl<A: Algorithm> Table<A> {
         Acquired::Ready(decision, Reservation::of(MemoryCharge::new(self, id, call, charged_at)))
     }
 
-    /// Decides a call of cost 1 without options as [`acquire`](Self::acquire) does, and writes the decision to its place.
-    /// Returns `false`, and has charged nothing, if it cannot: if the key is new, has a queue or may get one, or if the
-    /// limiter is closed. The algorithm must not need a release.
-    // Inlined, the decision would be made somewhere else first, and then copied.
-    #[inline(never)]
-    pub(super) fn acquire_plain(&self, id: Fingerprint, decision: &mut Decision) -> bool {
-        let Shared { clock, calls, .. } = &self.shared;
-        let call = Attempt::new(1);
-        let now = clock.now();
-        let shard = self.of(id);
-        if A::DENIALS_STAND
-            && let Some(denial) = shard.standing_denial(id, now)
-        {
-            calls.add_decision(&denial, false);
-            *decision = denial;
-            return true;
-        }
-        let mut locked = shard.lock_for(&call);
-        let Some((algorithm, state, now)) = locked.open(id, None, now, clock) else { return false };
-        if holds_requests(algorithm) {
-            return false;
-        }
-        *decision = algorithm.check(state, now, 1);
-        calls.add_decision(decision, false);
-        if !decision.is_allowed() && self.stands(&call, algorithm) {
-            shard.keep_denial(id, now, decision);
-        }
-        true
-    }
-
     /// Decides or queues a call for which the fast path of [`acquire`](Self::acquire) has not all that it needs. `judged`
     /// is the denial of the algorithm at the clock reading of `locked`, if it was made.
     #[cold]

@@ -79,12 +79,6 @@ impl Fingerprint {
         self.0.get() as usize
     }
 
-    /// Returns the fingerprint of a key from its [`word`](Self::word).
-    #[inline]
-    pub(super) fn of_word(word: u64) -> Self {
-        Self(HAS_KEY | word)
-    }
-
     /// Returns the fingerprint as a word, which is not 0.
     #[inline]
     pub(super) fn word(self) -> u64 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Shared;
 use super::attempt::Attempt;
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
-use super::fingerprint::{Fingerprint, MemoryKey};
+use super::fingerprint::MemoryKey;
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::observed::Observed;
 use super::options::{OnClose, OnFull};
@@ -628,9 +628,6 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
 
     const IS_LOCAL: bool = true;
 
-    // Calls in progress are released by what `acquire` returns.
-    const DECIDES_PLAIN: bool = !A::NEEDS_RELEASE;
-
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.table.info()
     }
@@ -638,16 +635,6 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
     #[inline]
     fn generation(&self) -> u64 {
         self.table.generation()
-    }
-
-    #[inline(always)]
-    fn hash_of<K: Hash + ?Sized>(&self, key: &K) -> u64 {
-        self.table.fingerprint(key).word()
-    }
-
-    #[inline]
-    fn acquire_plain(&self, hash: u64, decision: &mut Decision) -> bool {
-        self.table.acquire_plain(Fingerprint::of_word(hash), decision)
     }
 
     fn stats(&self) -> LimiterStats {

@@ -17,9 +17,6 @@ use crate::limiter::Attempt;
     note = "a `metered` layer limits HTTP requests only: for others, call `limiter.call(&key).cost(estimate).reserve()`"
 )]
 pub trait RequestOptions<Req, Key, A> {
-    /// `true` if all requests have a cost of 1 and no other option.
-    const ARE_PLAIN: bool = false;
-
     /// Returns the options of `request`. `key` is `None` if the request has no key.
     fn options(&self, request: &Req, key: Option<&Key>) -> Options<A>;
 
@@ -95,8 +92,6 @@ pub trait SettleResponse<Res> {
 pub struct UnitCost;
 
 impl<Req, Key, A> RequestOptions<Req, Key, A> for UnitCost {
-    const ARE_PLAIN: bool = true;
-
     #[inline]
     fn options(&self, _: &Req, _: Option<&Key>) -> Options<A> {
         Options { cost: 1, algorithm: None, has_priority: false, is_settled: false }

@@ -84,12 +84,6 @@ impl Outcome {
         self.reservation.is_empty()
     }
 
-    /// Returns the place of the decision.
-    #[inline(always)]
-    pub(super) fn decision_mut(&mut self) -> &mut Decision {
-        &mut self.decision
-    }
-
     #[inline]
     pub(super) fn decision(&self) -> &Decision {
         &self.decision

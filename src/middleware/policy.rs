@@ -19,11 +19,10 @@ use super::policies::{
     Verdict, undecided,
 };
 use crate::algorithm::{Algorithm, AlgorithmInfo};
-use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
-use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter, Reservation};
+use crate::limiter::{Acquired, Decided, Limiter, LimiterFor, RateLimiter};
 use crate::stats::{CallOutcome, LimiterStats};
 
 /// One policy: the extractor of the key, the limiter, and the functions that return the options of a request, such as
@@ -93,41 +92,6 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
             Ok(None) => Ok(None),
             Err(error) => info.without_key(error, mode == Mode::Shadow),
         }
-    }
-
-    /// Decides a plain request as [`decide_alone`](Self::decide_alone) does, but copies neither its key nor its decision.
-    /// These copies would take about 30 ns, because the processor has to wait for what they copy to be written. Returns
-    /// `None`, and has charged nothing, if the request is no plain one: if it has options or a new key, may be queued, is
-    /// in shadow mode, or was made after the algorithm was replaced.
-    #[inline(always)]
-    fn decide_plain<Req>(
-        &self,
-        info: &PolicyInfo,
-        mode: Mode,
-        request: &Req,
-        outcome: &mut Option<Outcome>,
-    ) -> Option<Verdict>
-    where
-        K: KeyExtractor<Req>,
-        C: RequestOptions<Req, K::Key, A>,
-    {
-        let is_plain = C::ARE_PLAIN && L::DECIDES_PLAIN && mode == Mode::Enforced && !info.may_queue();
-        if !is_plain || info.current_names(&self.limiter).is_some() {
-            return None;
-        }
-        let is_decided = self.key.lend_key(request, |key| {
-            let hash = self.limiter.hash_of(key);
-            Outcome::new(Decision::allow(0, 0, 0), false, Reservation::default()).put(outcome);
-            let place = outcome.as_mut().map(Outcome::decision_mut);
-            place.is_some_and(|decision| self.limiter.acquire_plain(hash, decision))
-        });
-        if !is_decided {
-            *outcome = None;
-            return None;
-        }
-        let decided = outcome.as_mut()?;
-        info.count_decision(decided.decision(), false);
-        Some(verdict(info, decided))
     }
 
     /// Decides a request whose key is known. If the decision is made at once, sets `outcome`. Otherwise, returns the
@@ -221,9 +185,6 @@ where
         [outcome]: &mut Self::Outcomes,
     ) -> Progress<Self::Wait> {
         let (info, mode) = (&infos[0], infos[0].mode());
-        if let Some(verdict) = self.decide_plain(info, mode, request, outcome) {
-            return Progress::Ready(verdict);
-        }
         match self.key(info, mode, request) {
             Ok(Some(key)) => self.decide_alone(info, mode, request, &key, max_wait, outcome),
             Ok(None) => Progress::Ready(Ok(())),

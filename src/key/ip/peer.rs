@@ -102,16 +102,6 @@ impl PeerIp {
         self.options.canonical_peer(self.peer_source.peer(request.extensions())?).address()
     }
 
-    /// Returns the address of a usual request, of which [`extract_from`](Self::extract_from) would return the network.
-    /// Most requests come from an IPv4 address, and most extractors have no lists of networks.
-    #[inline(always)]
-    fn usual(&self, socket: Option<&SocketAddr>) -> Option<IpAddr> {
-        match socket {
-            Some(SocketAddr::V4(socket)) if self.options.has_no_lists() => Some(IpAddr::V4(*socket.ip())),
-            _ => None,
-        }
-    }
-
     /// Returns the key of any request. `socket` is the address in axum's extensions.
     fn extract_from(
         &self,
@@ -135,24 +125,14 @@ impl<B> KeyExtractor<Request<B>> for PeerIp {
     #[inline(always)]
     fn extract(&self, request: &Request<B>) -> Result<Option<IpAddr>, KeyError> {
         let socket = self.peer_source.socket(request.extensions());
-        match self.usual(socket) {
-            Some(address) => {
-                self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
-                Ok(Some(self.options.network(address)))
-            }
-            None => self.extract_from(socket, request.extensions(), request.headers()),
-        }
-    }
-
-    #[inline(always)]
-    fn lend_key(&self, request: &Request<B>, decides: impl FnOnce(&IpAddr) -> bool) -> bool {
-        let socket = self.peer_source.socket(request.extensions());
-        let Some(address) = self.usual(socket) else { return false };
-        let is_decided = decides(&self.options.network(address));
-        if is_decided {
+        // Most requests come from an IPv4 address, and most extractors have no lists of networks. For such a request,
+        // the result is that of `extract_from`.
+        if let (Some(SocketAddr::V4(socket)), true) = (socket, self.options.has_no_lists()) {
+            let address = IpAddr::V4(*socket.ip());
             self.warning.warn_if_forwarded(Peer::Ip(address), request.headers());
+            return Ok(Some(self.options.network(address)));
         }
-        is_decided
+        self.extract_from(socket, request.extensions(), request.headers())
     }
 }
 
@@ -184,14 +164,10 @@ mod tests {
             let [mut by_axum, mut mocked] = [Request::new(()), Request::new(())];
             by_axum.extensions_mut().insert(ConnectInfo(socket));
             mocked.extensions_mut().insert(MockConnectInfo(socket));
-            let requests = [&by_axum, &mocked];
-            assert_eq!(requests.map(|request| extractor.extract(request)), [result.clone(), result.clone()]);
-            // A key that is lent is found in another way.
-            let expected = result.as_ref().ok().copied().flatten();
-            let lends = |request: &Request<()>| extractor.lend_key(request, |key| expected == Some(*key));
-            let is_usual = address.is_ipv4() && extractor.options.has_no_lists();
-            assert_eq!(requests.map(lends), [is_usual; 2]);
-            assert!(!requests.into_iter().any(|request| extractor.lend_key(request, |_| false)));
+            assert_eq!(
+                [&by_axum, &mocked].map(|request| extractor.extract(request)),
+                [result.clone(), result.clone()]
+            );
         }
         result
     }
