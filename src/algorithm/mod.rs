@@ -26,7 +26,7 @@
 //! | algorithm | how calls pass | `Retry-After` is the time | state per key |
 //! |---|---|---|---|
 //! | [`TokenBucket`] | a burst, then one by one | until the next token | 24 bytes |
-//! | [`SlidingWindow`] | a burst, then as slices end | until the last instant of a slice is a period old | 72 bytes, or more |
+//! | [`SlidingWindow`] | a burst, then as slices end | until the last instant of a slice is a period old | 56 bytes, or more |
 //! | [`SlidingLog`] | a burst, then as calls become a period old | until a call is a period old | 64 bytes + 16 per record that the log has room for |
 //! | [`SlidingCounter`] | a burst, then evenly | until the estimate is low enough | 32 bytes |
 //! | [`FixedWindow`] | in bursts | until the window ends | 24 bytes |
@@ -34,8 +34,8 @@
 //! | [`Smooth`] | evenly, slower when cold | until there is a place in the queue | 48 bytes |
 //! | [`Concurrency`] | as calls end | of a configurable hint, because it is unknown when a call ends | 16 bytes |
 //!
-//! A [`SlidingWindow`] with more than ten slices takes 88 bytes + 8 per slice, and at least 168 bytes. So does a key
-//! that has had a count of more than 32 bits.
+//! A [`SlidingWindow`] with more than 14 slices takes 72 bytes + 8 per slice, and at least 184 bytes. So does a key that
+//! has used more than 65,535 units in a window.
 //!
 //! A denial charges nothing. All algorithms compute in integers, so a rate of 7 per minute does not drift. A denial
 //! reports a `retry_after`. If no other call for the key is made before this time has passed, the same call is then
@@ -252,7 +252,7 @@ mod tests {
     fn a_state_is_as_large_as_the_table_says() {
         assert_eq!(size_of::<TokenBucketState>(), 24);
         assert_eq!(size_of::<FixedWindowState>(), 24);
-        assert_eq!(size_of::<SlidingWindowState>(), 72);
+        assert_eq!(size_of::<SlidingWindowState>(), 56);
         assert_eq!(size_of::<SlidingCounterState>(), 32);
         assert_eq!(size_of::<SlidingLogState>(), 64);
         assert_eq!(size_of::<SmoothState>(), 48);

@@ -22,7 +22,7 @@ const MAX_SCRIPT_SLICES: u32 = 100;
 const PER_UNIT: u128 = 1_024;
 
 /// The maximum number of closed slices that are stored without an allocation.
-const FEW: usize = 10;
+const FEW: usize = 14;
 /// The indexes of three words: the units in all slices, the units in the open slice, and the units in the first closed
 /// slice of the ring.
 const TOTAL: usize = 0;
@@ -89,9 +89,9 @@ const CLOSED: usize = 2;
 /// back is in `total`. Unless the key is in [debt](crate::limiter::Builder::max_debt), `total <= limit`.
 ///
 /// **Cost.** A call within the open slice touches four words. If slices have ended since the last call, the call closes
-/// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 72 bytes. With more than ten
-/// slices, or once a count of the key has needed more than 32 bits, the key takes 88 bytes plus 8 bytes per slice, and
-/// at least 168 bytes.
+/// them one by one, at most `n` of them. A denial examines up to `n` slices. A key takes 56 bytes. With more than 14
+/// slices, or once the key has used more than 65,535 units in a window, the key takes 72 bytes plus 8 bytes per slice,
+/// and at least 184 bytes.
 ///
 /// The type implements [`Algorithm`] and [`StoredAlgorithm`], whose methods only limiters call.
 #[derive(Clone, Debug, PartialEq)]
@@ -121,11 +121,11 @@ pub struct SlidingWindowState {
 /// Both numbers are fields of each variant, because they then fit into the padding next to the discriminant.
 #[derive(Clone, Debug)]
 enum Units {
-    /// At most ten closed slices. Neither the units in one slice nor those in all slices have ever exceeded 32 bits.
+    /// At most 14 closed slices. The units in all slices have never exceeded 16 bits.
     Few {
         newest_index: u16,
         oldest_age: u16,
-        words: [u32; CLOSED + FEW],
+        words: [u16; CLOSED + FEW],
     },
     Many {
         newest_index: u16,
@@ -153,7 +153,7 @@ impl SlidingWindow {
         self.slices
     }
 
-    /// Sets the number of slices. With more slices, a unit is available again sooner. With more than ten slices, each
+    /// Sets the number of slices. With more slices, a unit is available again sooner. With more than 14 slices, each
     /// key has an allocation of 16 bytes plus 8 bytes per slice.
     ///
     /// The length of a slice is `period / n`, rounded up to a nanosecond, so `n` need not divide the period. Slices
@@ -588,7 +588,7 @@ impl SlidingWindowState {
     #[inline(always)]
     fn set_word(&mut self, index: usize, units: u64) {
         match &mut self.units {
-            Units::Few { words, .. } => match u32::try_from(units) {
+            Units::Few { words, .. } => match u16::try_from(units) {
                 Ok(units) => words[index] = units,
                 Err(_) => self.widen()[index] = units,
             },
@@ -687,29 +687,93 @@ impl SlidingWindowState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::MAX_DEBT;
 
-    #[test]
-    fn few_slices_hold_any_number_of_units() {
-        let mut state = SlidingWindowState::new(Nanos(7), 10);
-        assert!(matches!(state.units, Units::Few { .. }));
-        assert_eq!(size_of::<SlidingWindowState>(), 72);
-        (0..10).for_each(|slot| state.set_closed(slot, slot as u64));
-        state.set_newest_index(4);
-        state.set_oldest_age(9);
-        state.set_total(u64::MAX);
-        assert!(matches!(state.units, Units::Many { .. }));
-        assert_eq!(
-            (state.total(), state.open(), state.newest_index(), state.oldest_age()),
-            (u64::MAX, 0, 4, 9)
-        );
-        assert!((0..10).all(|slot| state.closed(slot) == slot as u64));
-        assert_eq!((state.take_closed(9, 4), state.take_closed(9, 7), state.closed(9)), (4, 5, 0));
-        state.clear();
-        assert_eq!((state.total(), state.oldest_age(), state.closed(8), state.last), (0, 0, 0, Nanos(7)));
+    fn is_boxed(state: &SlidingWindowState) -> bool {
+        matches!(state.units, Units::Many { .. })
     }
 
     #[test]
-    fn a_thousand_slices_are_allocated() {
+    fn few_slices_hold_any_number_of_units() {
+        for (units, boxed) in [(65_535, false), (65_536, true), (u64::MAX, true)] {
+            let mut state = SlidingWindowState::new(Nanos(7), FEW as u32);
+            assert!(!is_boxed(&state));
+            (0..FEW).for_each(|slot| state.set_closed(slot, slot as u64));
+            state.set_newest_index(4);
+            state.set_oldest_age(9);
+            state.set_open(3);
+            state.set_total(units);
+            assert_eq!(is_boxed(&state), boxed);
+            assert_eq!((state.total(), state.open()), (units, 3));
+            assert_eq!((state.newest_index(), state.oldest_age()), (4, 9));
+            assert!((0..FEW).all(|slot| state.closed(slot) == slot as u64));
+            assert_eq!((state.take_closed(9, 4), state.take_closed(9, 7), state.closed(9)), (4, 5, 0));
+            // A count that has become small again keeps its memory.
+            state.set_total(1);
+            assert_eq!((state.total(), is_boxed(&state)), (1, boxed));
+            state.clear();
+            assert_eq!((state.total(), state.oldest_age(), state.closed(8)), (0, 0, 0));
+            assert_eq!((state.last, is_boxed(&state)), (Nanos(7), boxed));
+        }
+    }
+
+    /// Each operation takes the count over the border.
+    #[test]
+    fn a_count_above_16_bits_is_boxed() {
+        const MOST: u64 = 65_535;
+        let window = |limit| SlidingWindow::new(Quota::per_second(limit));
+        let (large, now) = (window(MOST + 5), Nanos(1));
+        let most = || {
+            let mut state = large.new_state(now, now);
+            assert_eq!(large.check(&mut state, now, MOST).remaining(), 5);
+            assert!(!is_boxed(&state));
+            state
+        };
+        let mut called = most();
+        assert_eq!(large.check(&mut called, now, 1).remaining(), 4);
+        assert!(is_boxed(&called));
+        let mut charged = most();
+        assert_eq!(large.charge(&mut charged, now, 9, MAX_DEBT), 9);
+        assert!(is_boxed(&charged) && large.usage(&charged, now).is_full());
+        // The debt of 4 units stays, so the count is again above the border.
+        let (less, few) = (window(MOST - 3), window(9));
+        less.migrate(&mut charged, &large, now);
+        assert_eq!((charged.total(), charged.open()), (MOST + 1, MOST + 1));
+        few.migrate(&mut charged, &less, now);
+        assert_eq!((charged.total(), charged.open()), (9 + 4, 9 + 4));
+        large.refund(&mut called, now, 2, Some(now));
+        assert_eq!(large.peek(&mut called, now, 0).remaining(), 6);
+        // Other slices get a state of their own, which is boxed only if it must be.
+        let mut back = called.clone();
+        large.clone().slices(3).migrate(&mut back, &large, now);
+        assert_eq!((back.total(), is_boxed(&back)), (MOST - 1, false));
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written() {
+        let window = SlidingWindow::new(Quota::per_second(1 << 40));
+        for (units, boxed) in [(65_534, false), (65_535, true), (1 << 39, true)] {
+            let mut state = window.new_state(Nanos(1), Nanos(1));
+            assert!(window.check(&mut state, Nanos(1), units).is_allowed());
+            assert!(window.check(&mut state, Nanos(500_000_000), 1).is_allowed());
+            let mut numbers = StateWriter::default();
+            window.write_state(&state, &mut numbers);
+            let read = window.read_state(&mut StateReader::new(numbers.as_bytes())).unwrap();
+            let slices = |state: &SlidingWindowState| {
+                (1..=window.slices).map(|age| state.closed(window.slot(state, age))).collect::<Vec<_>>()
+            };
+            assert_eq!(
+                (read.last, read.into, read.total(), read.open()),
+                (state.last, state.into, units + 1, 1)
+            );
+            assert_eq!((slices(&read), is_boxed(&read), is_boxed(&state)), (slices(&state), boxed, boxed));
+        }
+    }
+
+    #[test]
+    fn more_slices_are_allocated() {
+        assert!(!is_boxed(&SlidingWindowState::new(Nanos(7), 14)));
+        assert!(is_boxed(&SlidingWindowState::new(Nanos(7), 15)));
         let mut state = SlidingWindowState::new(Nanos(7), 1_000);
         state.set_closed(999, 5);
         state.set_newest_index(999);

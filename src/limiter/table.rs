@@ -284,12 +284,13 @@ impl<A: Algorithm> Table<Lockout<A>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+    use crate::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 
     #[test]
     fn a_key_costs_what_the_documentation_says() {
         assert_eq!(size_of::<Option<(Fingerprint, <TokenBucket as Algorithm>::State)>>(), 32);
         assert_eq!(size_of::<Option<(Fingerprint, <FixedWindow as Algorithm>::State)>>(), 32);
         assert_eq!(size_of::<Option<(Fingerprint, <LeakyBucket as Algorithm>::State)>>(), 32);
+        assert_eq!(size_of::<Option<(Fingerprint, <SlidingWindow as Algorithm>::State)>>(), 64);
     }
 }

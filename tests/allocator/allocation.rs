@@ -49,6 +49,27 @@ fn a_check_of_a_known_key_allocates_nothing() {
     allocates_nothing(LeakyBucket::new(quota));
 }
 
+/// The first of the calls allocates, if the counts of the key do not fit into its slot.
+#[test]
+fn a_check_of_a_known_key_with_large_counts_allocates_once() {
+    fn allocations<A: Algorithm>(algorithm: A, used: u64) -> u64 {
+        let limiter = RateLimiter::builder(algorithm).clock(ManualClock::new()).build();
+        assert!(limiter.check("key").is_allowed());
+        let calls = measure(|| {
+            assert!(limiter.check_n("key", used).is_allowed());
+            for _ in 0..1_000 {
+                assert!(limiter.check("key").is_allowed());
+                assert!(!limiter.check_n("key", u64::MAX).is_allowed());
+                assert!(limiter.peek("key").is_allowed());
+            }
+        });
+        calls.count_total
+    }
+    let quota = Quota::per_day(1_000_000_000);
+    assert_eq!(allocations(SlidingWindow::new(quota), 1_000), 0);
+    assert_eq!(allocations(SlidingWindow::new(quota), 100_000), 1);
+}
+
 #[test]
 fn a_check_on_the_default_clock_allocates_nothing() {
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(2)));

@@ -1,5 +1,5 @@
 //! Boundary values: quotas from 1 per 292 years to `u64::MAX` per nanosecond, bursts and costs of `u64::MAX`,
-//! and clocks that show their first reading or their last.
+//! and clocks that show their first reading or their last. Also the counts above which a key takes more memory.
 //!
 //! Nothing may panic, wrap or be admitted for free. These tests also run without overflow checks, because the exact
 //! models detect a wrap. See `.ci/run`.
@@ -21,10 +21,18 @@ use crate::oracle::checker::first_broken;
 use crate::oracle::config::Rule;
 use crate::oracle::model::Oracle;
 use crate::oracle::scenario::Setup;
-use crate::support::scaled;
+use crate::support::{Random, scaled};
 
 fn holds<A: Algorithm, O: Oracle>(build: impl Fn(&Rule) -> A, oracle: impl Fn(&Setup) -> O) {
-    if let Some((seed, broken)) = first_broken(scaled(5_000), Setup::extreme, build, oracle) {
+    holds_for(Setup::extreme, build, oracle);
+}
+
+fn holds_for<A: Algorithm, O: Oracle>(
+    setup: impl Fn(u64, &mut Random) -> Setup,
+    build: impl Fn(&Rule) -> A,
+    oracle: impl Fn(&Setup) -> O,
+) {
+    if let Some((seed, broken)) = first_broken(scaled(5_000), setup, build, oracle) {
         panic!("sequence {seed}: {broken}");
     }
 }
@@ -64,6 +72,25 @@ fn a_leaky_bucket_is_exact_at_all_ends() {
 #[test]
 fn a_smooth_limiter_is_exact_at_all_ends() {
     holds(smooth, paced);
+}
+
+/// Returns setups whose limits are around `count`.
+fn around(count: u64) -> impl Fn(u64, &mut Random) -> Setup {
+    move |seed, random| {
+        let mut setup = Setup::any(seed, random);
+        setup.rule.limit = count - 2 + random.below(5);
+        setup.rule.slices = random.within(1..=14);
+        (setup.refunds, setup.replaces) = (true, true);
+        setup.max_debt = Some(random.one_of(&[0, 1, count, 1 << 53]));
+        setup
+    }
+}
+
+#[test]
+fn a_sliding_window_is_exact_where_its_counts_get_more_memory() {
+    for count in [1 << 16, 1 << 17] {
+        holds_for(around(count), sliding_window, sliced);
+    }
 }
 
 type Call = Pin<Box<dyn Future<Output = Decision>>>;

@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
-use tower_throttle::RateLimiter;
 use tower_throttle::algorithm::{
     Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket,
 };
+use tower_throttle::{Quota, RateLimiter};
 
 use self::parts::parts;
 pub use self::parts::{cancellations, waits};
@@ -84,6 +84,13 @@ fn by_tsc<A: Algorithm>(algorithm: A, max_keys: usize) -> RateLimiter<A> {
     RateLimiter::builder(algorithm).clock(TscClock::new()).max_keys(max_keys).build()
 }
 
+/// Creates a sliding window of which each key has used so much that its counts are in an allocation.
+fn busy_window(keys: &[IpAddr]) -> RateLimiter<SlidingWindow> {
+    let limiter = ours(SlidingWindow::new(Quota::per_day(MILLION as u64)), keys.len());
+    keys.iter().for_each(|key| assert!(limiter.check_n(key, 100_000).is_allowed()));
+    limiter
+}
+
 /// The calls of one row. If `admitted`, the quotas are so high that no call is denied. Otherwise they are used up
 /// before the measurement.
 struct Row<'a> {
@@ -141,6 +148,8 @@ impl Row<'_> {
         if self.keys.len() == 1 {
             let two = (TokenBucket::new(deep.ours), FixedWindow::new(window.ours));
             contestants.push(self.contestant("tuple of two", ours(two, max)));
+        } else {
+            contestants.push(self.contestant("SlidingWindow, busy keys", busy_window(self.keys)));
         }
         Rounds::of(contestants, rounds)
     }

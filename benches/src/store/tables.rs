@@ -10,7 +10,7 @@ use tower_throttle::Quota;
 use tower_throttle::algorithm::{FixedWindow, SlidingCounter, SlidingWindow, TokenBucket};
 
 use super::peers::{Bare, fast_governor};
-use super::{PEER, by_tsc, ours};
+use super::{PEER, busy_window, by_tsc, ours};
 use crate::check::{PLENTY, Quotas, Subject, governor};
 use crate::interleave::{Contestant, Rounds};
 use crate::{alloc, table};
@@ -102,6 +102,7 @@ pub fn bytes(keys: &[IpAddr]) {
         ("FixedWindow", held(|| ours(FixedWindow::new(window.ours), max), keys)),
         ("SlidingCounter", held(|| ours(SlidingCounter::new(window.ours), max), keys)),
         ("SlidingWindow", held(|| ours(SlidingWindow::new(window.ours), max), keys)),
+        ("SlidingWindow, busy keys", held(|| busy_window(keys), keys)),
     ];
     let rows = rows.map(|(name, bytes)| vec![name.to_owned(), bytes]);
     table::print("live bytes per key, of a million keys in a table for a million", &["", "bytes"], &rows);

@@ -67,12 +67,14 @@ fn a_flood_holds_no_more_bytes_than_the_documentation_says() {
     assert_eq!(more, 0, "a second flood needs nothing more");
 }
 
-/// Returns the live bytes per key of a full table.
-fn bytes_per_key<A: Algorithm>(algorithm: A) -> i64 {
+/// Returns the live bytes per key of a full table, after a call of `cost` for each key.
+fn bytes_per_key<A: Algorithm>(algorithm: A, cost: u64) -> i64 {
     let mut table = None;
     let bytes = held(|| {
         let (limiter, _) = limiter(algorithm, 200_000);
-        assert_eq!(admitted(&limiter, 0..200_000), 200_000);
+        for key in 0..200_000 {
+            assert!(limiter.check_n(&key, cost).is_allowed());
+        }
         table = Some(limiter);
     });
     assert_eq!(table.unwrap().len(), 200_000);
@@ -81,9 +83,18 @@ fn bytes_per_key<A: Algorithm>(algorithm: A) -> i64 {
 
 #[test]
 fn a_full_table_takes_few_bytes_per_key() {
-    assert!(bytes_per_key(bucket()) < 48);
-    assert!(bytes_per_key(FixedWindow::new(Quota::per_hour(5))) < 48);
-    assert!(bytes_per_key(SlidingWindow::new(Quota::per_hour(5))) <= 110);
+    let few = Quota::per_hour(5);
+    assert!(bytes_per_key(bucket(), 1) < 48);
+    assert!(bytes_per_key(FixedWindow::new(few), 1) < 48);
+    assert!(bytes_per_key(SlidingWindow::new(few), 1) <= 90);
+}
+
+/// The counts of a key that has used more than 65,535 units in a sliding window are in an allocation.
+#[test]
+fn a_key_with_large_counts_takes_more_bytes() {
+    let window = || SlidingWindow::new(Quota::per_day(1_000_000));
+    assert!(bytes_per_key(window(), 65_535) <= 90);
+    assert!(bytes_per_key(window(), 65_536) <= 90 + 128);
 }
 
 #[test]
