@@ -59,11 +59,12 @@ const SLICES: u64 = 60;
 /// admitted does no work for the list.
 #[derive(Clone)]
 pub struct TopKeys {
-    shared: Arc<Shared>,
+    record: Arc<Record>,
     seed: RandomState,
 }
 
-struct Shared {
+/// What all clones of a list share.
+struct Record {
     capacity: usize,
     /// The length of a slice in nanoseconds. `None` if all denials are in one slice.
     slice: Option<u64>,
@@ -117,8 +118,8 @@ impl TopKeys {
     }
 
     fn with(capacity: usize, slice: Option<u64>, clock: AnyClock) -> Self {
-        let shared = Shared { capacity, slice, clock, slices: Mutex::default() };
-        Self { shared: Arc::new(shared), seed: RandomState::default() }
+        let record = Record { capacity, slice, clock, slices: Mutex::default() };
+        Self { record: Arc::new(record), seed: RandomState::default() }
     }
 
     /// Returns a new list of the denials of the last `duration`, such as those of the last hour.
@@ -145,14 +146,14 @@ impl TopKeys {
     #[must_use]
     pub fn window(self, duration: Duration) -> Self {
         let slice = (Nanos::from(duration).0 / SLICES).max(1);
-        Self::with(self.shared.capacity, Some(slice), self.shared.clock.clone())
+        Self::with(self.record.capacity, Some(slice), self.record.clock.clone())
     }
 
     /// Returns a new list with another clock, which only a [window](Self::window) reads. In tests, use the clock of the
     /// limiter.
     #[must_use]
     pub fn clock(self, clock: impl Into<AnyClock>) -> Self {
-        Self::with(self.shared.capacity, self.shared.slice, clock.into())
+        Self::with(self.record.capacity, self.record.slice, clock.into())
     }
 
     /// Returns the listed keys, in descending order of [`denied`](TopKey::denied).
@@ -213,20 +214,20 @@ impl TopKeys {
         if !self.locked(present, |slices| slices.newest.count_known(hash)) {
             // No lock is held here, because `label` may call a slow function that a user of the crate wrote.
             let label = label();
-            self.locked(present, |slices| slices.newest.count(hash, label, self.shared.capacity));
+            self.locked(present, |slices| slices.newest.count(hash, label, self.record.capacity));
         }
     }
 
     /// Returns the number of the present slice.
     fn present(&self) -> u64 {
-        self.shared.slice.map_or(0, |slice| self.shared.clock.now().0 / slice)
+        self.record.slice.map_or(0, |slice| self.record.clock.now().0 / slice)
     }
 
     /// Passes the slices to `f` under their lock. The newest one is the present one, or a later one if the clock was
     /// set back by less than the window.
     #[inline]
     fn locked<T>(&self, present: u64, f: impl FnOnce(&mut Slices) -> T) -> T {
-        let mut slices = self.shared.slices.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slices = self.record.slices.lock().unwrap_or_else(PoisonError::into_inner);
         let is_present = (present..present.saturating_add(SLICES)).contains(&slices.number);
         let left = if is_present { Vec::new() } else { slices.turn_to(present) };
         let result = f(&mut slices);
@@ -240,7 +241,7 @@ impl TopKeys {
     /// key with the lowest count, so it counts as denied that often.
     fn merged(&self, slices: &Slices) -> Vec<TopKey> {
         let least = |sketch: &Sketch| {
-            let is_full = sketch.keys.len() == self.shared.capacity;
+            let is_full = sketch.keys.len() == self.record.capacity;
             sketch.keys.iter().map(|(_, key)| key.denied).min().filter(|_| is_full).unwrap_or(0)
         };
         let all: u64 = slices.all().map(least).sum();
@@ -256,7 +257,7 @@ impl TopKeys {
         }
         let mut keys: Vec<_> = sums.into_values().collect();
         keys.sort_by(|first, second| second.denied.cmp(&first.denied).then(first.label.cmp(&second.label)));
-        keys.truncate(self.shared.capacity);
+        keys.truncate(self.record.capacity);
         keys
     }
 }
@@ -364,7 +365,7 @@ mod tests {
 
     /// Panics unless the list keeps its promises, given the exact number of denials of each key.
     fn assert_bounds(top: &TopKeys, exact: &HashMap<String, u64>) {
-        let capacity = top.shared.capacity as u64;
+        let capacity = top.record.capacity as u64;
         let (list, total) = (top.list(), exact.values().sum::<u64>());
         let bound = total / capacity;
         assert_eq!(top.total(), total);
@@ -388,7 +389,7 @@ mod tests {
             *exact.entry(key.to_string()).or_default() += 1;
         }
         assert_bounds(&top, &exact);
-        let slices = top.shared.slices.lock().unwrap();
+        let slices = top.record.slices.lock().unwrap();
         assert!(slices.older.is_empty(), "there is one slice");
         assert!(slices.newest.keys.capacity() <= 128 && slices.newest.indices.capacity() <= 256);
     }
@@ -413,7 +414,7 @@ mod tests {
             // There are about 30 denials in a second, and none in some of them.
             clock.advance(Duration::from_millis(if random.u8(..) == 0 { 3_000 } else { random.u64(..50) }));
         }
-        let older = || top.shared.slices.lock().unwrap().older.len();
+        let older = || top.record.slices.lock().unwrap().older.len();
         assert!((30..60).contains(&older()));
         clock.advance(Duration::from_secs(60));
         assert_eq!((top.list(), top.total(), older()), (vec![], 0, 0));
