@@ -610,7 +610,10 @@ impl Core {
             deadline: now.saturating_add(max_wait),
             has_left: false,
         };
-        Acquired::Pending(FairWait { ticket, sleep: None, wake_at: Nanos::ZERO })
+        let wait = FairWait { ticket, sleep: None, wake_at: Nanos::ZERO };
+        // If a waker panics, the call is cancelled.
+        drop(wake);
+        Acquired::Pending(wait)
     }
 
     /// Counts a decision that is made at once.
@@ -808,12 +811,14 @@ struct Ticket {
 }
 
 impl Ticket {
-    /// Returns the decision on a waiting call, if it was decided. Otherwise the waker is woken once it is, and a waker
-    /// that is no longer needed is returned.
+    /// Returns and counts the decision on a waiting call, if it was decided. Otherwise the waker is woken once it is, and
+    /// a waker that is no longer needed is returned.
     fn ask(&mut self, waker: &Waker) -> Result<Decided, Option<Waker>> {
-        let Self { core, waiter, id, options, arrived, max_wait, deadline, .. } = self;
+        let Self { core, waiter, id, options, arrived, max_wait, deadline, has_left } = self;
         let (waiter, id, options) = (*waiter, *id, &*options);
+        // Wakers are woken and dropped last, when no lock is held. They may panic.
         let mut wake = Wakers::default();
+        let mut _spare = None;
         // Without a maximum wait, the time is not needed.
         let has_deadline = *deadline < Nanos::MAX;
         let now = if has_deadline { core.clock.now() } else { Nanos::ZERO };
@@ -823,31 +828,32 @@ impl Ticket {
         }
         let mut queues = core.queues.lock();
         let order = &mut queues.order;
-        let Some(outcome) = order.take(waiter) else {
-            if has_deadline && now >= *deadline {
-                let spare = order.cancel(waiter, now, &mut wake);
-                let denial = deny(order, id, options).with_delay(now.saturating_since(*arrived));
-                drop(queues);
-                drop(spare);
-                return Ok(Decided::new(denial, Reservation::default()));
-            }
-            let known = order.wakes(waiter);
-            return Err(match known {
-                Some(known) if known.will_wake(waker) => None,
-                _ => known.replace(waker.clone()),
-            });
-        };
         let limit = order.limits().limit(options.per_key);
-        let (decision, at, held) = match outcome {
-            Outcome::Admitted(held) => {
+        let (decision, at, held) = match order.take(waiter) {
+            Some(Outcome::Admitted(held)) => {
                 let left = order.remaining_beside(&held, options.per_key);
                 (Decision::allow(limit, left, 0), held.since, Some(held))
             }
-            Outcome::Displaced(at) => (deny(order, id, options).with_queue_full(), at, None),
-            Outcome::Closed(at) => (Decision::closed(limit), at, None),
+            Some(Outcome::Displaced(at)) => (deny(order, id, options).with_queue_full(), at, None),
+            Some(Outcome::Closed(at)) => (Decision::closed(limit), at, None),
+            None if has_deadline && now >= *deadline => {
+                _spare = order.cancel(waiter, now, &mut wake);
+                (deny(order, id, options), now, None)
+            }
+            None => {
+                let known = order.wakes(waiter);
+                return Err(match known {
+                    Some(known) if known.will_wake(waker) => None,
+                    _ => known.replace(waker.clone()),
+                });
+            }
         };
+        // Its slot may be used again from now on.
+        *has_left = true;
         drop(queues);
-        Ok(Decided::new(decision.with_delay(at.saturating_since(*arrived)), core.reservation(held)))
+        let decision = decision.with_delay(at.saturating_since(*arrived));
+        core.calls.add_decision(&decision, false);
+        Ok(Decided::new(decision, core.reservation(held)))
     }
 }
 
@@ -875,9 +881,7 @@ impl Future for FairWait {
         for _ in 0..2 {
             match ticket.ask(cx.waker()) {
                 Ok(decided) => {
-                    ticket.has_left = true;
                     this.sleep.set(None);
-                    ticket.core.calls.add_decision(decided.decision(), false);
                     return Poll::Ready(Ok(decided));
                 }
                 Err(_spare) if ticket.deadline == Nanos::MAX => return Poll::Pending,
