@@ -21,6 +21,7 @@ enum Fault {
     ChargeFromOwnService,
     ChargeFromAdmission,
     PlainAverage,
+    NoTimeIsAverage,
     PassesWithoutAMark,
     CancelAdmitsNobody,
     LargeIsOvertaken,
@@ -36,7 +37,7 @@ enum Fault {
     CallAboveTheTotalWaits,
 }
 
-const FAULTS: [Fault; 23] = [
+const FAULTS: [Fault; 24] = [
     Fault::TiesByArrival,
     Fault::NoService,
     Fault::NoStartAtU,
@@ -47,6 +48,7 @@ const FAULTS: [Fault; 23] = [
     Fault::ChargeFromOwnService,
     Fault::ChargeFromAdmission,
     Fault::PlainAverage,
+    Fault::NoTimeIsAverage,
     Fault::PassesWithoutAMark,
     Fault::CancelAdmitsNobody,
     Fault::LargeIsOvertaken,
@@ -334,6 +336,7 @@ impl Model {
             self.raise(id, self.caller(id).service.max(floor) + charge);
             let most = if self.has(Fault::PlainAverage) { u128::MAX } else { 2 * self.usual };
             self.usual = match self.usual {
+                usual if charge == 0 && !self.has(Fault::NoTimeIsAverage) => usual,
                 0..=15 => charge,
                 usual => usual - usual / 16 + charge.min(most) / 16,
             };
@@ -626,6 +629,10 @@ impl<W> Order<W> {
         assert_eq!(waiting, self.waiting);
         let line: BTreeSet<_> = self.callers.occupied().iter().filter_map(|at| self.place(*at)).collect();
         assert_eq!(line, self.line);
+        let longest: BTreeSet<_> = self.callers.occupied().iter().filter_map(|at| self.length(*at)).collect();
+        assert_eq!(longest, self.longest);
+        let callers = self.callers.occupied().into_iter().filter(|at| self.callers.at(*at).waiting > 0);
+        assert_eq!(callers.count(), self.waiting_callers);
         let debts: BTreeSet<_> = self.callers.occupied().iter().filter_map(|at| self.debt(*at)).collect();
         assert_eq!(debts, self.debts);
         if let Some((.., at)) = self.line.first() {
