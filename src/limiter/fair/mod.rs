@@ -73,8 +73,8 @@ use crate::sys::wakers::Wakers;
 ///
 /// # Guarantees
 ///
-/// The calls in progress hold at most `total` units, and those of one caller at most `per_key`, unless a higher limit
-/// has admitted them. The limiter is in memory, and fair within one process.
+/// The calls in progress hold at most `total` units, and those of one caller at most `per_key`, unless they were admitted
+/// or queued under a higher limit, or in another tier. The limiter is in memory, and fair within one process.
 ///
 /// **Who is next.** The waiting caller with the smallest of, in this order: the units that it holds now; the service
 /// that it has received, which is units times the time for which they were held while calls waited; the turn at which
@@ -90,17 +90,18 @@ use crate::sys::wakers::Wakers;
 /// passes only if none of its caller's calls waits, and its caller holds less than the one that is next.
 ///
 /// **Who is denied.** If the caller's own queue is full, the call that arrives, or its oldest one with
-/// [`DropOldest`](QueueOverflow::DropOldest). If `max_queued` calls wait, the newest call of the caller that has most of
-/// them, if these are at least two more than those of the caller that arrives: so a caller without waiting calls is
-/// never denied while another one has two. Otherwise the call that arrives, or its caller's oldest with `DropOldest`.
-/// Both are reported as [queue full](Decision::is_queue_full).
+/// [`DropOldest`](QueueOverflow::DropOldest). If `max_queued` calls wait: with `DropOldest`, the oldest call of the caller
+/// that arrives, if one waits; otherwise the newest call of the caller that has most of them, if these are at least two
+/// more than its own; otherwise the call that arrives. So a caller without waiting calls is never denied while another
+/// one has two. All are reported as [queue full](Decision::is_queue_full).
 ///
 /// **What a decision says.** [`limit`](Decision::limit) is the smaller of `per_key` and `total`, and
 /// [`remaining`](Decision::remaining) how many calls of cost 1 would pass now without waiting. Nobody knows when a call
 /// will end, so a denial has no [`retry_after`](Decision::retry_after).
 ///
 /// **[Tiers](Tiered).** Of a tier, only `per_key` counts. The total, the queue and the maximum wait are those of the
-/// default tier. The units that a caller holds count in each of its tiers.
+/// default tier. The units that a caller holds count in each of its tiers. A layer names the quota of a tier in header
+/// fields by the tier's own limits, so make tiers from the default, by [`with_per_key`](Concurrency::with_per_key).
 ///
 /// It is not promised that a caller waits at most some time: that depends on the calls in progress. A call whose future
 /// is neither polled nor dropped keeps the units that it was given, as in any fair semaphore.
@@ -114,12 +115,13 @@ use crate::sys::wakers::Wakers;
 /// # Memory
 ///
 /// A caller is known while it holds units or waits. While calls wait, the limiter also remembers what callers have
-/// received that hold and wait for nothing: at most 16 more callers than wait. It forgets two of them at a step. So the
+/// received that hold and wait for nothing: at most 16 more callers than wait; beyond that, each step forgets two. So the
 /// memory is bounded by the total and `max_queued`, and needs no maximum number of keys. The memory of callers is
 /// reused, but not freed while the limiter exists.
 ///
 /// The work of a call is logarithmic in the number of the waiting callers. [`replace`](Self::replace) and
-/// [`close`](Self::close) are linear in the number of the calls that wait.
+/// [`close`](Self::close) are linear in the number of the calls that wait, and in the most callers that were ever known
+/// at a time.
 ///
 /// # Panics
 ///
@@ -162,7 +164,8 @@ pub struct FairBuilder<A> {
 /// use tower_throttle::algorithm::{Concurrency, Tiered};
 /// use tower_throttle::limiter::FairLimiter;
 ///
-/// let (free, paid) = (Concurrency::per_key(1).total(10), Concurrency::per_key(5));
+/// let free = Concurrency::per_key(1).total(10);
+/// let paid = free.clone().with_per_key(5);
 /// let limiter = FairLimiter::new(Tiered::new(free));
 /// let large = limiter.call("user:42").tier(&paid).cost(3).permit()?;
 /// // The units count in each tier.
@@ -554,7 +557,8 @@ impl<A: FairAlgorithm, K: MemoryKey + ?Sized> FairCall<'_, A, K> {
 }
 
 impl<K: ?Sized> FairCall<'_, Tiered<Concurrency>, K> {
-    /// Sets the tier of the call, whose `per_key` is then the limit of its caller. See [`Tiered`].
+    /// Sets the tier of the call, whose `per_key` is then the limit of its caller. Nothing else of the tier counts. See
+    /// [`Tiered`].
     pub fn tier(mut self, algorithm: &Concurrency) -> Self {
         self.options.per_key = Some(algorithm.limit_per_key());
         self
