@@ -24,7 +24,7 @@ use super::fingerprint::{Fingerprint, HashSeed, MemoryKey};
 use super::observed::Observed;
 use super::options::OnClose;
 use super::rate_limiter::default_max_queued;
-use super::reservation::{Charge, Permit, Reservation};
+use super::reservation::{Permit, Reservation};
 use crate::algorithm::{Algorithm, AlgorithmInfo, Concurrency, QueueConfig, QueueOverflow, Tiered};
 use crate::clock::{AnyClock, Nanos, Sleep};
 use crate::decision::{Decision, Denied};
@@ -633,10 +633,9 @@ impl Core {
     }
 
     fn reservation(self: &Arc<Self>, held: Option<Held>) -> Reservation {
-        match held {
-            Some(held) => Reservation::of(InProgress { core: Arc::clone(self), held }),
-            None => Reservation::default(),
-        }
+        let Some(held) = held else { return Reservation::default() };
+        let core = Arc::clone(self);
+        Reservation::on_release(move || core.end(held))
     }
 
     /// Returns the decision on a call that needs no units: it costs nothing, or the limiter is closed.
@@ -717,28 +716,6 @@ fn deny(order: &Order<Waker>, id: Fingerprint, options: &Options) -> Decision {
     let limit = order.limits().limit(options.per_key);
     let left = order.remaining(id, options.per_key);
     Decision::deny(limit, left, None, 0).with_unknown_wait(options.cost <= limit)
-}
-
-/// The units of a call in progress.
-struct InProgress {
-    core: Arc<Core>,
-    held: Held,
-}
-
-impl Charge for InProgress {
-    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
-        self.release();
-        None
-    }
-
-    fn release(self: Box<Self>) {
-        let Self { core, held } = *self;
-        core.end(held);
-    }
-
-    fn is_permit(&self) -> bool {
-        true
-    }
 }
 
 impl<A: FairAlgorithm> Limiter for FairLimiter<A> {
