@@ -25,7 +25,7 @@ use super::observed::Observed;
 use super::options::OnClose;
 use super::rate_limiter::default_max_queued;
 use super::reservation::{Permit, Reservation};
-use crate::algorithm::{Algorithm, AlgorithmInfo, Concurrency, QueueConfig, QueueOverflow, Tiered};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Concurrency, Tiered};
 use crate::clock::{AnyClock, Nanos, Sleep};
 use crate::decision::{Decision, Denied};
 use crate::error::ConfigError;
@@ -90,10 +90,10 @@ use crate::sys::wakers::Wakers;
 /// passes only if none of its caller's calls waits, and its caller holds less than the one that is next.
 ///
 /// **Who is denied.** If the caller's own queue is full, the call that arrives, or its oldest one with
-/// [`DropOldest`](QueueOverflow::DropOldest). If `max_queued` calls wait: with `DropOldest`, the oldest call of the caller
-/// that arrives, if one waits; otherwise the newest call of the caller that has most of them, if these are at least two
-/// more than its own; otherwise the call that arrives. So a caller without waiting calls is never denied while another
-/// one has two. All are reported as [queue full](Decision::is_queue_full).
+/// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest). If `max_queued` calls wait: with `DropOldest`, the oldest
+/// call of the caller that arrives, if one waits; otherwise the newest call of the caller that has most of them, if these
+/// are at least two more than its own; otherwise the call that arrives. So a caller without waiting calls is never denied
+/// while another one has two. All are reported as [queue full](Decision::is_queue_full).
 ///
 /// **What a decision says.** [`limit`](Decision::limit) is the smaller of `per_key` and `total`, and
 /// [`remaining`](Decision::remaining) how many calls of cost 1 would pass now without waiting. Nobody knows when a call
@@ -213,7 +213,6 @@ struct Core {
 /// What is behind the lock. No waker is woken or dropped while it is locked.
 struct Queues {
     order: Order<Waker>,
-    config: QueueConfig,
     is_closed: bool,
 }
 
@@ -391,14 +390,14 @@ impl<A: FairAlgorithm> FairLimiter<A> {
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
     pub fn replace(&self, algorithm: A) -> Result<(), ConfigError> {
-        let (limits, config) = settings(&algorithm, 0)?;
+        let limits = limits_of(&algorithm, 0)?;
         // The wakers are dropped last, when no lock is held.
         let mut wake = Wakers::default();
         let mut current = self.current.algorithm.write().unwrap_or_else(PoisonError::into_inner);
         // Made before a call is queued, because a layer asks whether one may be.
         let info = current.1.replaced_by(&algorithm);
         let generation = info.generation();
-        self.core.replace(limits, config, &mut wake);
+        self.core.replace(limits, &mut wake);
         *current = (algorithm, info);
         self.current.generation.store(generation, Ordering::Release);
         Ok(())
@@ -470,7 +469,7 @@ impl<A: FairAlgorithm> FairBuilder<A> {
     pub fn try_build(self) -> Result<FairLimiter<A>, ConfigError> {
         let Self { algorithm, clock, name, max_queued, on_close } = self;
         let default = || usize::try_from(default_max_queued(algorithm.concurrency())).unwrap_or(usize::MAX);
-        let (limits, config) = settings(&algorithm, max_queued.unwrap_or_else(default))?;
+        let limits = limits_of(&algorithm, max_queued.unwrap_or_else(default))?;
         let core = Core {
             observed: Observed::new(name),
             clock,
@@ -478,7 +477,7 @@ impl<A: FairAlgorithm> FairBuilder<A> {
             seed: HashSeed::random(),
             calls: CallCounts::default(),
             ignored_priority: Recurrence::new(),
-            queues: SpinLock::new(Queues { order: Order::new(limits), config, is_closed: false }),
+            queues: SpinLock::new(Queues { order: Order::new(limits), is_closed: false }),
         };
         let info = AlgorithmInfo::of(&algorithm);
         let current = Current {
@@ -489,23 +488,16 @@ impl<A: FairAlgorithm> FairBuilder<A> {
     }
 }
 
-/// Returns the bounds that an algorithm sets, and its queue.
-fn settings(algorithm: &impl FairAlgorithm, max_queued: usize) -> Result<(Limits, QueueConfig), ConfigError> {
+/// Returns the bounds that an algorithm sets.
+fn limits_of(algorithm: &impl FairAlgorithm, max_queued: usize) -> Result<Limits, ConfigError> {
     let shared = algorithm.concurrency();
     let Some(total) = shared.limit_in_total() else {
         return Err(ConfigError::new(
             "a `FairLimiter` shares a total between its callers: call `.total(n)` on its `Concurrency`",
         ));
     };
-    let Some(config) = shared.queue_config() else { unreachable!("a `Concurrency` has a queue") };
-    let limits = Limits {
-        total,
-        per_key: shared.limit_per_key(),
-        places: config.places(),
-        drops_oldest: config.overflow() == QueueOverflow::DropOldest,
-        max_queued,
-    };
-    Ok((limits, config))
+    let Some(queue) = shared.queue_config() else { unreachable!("a `Concurrency` has a queue") };
+    Ok(Limits { total, per_key: shared.limit_per_key(), queue, max_queued })
 }
 
 impl<A: FairAlgorithm, K: MemoryKey + ?Sized> FairCall<'_, A, K> {
@@ -580,11 +572,12 @@ impl Core {
             self.calls.add_decision(&decision, options.in_shadow);
             return Acquired::Ready(decision, Reservation::default());
         }
-        let Queues { order, config, .. } = &mut *queues;
+        let order = &mut queues.order;
         let Options { cost, per_key, waits, .. } = *options;
+        let queue = &order.limits().queue;
         let (limit, mut now) = (order.limits().limit(per_key), self.now(order));
-        let max_wait = options.max_wait.min(config.max_wait());
-        let may_wait = (waits || config.holds_requests()) && config.places() > 0 && max_wait > 0;
+        let max_wait = options.max_wait.min(queue.max_wait());
+        let may_wait = (waits || queue.holds_requests()) && queue.places() > 0 && max_wait > 0;
         let arrival = Arrival { id, cost, per_key, may_wait };
         let held = if cost <= limit { order.pass(&arrival, now) } else { None };
         let decision = match &held {
@@ -686,10 +679,9 @@ impl Core {
         queues.order.end(held, now, &mut wake);
     }
 
-    fn replace(&self, limits: Limits, config: QueueConfig, wake: &mut Wakers) {
+    fn replace(&self, limits: Limits, wake: &mut Wakers) {
         let mut queues = self.queues.lock();
         let now = self.now(&queues.order);
-        queues.config = config;
         queues.order.replace(limits, now, wake);
     }
 

@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::service::Service;
 use super::slab::{NONE, Slab};
+use crate::algorithm::{QueueConfig, QueueOverflow};
 use crate::clock::Nanos;
 use crate::limiter::fingerprint::{Fingerprint, IdentityBuildHasher};
 
@@ -30,10 +31,8 @@ pub(super) struct Limits {
     pub(super) total: u64,
     /// The maximum number of units of one caller.
     pub(super) per_key: u64,
-    /// The maximum number of waiting calls of one caller.
-    pub(super) places: u64,
-    /// `true` if a call that finds no place takes that of the oldest call of its caller.
-    pub(super) drops_oldest: bool,
+    /// The queue of one caller.
+    pub(super) queue: QueueConfig,
     /// The maximum number of waiting calls of all callers.
     pub(super) max_queued: usize,
 }
@@ -331,12 +330,12 @@ impl<W> Order<W> {
     /// Returns the waiter that a new call displaces, or `Some(None)` if there is a place. Returns `None` if the new call
     /// must be denied.
     fn displaced_by(&self, own: &Caller) -> Option<Option<usize>> {
-        let Limits { places, drops_oldest, max_queued, .. } = self.limits;
-        let is_own_full = own.waiting as u64 >= places;
+        let Limits { queue, max_queued, .. } = self.limits;
+        let is_own_full = own.waiting as u64 >= queue.places();
         if !is_own_full && self.waiting < max_queued {
             return Some(None);
         }
-        if drops_oldest && own.waiting > 0 {
+        if queue.overflow() == QueueOverflow::DropOldest && own.waiting > 0 {
             return Some(Some(own.ends[0]));
         }
         // Of several that have most, the one that began to wait last.
