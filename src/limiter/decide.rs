@@ -136,33 +136,35 @@ impl<A: Algorithm> Table<A> {
         judged: Option<Decision>,
     ) -> Acquired<QueuedAcquire<A>> {
         let calls = &self.shared.calls;
+        // Not returned by the closure, so that a waker that panics cancels the call.
+        let mut wait = None;
         let acquire = |key: &mut Key<'_, A>| match key.acquire(call, judged) {
             Enqueued::Decided(decision) => {
                 calls.add_decision(&decision, call.is_in_shadow());
                 let held = if decision.is_allowed() { self.reservable(key, id, call) } else { None };
-                (Enqueued::Decided(decision), held)
+                Some((decision, held))
             }
-            queued => {
+            Enqueued::Queued(ticket) => {
                 self.of(id).remove_denial();
                 calls.add(CallOutcome::Queued);
-                (queued, self.reservable(key, id, call))
+                let held = self.reservable(key, id, call);
+                wait = Some(QueuedAcquire::new(Arc::clone(self), id, ticket, held, true));
+                None
             }
         };
-        let entered = if judged.is_some() {
+        let decided = if judged.is_some() {
             locked.with_known(call.algorithm(), acquire)
         } else {
             locked.call(call, acquire)
         };
-        let Some((entered, held)) = entered else {
-            return Acquired::Ready(self.deny_without_room(id, call), Reservation::default());
-        };
-        match entered {
-            Enqueued::Decided(decision) => {
+        if let Some(wait) = wait {
+            return Acquired::Pending(wait);
+        }
+        match decided.flatten() {
+            Some((decision, held)) => {
                 Acquired::Ready(decision, held.map(|held| held.reserve(self)).unwrap_or_default())
             }
-            Enqueued::Queued(ticket) => {
-                Acquired::Pending(QueuedAcquire::new(Arc::clone(self), id, ticket, held, true))
-            }
+            None => Acquired::Ready(self.deny_without_room(id, call), Reservation::default()),
         }
     }
 

@@ -153,3 +153,20 @@ fn a_released_waiter_is_woken_though_the_algorithm_panics() {
     assert_eq!(woken.0.load(Ordering::SeqCst), 1, "it has left the queue: nothing else will wake it");
     assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Ready(Ok(_))));
 }
+
+#[test]
+fn a_call_whose_arrival_makes_a_waker_panic_does_not_wait() {
+    let one = Concurrency::per_key(1).queue(1).overflow(QueueOverflow::DropOldest);
+    let limiter = limiter(one, &ManualClock::new());
+    let permit = limiter.try_acquire_permit("key").unwrap();
+    let mut oldest = Box::pin(limiter.acquire_permit("key"));
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(oldest.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let mut call = Box::pin(limiter.acquire_permit("key"));
+    let polled =
+        catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+    assert!(polled.is_err(), "the oldest call gives its place");
+    assert_eq!(limiter.stats().store.waiting, 0);
+    drop((call, oldest, permit));
+    assert!(limiter.try_acquire_permit("key").is_ok());
+}

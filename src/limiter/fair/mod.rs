@@ -24,8 +24,8 @@ use super::fingerprint::{Fingerprint, HashSeed, MemoryKey};
 use super::observed::Observed;
 use super::options::OnClose;
 use super::rate_limiter::default_max_queued;
-use super::reservation::{Charge, Permit, Reservation};
-use crate::algorithm::{Algorithm, AlgorithmInfo, Concurrency, QueueConfig, QueueOverflow, Tiered};
+use super::reservation::{Permit, Reservation};
+use crate::algorithm::{Algorithm, AlgorithmInfo, Concurrency, Tiered};
 use crate::clock::{AnyClock, Nanos, Sleep};
 use crate::decision::{Decision, Denied};
 use crate::error::ConfigError;
@@ -73,8 +73,8 @@ use crate::sys::wakers::Wakers;
 ///
 /// # Guarantees
 ///
-/// The calls in progress hold at most `total` units, and those of one caller at most `per_key`, unless a higher limit
-/// has admitted them. The limiter is in memory, and fair within one process.
+/// The calls in progress hold at most `total` units, and those of one caller at most `per_key`, unless they were admitted
+/// or queued under a higher limit, or in another tier. The limiter is in memory, and fair within one process.
 ///
 /// **Who is next.** The waiting caller with the smallest of, in this order: the units that it holds now; the service
 /// that it has received, which is units times the time for which they were held while calls waited; the turn at which
@@ -90,17 +90,18 @@ use crate::sys::wakers::Wakers;
 /// passes only if none of its caller's calls waits, and its caller holds less than the one that is next.
 ///
 /// **Who is denied.** If the caller's own queue is full, the call that arrives, or its oldest one with
-/// [`DropOldest`](QueueOverflow::DropOldest). If `max_queued` calls wait, the newest call of the caller that has most of
-/// them, if these are at least two more than those of the caller that arrives: so a caller without waiting calls is
-/// never denied while another one has two. Otherwise the call that arrives, or its caller's oldest with `DropOldest`.
-/// Both are reported as [queue full](Decision::is_queue_full).
+/// [`DropOldest`](crate::algorithm::QueueOverflow::DropOldest). If `max_queued` calls wait: with `DropOldest`, the oldest
+/// call of the caller that arrives, if one waits; otherwise the newest call of the caller that has most of them, if these
+/// are at least two more than its own; otherwise the call that arrives. So a caller without waiting calls is never denied
+/// while another one has two. All are reported as [queue full](Decision::is_queue_full).
 ///
 /// **What a decision says.** [`limit`](Decision::limit) is the smaller of `per_key` and `total`, and
 /// [`remaining`](Decision::remaining) how many calls of cost 1 would pass now without waiting. Nobody knows when a call
 /// will end, so a denial has no [`retry_after`](Decision::retry_after).
 ///
 /// **[Tiers](Tiered).** Of a tier, only `per_key` counts. The total, the queue and the maximum wait are those of the
-/// default tier. The units that a caller holds count in each of its tiers.
+/// default tier. The units that a caller holds count in each of its tiers. A layer names the quota of a tier in header
+/// fields by the tier's own limits, so make tiers from the default, by [`with_per_key`](Concurrency::with_per_key).
 ///
 /// It is not promised that a caller waits at most some time: that depends on the calls in progress. A call whose future
 /// is neither polled nor dropped keeps the units that it was given, as in any fair semaphore.
@@ -114,12 +115,13 @@ use crate::sys::wakers::Wakers;
 /// # Memory
 ///
 /// A caller is known while it holds units or waits. While calls wait, the limiter also remembers what callers have
-/// received that hold and wait for nothing: at most 16 more callers than wait. It forgets two of them at a step. So the
+/// received that hold and wait for nothing: at most 16 more callers than wait; beyond that, each step forgets two. So the
 /// memory is bounded by the total and `max_queued`, and needs no maximum number of keys. The memory of callers is
 /// reused, but not freed while the limiter exists.
 ///
 /// The work of a call is logarithmic in the number of the waiting callers. [`replace`](Self::replace) and
-/// [`close`](Self::close) are linear in the number of the calls that wait.
+/// [`close`](Self::close) are linear in the number of the calls that wait, and in the most callers that were ever known
+/// at a time.
 ///
 /// # Panics
 ///
@@ -162,7 +164,8 @@ pub struct FairBuilder<A> {
 /// use tower_throttle::algorithm::{Concurrency, Tiered};
 /// use tower_throttle::limiter::FairLimiter;
 ///
-/// let (free, paid) = (Concurrency::per_key(1).total(10), Concurrency::per_key(5));
+/// let free = Concurrency::per_key(1).total(10);
+/// let paid = free.clone().with_per_key(5);
 /// let limiter = FairLimiter::new(Tiered::new(free));
 /// let large = limiter.call("user:42").tier(&paid).cost(3).permit()?;
 /// // The units count in each tier.
@@ -210,7 +213,6 @@ struct Core {
 /// What is behind the lock. No waker is woken or dropped while it is locked.
 struct Queues {
     order: Order<Waker>,
-    config: QueueConfig,
     is_closed: bool,
 }
 
@@ -388,14 +390,14 @@ impl<A: FairAlgorithm> FairLimiter<A> {
     /// # Ok::<(), tower_throttle::error::ConfigError>(())
     /// ```
     pub fn replace(&self, algorithm: A) -> Result<(), ConfigError> {
-        let (limits, config) = settings(&algorithm, 0)?;
+        let limits = limits_of(&algorithm, 0)?;
         // The wakers are dropped last, when no lock is held.
         let mut wake = Wakers::default();
         let mut current = self.current.algorithm.write().unwrap_or_else(PoisonError::into_inner);
         // Made before a call is queued, because a layer asks whether one may be.
         let info = current.1.replaced_by(&algorithm);
         let generation = info.generation();
-        self.core.replace(limits, config, &mut wake);
+        self.core.replace(limits, &mut wake);
         *current = (algorithm, info);
         self.current.generation.store(generation, Ordering::Release);
         Ok(())
@@ -467,7 +469,7 @@ impl<A: FairAlgorithm> FairBuilder<A> {
     pub fn try_build(self) -> Result<FairLimiter<A>, ConfigError> {
         let Self { algorithm, clock, name, max_queued, on_close } = self;
         let default = || usize::try_from(default_max_queued(algorithm.concurrency())).unwrap_or(usize::MAX);
-        let (limits, config) = settings(&algorithm, max_queued.unwrap_or_else(default))?;
+        let limits = limits_of(&algorithm, max_queued.unwrap_or_else(default))?;
         let core = Core {
             observed: Observed::new(name),
             clock,
@@ -475,7 +477,7 @@ impl<A: FairAlgorithm> FairBuilder<A> {
             seed: HashSeed::random(),
             calls: CallCounts::default(),
             ignored_priority: Recurrence::new(),
-            queues: SpinLock::new(Queues { order: Order::new(limits), config, is_closed: false }),
+            queues: SpinLock::new(Queues { order: Order::new(limits), is_closed: false }),
         };
         let info = AlgorithmInfo::of(&algorithm);
         let current = Current {
@@ -486,23 +488,16 @@ impl<A: FairAlgorithm> FairBuilder<A> {
     }
 }
 
-/// Returns the bounds that an algorithm sets, and its queue.
-fn settings(algorithm: &impl FairAlgorithm, max_queued: usize) -> Result<(Limits, QueueConfig), ConfigError> {
+/// Returns the bounds that an algorithm sets.
+fn limits_of(algorithm: &impl FairAlgorithm, max_queued: usize) -> Result<Limits, ConfigError> {
     let shared = algorithm.concurrency();
     let Some(total) = shared.limit_in_total() else {
         return Err(ConfigError::new(
             "a `FairLimiter` shares a total between its callers: call `.total(n)` on its `Concurrency`",
         ));
     };
-    let Some(config) = shared.queue_config() else { unreachable!("a `Concurrency` has a queue") };
-    let limits = Limits {
-        total,
-        per_key: shared.limit_per_key(),
-        places: config.places(),
-        drops_oldest: config.overflow() == QueueOverflow::DropOldest,
-        max_queued,
-    };
-    Ok((limits, config))
+    let Some(queue) = shared.queue_config() else { unreachable!("a `Concurrency` has a queue") };
+    Ok(Limits { total, per_key: shared.limit_per_key(), queue, max_queued })
 }
 
 impl<A: FairAlgorithm, K: MemoryKey + ?Sized> FairCall<'_, A, K> {
@@ -554,7 +549,8 @@ impl<A: FairAlgorithm, K: MemoryKey + ?Sized> FairCall<'_, A, K> {
 }
 
 impl<K: ?Sized> FairCall<'_, Tiered<Concurrency>, K> {
-    /// Sets the tier of the call, whose `per_key` is then the limit of its caller. See [`Tiered`].
+    /// Sets the tier of the call, whose `per_key` is then the limit of its caller. Nothing else of the tier counts. See
+    /// [`Tiered`].
     pub fn tier(mut self, algorithm: &Concurrency) -> Self {
         self.options.per_key = Some(algorithm.limit_per_key());
         self
@@ -576,11 +572,12 @@ impl Core {
             self.calls.add_decision(&decision, options.in_shadow);
             return Acquired::Ready(decision, Reservation::default());
         }
-        let Queues { order, config, .. } = &mut *queues;
+        let order = &mut queues.order;
         let Options { cost, per_key, waits, .. } = *options;
+        let queue = &order.limits().queue;
         let (limit, mut now) = (order.limits().limit(per_key), self.now(order));
-        let max_wait = options.max_wait.min(config.max_wait());
-        let may_wait = (waits || config.holds_requests()) && config.places() > 0 && max_wait > 0;
+        let max_wait = options.max_wait.min(queue.max_wait());
+        let may_wait = (waits || queue.holds_requests()) && queue.places() > 0 && max_wait > 0;
         let arrival = Arrival { id, cost, per_key, may_wait };
         let held = if cost <= limit { order.pass(&arrival, now) } else { None };
         let decision = match &held {
@@ -610,7 +607,10 @@ impl Core {
             deadline: now.saturating_add(max_wait),
             has_left: false,
         };
-        Acquired::Pending(FairWait { ticket, sleep: None, wake_at: Nanos::ZERO })
+        let wait = FairWait { ticket, sleep: None, wake_at: Nanos::ZERO };
+        // If a waker panics, the call is cancelled.
+        drop(wake);
+        Acquired::Pending(wait)
     }
 
     /// Counts a decision that is made at once.
@@ -626,10 +626,9 @@ impl Core {
     }
 
     fn reservation(self: &Arc<Self>, held: Option<Held>) -> Reservation {
-        match held {
-            Some(held) => Reservation::of(InProgress { core: Arc::clone(self), held }),
-            None => Reservation::default(),
-        }
+        let Some(held) = held else { return Reservation::default() };
+        let core = Arc::clone(self);
+        Reservation::on_release(move || core.end(held))
     }
 
     /// Returns the decision on a call that needs no units: it costs nothing, or the limiter is closed.
@@ -680,10 +679,9 @@ impl Core {
         queues.order.end(held, now, &mut wake);
     }
 
-    fn replace(&self, limits: Limits, config: QueueConfig, wake: &mut Wakers) {
+    fn replace(&self, limits: Limits, wake: &mut Wakers) {
         let mut queues = self.queues.lock();
         let now = self.now(&queues.order);
-        queues.config = config;
         queues.order.replace(limits, now, wake);
     }
 
@@ -710,28 +708,6 @@ fn deny(order: &Order<Waker>, id: Fingerprint, options: &Options) -> Decision {
     let limit = order.limits().limit(options.per_key);
     let left = order.remaining(id, options.per_key);
     Decision::deny(limit, left, None, 0).with_unknown_wait(options.cost <= limit)
-}
-
-/// The units of a call in progress.
-struct InProgress {
-    core: Arc<Core>,
-    held: Held,
-}
-
-impl Charge for InProgress {
-    fn settle(self: Box<Self>, _: u64) -> Option<Decision> {
-        self.release();
-        None
-    }
-
-    fn release(self: Box<Self>) {
-        let Self { core, held } = *self;
-        core.end(held);
-    }
-
-    fn is_permit(&self) -> bool {
-        true
-    }
 }
 
 impl<A: FairAlgorithm> Limiter for FairLimiter<A> {
@@ -808,12 +784,14 @@ struct Ticket {
 }
 
 impl Ticket {
-    /// Returns the decision on a waiting call, if it was decided. Otherwise the waker is woken once it is, and a waker
-    /// that is no longer needed is returned.
+    /// Returns and counts the decision on a waiting call, if it was decided. Otherwise the waker is woken once it is, and
+    /// a waker that is no longer needed is returned.
     fn ask(&mut self, waker: &Waker) -> Result<Decided, Option<Waker>> {
-        let Self { core, waiter, id, options, arrived, max_wait, deadline, .. } = self;
+        let Self { core, waiter, id, options, arrived, max_wait, deadline, has_left } = self;
         let (waiter, id, options) = (*waiter, *id, &*options);
+        // Wakers are woken and dropped last, when no lock is held. They may panic.
         let mut wake = Wakers::default();
+        let mut _spare = None;
         // Without a maximum wait, the time is not needed.
         let has_deadline = *deadline < Nanos::MAX;
         let now = if has_deadline { core.clock.now() } else { Nanos::ZERO };
@@ -823,31 +801,32 @@ impl Ticket {
         }
         let mut queues = core.queues.lock();
         let order = &mut queues.order;
-        let Some(outcome) = order.take(waiter) else {
-            if has_deadline && now >= *deadline {
-                let spare = order.cancel(waiter, now, &mut wake);
-                let denial = deny(order, id, options).with_delay(now.saturating_since(*arrived));
-                drop(queues);
-                drop(spare);
-                return Ok(Decided::new(denial, Reservation::default()));
-            }
-            let known = order.wakes(waiter);
-            return Err(match known {
-                Some(known) if known.will_wake(waker) => None,
-                _ => known.replace(waker.clone()),
-            });
-        };
         let limit = order.limits().limit(options.per_key);
-        let (decision, at, held) = match outcome {
-            Outcome::Admitted(held) => {
+        let (decision, at, held) = match order.take(waiter) {
+            Some(Outcome::Admitted(held)) => {
                 let left = order.remaining_beside(&held, options.per_key);
                 (Decision::allow(limit, left, 0), held.since, Some(held))
             }
-            Outcome::Displaced(at) => (deny(order, id, options).with_queue_full(), at, None),
-            Outcome::Closed(at) => (Decision::closed(limit), at, None),
+            Some(Outcome::Displaced(at)) => (deny(order, id, options).with_queue_full(), at, None),
+            Some(Outcome::Closed(at)) => (Decision::closed(limit), at, None),
+            None if has_deadline && now >= *deadline => {
+                _spare = order.cancel(waiter, now, &mut wake);
+                (deny(order, id, options), now, None)
+            }
+            None => {
+                let known = order.wakes(waiter);
+                return Err(match known {
+                    Some(known) if known.will_wake(waker) => None,
+                    _ => known.replace(waker.clone()),
+                });
+            }
         };
+        // Its slot may be used again from now on.
+        *has_left = true;
         drop(queues);
-        Ok(Decided::new(decision.with_delay(at.saturating_since(*arrived)), core.reservation(held)))
+        let decision = decision.with_delay(at.saturating_since(*arrived));
+        core.calls.add_decision(&decision, false);
+        Ok(Decided::new(decision, core.reservation(held)))
     }
 }
 
@@ -875,9 +854,7 @@ impl Future for FairWait {
         for _ in 0..2 {
             match ticket.ask(cx.waker()) {
                 Ok(decided) => {
-                    ticket.has_left = true;
                     this.sleep.set(None);
-                    ticket.core.calls.add_decision(decided.decision(), false);
                     return Poll::Ready(Ok(decided));
                 }
                 Err(_spare) if ticket.deadline == Nanos::MAX => return Poll::Pending,

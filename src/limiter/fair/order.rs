@@ -14,6 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::service::Service;
 use super::slab::{NONE, Slab};
+use crate::algorithm::{QueueConfig, QueueOverflow};
 use crate::clock::Nanos;
 use crate::limiter::fingerprint::{Fingerprint, IdentityBuildHasher};
 
@@ -30,10 +31,8 @@ pub(super) struct Limits {
     pub(super) total: u64,
     /// The maximum number of units of one caller.
     pub(super) per_key: u64,
-    /// The maximum number of waiting calls of one caller.
-    pub(super) places: u64,
-    /// `true` if a call that finds no place takes that of the oldest call of its caller.
-    pub(super) drops_oldest: bool,
+    /// The queue of one caller.
+    pub(super) queue: QueueConfig,
     /// The maximum number of waiting calls of all callers.
     pub(super) max_queued: usize,
 }
@@ -118,13 +117,11 @@ struct Waiter<W> {
     wakes: Option<W>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum State {
     /// With the waiters of the same caller before and after this one.
     Waits([usize; 2]),
-    Admitted(Nanos),
-    Displaced(Nanos),
-    Closed(Nanos),
+    Decided(Outcome),
 }
 
 /// The units that a caller holds, its service, its turn, and its slot.
@@ -309,13 +306,8 @@ impl<W> Order<W> {
         let at = self.open(call.id);
         let service = self.service.first(own.held, own.service);
         let Arrival { cost, per_key, .. } = *call;
-        let waiter = self.waiters.insert(Waiter {
-            caller: at,
-            cost,
-            per_key,
-            state: State::Admitted(now),
-            wakes: None,
-        });
+        let state = State::Waits([NONE; 2]);
+        let waiter = self.waiters.insert(Waiter { caller: at, cost, per_key, state, wakes: None });
         self.change(at, |order| {
             if own.waiting == 0 {
                 order.raise(at, service);
@@ -327,7 +319,7 @@ impl<W> Order<W> {
             order.link(waiter);
         });
         if let Some(displaced) = displaced {
-            self.decide(displaced, State::Displaced(now), told);
+            self.deny(displaced, Outcome::Displaced(now), told);
             // The next call of the same caller may have room.
             self.admit(now, told);
         }
@@ -338,12 +330,12 @@ impl<W> Order<W> {
     /// Returns the waiter that a new call displaces, or `Some(None)` if there is a place. Returns `None` if the new call
     /// must be denied.
     fn displaced_by(&self, own: &Caller) -> Option<Option<usize>> {
-        let Limits { places, drops_oldest, max_queued, .. } = self.limits;
-        let is_own_full = own.waiting as u64 >= places;
+        let Limits { queue, max_queued, .. } = self.limits;
+        let is_own_full = own.waiting as u64 >= queue.places();
         if !is_own_full && self.waiting < max_queued {
             return Some(None);
         }
-        if drops_oldest && own.waiting > 0 {
+        if queue.overflow() == QueueOverflow::DropOldest && own.waiting > 0 {
             return Some(Some(own.ends[0]));
         }
         // Of several that have most, the one that began to wait last.
@@ -356,13 +348,10 @@ impl<W> Order<W> {
         if let State::Waits(_) = self.waiters.at(waiter).state {
             return None;
         }
-        let Waiter { caller, cost, state, .. } = self.waiters.remove(waiter);
-        Some(match state {
-            State::Waits(_) => unreachable!("the call has been decided"),
-            State::Admitted(since) => Outcome::Admitted(Held { caller, cost, since }),
-            State::Displaced(at) => Outcome::Displaced(at),
-            State::Closed(at) => Outcome::Closed(at),
-        })
+        let State::Decided(outcome) = self.waiters.remove(waiter).state else {
+            unreachable!("the call has been decided")
+        };
+        Some(outcome)
     }
 
     /// Returns what wakes a waiting call.
@@ -411,7 +400,7 @@ impl<W> Order<W> {
     pub(super) fn close(&mut self, now: Nanos, told: &mut Vec<W>) {
         for at in self.callers.occupied() {
             while self.callers.at(at).waiting > 0 {
-                self.decide(self.callers.at(at).ends[0], State::Closed(now), told);
+                self.deny(self.callers.at(at).ends[0], Outcome::Closed(now), told);
             }
         }
         // Nobody waits, so nothing that was received counts.
@@ -448,20 +437,20 @@ impl<W> Order<W> {
                 caller.held += cost;
                 caller.turn = turn;
             });
-            self.tell(waiter, State::Admitted(now), told);
+            self.tell(waiter, Outcome::Admitted(Held { caller: at, cost, since: now }), told);
         }
     }
 
     /// Denies a waiting call.
-    fn decide(&mut self, waiter: usize, state: State, told: &mut Vec<W>) {
+    fn deny(&mut self, waiter: usize, denial: Outcome, told: &mut Vec<W>) {
         let at = self.waiters.at(waiter).caller;
         self.change(at, |order| order.unlink(waiter));
-        self.tell(waiter, state, told);
+        self.tell(waiter, denial, told);
     }
 
-    fn tell(&mut self, waiter: usize, state: State, told: &mut Vec<W>) {
+    fn tell(&mut self, waiter: usize, outcome: Outcome, told: &mut Vec<W>) {
         let waiter = self.waiters.at_mut(waiter);
-        waiter.state = state;
+        waiter.state = State::Decided(outcome);
         told.extend(waiter.wakes.take());
     }
 

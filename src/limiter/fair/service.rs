@@ -63,10 +63,30 @@ impl Service {
         let charge = u128::from(cost) * u128::from(time);
         // A call that takes very long counts as two usual ones. Otherwise a single one would let all new callers wait
         // for hours. Without a whole grain, the average would never grow.
+        // If the clock was set back, a call takes no time, which says nothing of the next ones.
         self.usual = match self.usual {
+            usual if charge == 0 => usual,
             usual if usual < WEIGHT => charge,
             usual => usual - usual / WEIGHT + charge.min(usual.saturating_mul(2)) / WEIGHT,
         };
         service.max(self.began.0).saturating_add(charge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock was set back, so calls have taken no time.
+    #[test]
+    fn calls_that_took_no_time_change_nothing() {
+        let mut service = Service::default();
+        service.charge(0, 1, Nanos(0), Nanos(1_000));
+        for _ in 0..1_000 {
+            service.charge(0, 1, Nanos(9_000), Nanos(5_000));
+        }
+        assert_eq!(service.first(0, 0), 1_000);
+        service.charge(0, 1, Nanos(0), Nanos(3_600_000_000_000));
+        assert!(service.first(0, 0) < 1_100, "a call of an hour counts as two usual ones");
     }
 }

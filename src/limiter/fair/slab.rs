@@ -3,74 +3,49 @@
 /// A list of slots. A slot that was removed is used again, so the memory is that of the most values at a time.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    slots: Vec<Slot<T>>,
-    /// The slot that was removed last.
-    vacant: usize,
-}
-
-#[derive(Debug)]
-enum Slot<T> {
-    Occupied(T),
-    /// With the slot that was removed before this one.
-    Vacant(usize),
+    slots: Vec<Option<T>>,
+    vacant: Vec<usize>,
 }
 
 /// The number of no slot.
 pub(super) const NONE: usize = usize::MAX;
 
+const IN_USE: &str = "a number is used while its slot is occupied";
+
 impl<T> Slab<T> {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), vacant: NONE }
+        Self { slots: Vec::new(), vacant: Vec::new() }
     }
 
     pub(super) fn insert(&mut self, value: T) -> usize {
-        let at = self.vacant;
-        match self.slots.get_mut(at) {
-            Some(slot) => {
-                if let Slot::Vacant(before) = *slot {
-                    self.vacant = before;
-                }
-                *slot = Slot::Occupied(value);
-                at
-            }
-            None => {
-                self.slots.push(Slot::Occupied(value));
-                self.slots.len() - 1
-            }
+        if let Some(at) = self.vacant.pop() {
+            self.slots[at] = Some(value);
+            return at;
         }
+        self.slots.push(Some(value));
+        self.slots.len() - 1
     }
 
     /// Removes the value of an occupied slot.
     pub(super) fn remove(&mut self, at: usize) -> T {
-        match std::mem::replace(&mut self.slots[at], Slot::Vacant(self.vacant)) {
-            Slot::Occupied(value) => {
-                self.vacant = at;
-                value
-            }
-            Slot::Vacant(_) => unreachable!("a slot is removed once"),
-        }
+        let value = self.slots[at].take().expect(IN_USE);
+        self.vacant.push(at);
+        value
     }
 
     /// Returns the value of an occupied slot.
     #[inline]
     pub(super) fn at(&self, at: usize) -> &T {
-        match &self.slots[at] {
-            Slot::Occupied(value) => value,
-            Slot::Vacant(_) => unreachable!("a number is used while its slot is occupied"),
-        }
+        self.slots[at].as_ref().expect(IN_USE)
     }
 
     #[inline]
     pub(super) fn at_mut(&mut self, at: usize) -> &mut T {
-        match &mut self.slots[at] {
-            Slot::Occupied(value) => value,
-            Slot::Vacant(_) => unreachable!("a number is used while its slot is occupied"),
-        }
+        self.slots[at].as_mut().expect(IN_USE)
     }
 
     /// Returns the numbers of all occupied slots.
     pub(super) fn occupied(&self) -> Vec<usize> {
-        let is_occupied = |at: &usize| matches!(self.slots[*at], Slot::Occupied(_));
-        (0..self.slots.len()).filter(is_occupied).collect()
+        (0..self.slots.len()).filter(|at| self.slots[*at].is_some()).collect()
     }
 }

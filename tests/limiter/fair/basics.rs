@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Wake, Waker};
@@ -353,4 +353,54 @@ fn no_waker_is_woken_or_dropped_under_the_lock() {
             drop((after, others));
         });
     }
+}
+
+/// A waker that panics when it is woken.
+struct Broken;
+
+impl Wake for Broken {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker that panics");
+    }
+}
+
+/// Starts a call that must wait, and whose waker panics.
+#[track_caller]
+fn queued_with_a_broken_waker(call: FairAcquire) -> Pin<Box<FairAcquire>> {
+    let mut call = Box::pin(call);
+    let waker = Waker::from(Arc::new(Broken));
+    assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    call
+}
+
+#[test]
+fn a_waker_that_panics_when_a_call_has_waited_for_too_long_cancels_no_other_call() {
+    let (limiter, clock) = fair(Concurrency::per_key(2).total(2));
+    let held = taken(&limiter, "a");
+    let mut late = waits(limiter.call("b").cost(2).max_wait(SECOND).acquire_permit());
+    let behind = queued_with_a_broken_waker(limiter.acquire_permit("c"));
+    clock.advance(SECOND);
+    assert!(catch_unwind(AssertUnwindSafe(|| late.poll())).is_err(), "the call behind it passes");
+    // This call gets the place in memory of the one that is denied.
+    let mut next = queued(&limiter, "d");
+    late.abandon();
+    assert_eq!(limiter.stats().store.waiting, 1);
+    drop(behind);
+    drop((admitted(&mut next), held));
+    is_unused(&limiter);
+    let stats = limiter.stats().calls;
+    assert_eq!((stats.cancelled, stats.denied, stats.admitted), (1, 1, 3), "with the last call of this test");
+}
+
+#[test]
+fn a_call_whose_arrival_makes_a_waker_panic_does_not_wait() {
+    let one = Concurrency::per_key(1).total(1).queue(1).overflow(QueueOverflow::DropOldest);
+    let (limiter, _) = fair(one);
+    let held = taken(&limiter, "a");
+    let oldest = queued_with_a_broken_waker(limiter.acquire_permit("b"));
+    let mut call = PolledByHand::new(limiter.acquire_permit("b"));
+    assert!(catch_unwind(AssertUnwindSafe(|| call.poll())).is_err(), "the oldest call gives its place");
+    assert_eq!(limiter.stats().store.waiting, 0);
+    drop((call, oldest, held));
+    is_unused(&limiter);
 }

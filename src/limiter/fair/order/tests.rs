@@ -21,6 +21,7 @@ enum Fault {
     ChargeFromOwnService,
     ChargeFromAdmission,
     PlainAverage,
+    NoTimeIsAverage,
     PassesWithoutAMark,
     CancelAdmitsNobody,
     LargeIsOvertaken,
@@ -36,7 +37,7 @@ enum Fault {
     CallAboveTheTotalWaits,
 }
 
-const FAULTS: [Fault; 23] = [
+const FAULTS: [Fault; 24] = [
     Fault::TiesByArrival,
     Fault::NoService,
     Fault::NoStartAtU,
@@ -47,6 +48,7 @@ const FAULTS: [Fault; 23] = [
     Fault::ChargeFromOwnService,
     Fault::ChargeFromAdmission,
     Fault::PlainAverage,
+    Fault::NoTimeIsAverage,
     Fault::PassesWithoutAMark,
     Fault::CancelAdmitsNobody,
     Fault::LargeIsOvertaken,
@@ -289,7 +291,8 @@ impl Model {
                 return Answer::Passed;
             }
         }
-        let Limits { places, drops_oldest, max_queued, .. } = self.limits;
+        let Limits { queue, max_queued, .. } = self.limits;
+        let (places, drops_oldest) = (queue.places(), queue.overflow() == QueueOverflow::DropOldest);
         let own = self.waits(call.caller);
         let mut displaced = None;
         let is_full = self.waiting.len() >= max_queued;
@@ -334,6 +337,7 @@ impl Model {
             self.raise(id, self.caller(id).service.max(floor) + charge);
             let most = if self.has(Fault::PlainAverage) { u128::MAX } else { 2 * self.usual };
             self.usual = match self.usual {
+                usual if charge == 0 && !self.has(Fault::NoTimeIsAverage) => usual,
                 0..=15 => charge,
                 usual => usual - usual / 16 + charge.min(most) / 16,
             };
@@ -626,6 +630,10 @@ impl<W> Order<W> {
         assert_eq!(waiting, self.waiting);
         let line: BTreeSet<_> = self.callers.occupied().iter().filter_map(|at| self.place(*at)).collect();
         assert_eq!(line, self.line);
+        let longest: BTreeSet<_> = self.callers.occupied().iter().filter_map(|at| self.length(*at)).collect();
+        assert_eq!(longest, self.longest);
+        let callers = self.callers.occupied().into_iter().filter(|at| self.callers.at(*at).waiting > 0);
+        assert_eq!(callers.count(), self.waiting_callers);
         let debts: BTreeSet<_> = self.callers.occupied().iter().filter_map(|at| self.debt(*at)).collect();
         assert_eq!(debts, self.debts);
         if let Some((.., at)) = self.line.first() {
@@ -635,13 +643,17 @@ impl<W> Order<W> {
     }
 }
 
+fn queue(places: u64, drops_oldest: bool) -> QueueConfig {
+    let overflow = if drops_oldest { QueueOverflow::DropOldest } else { QueueOverflow::RejectNew };
+    QueueConfig::enabled(places).with_overflow(overflow)
+}
+
 fn limits(random: &mut Rng) -> Limits {
     let total = if random.u8(..4) == 0 { 40 } else { random.u64(1..=8) };
     Limits {
         total,
         per_key: if random.bool() { total } else { random.u64(1..=total + 1) },
-        places: *random.choice(&[1, 2, 3, u64::MAX]).unwrap(),
-        drops_oldest: random.u8(..3) == 0,
+        queue: queue(*random.choice(&[1, 2, 3, u64::MAX]).unwrap(), random.u8(..3) == 0),
         max_queued: *random.choice(&[2, 3, 5, 8, 40]).unwrap(),
     }
 }
@@ -656,7 +668,8 @@ fn run(seed: u64, events: usize, fault: Fault) -> Result<(), Difference> {
     let is_crowd = seed.is_multiple_of(16);
     let events = if is_crowd { 8 * events } else { events };
     if is_crowd {
-        limits_at_first = Limits { total: 4, per_key: 4, places: 2, max_queued: 6, ..limits_at_first };
+        let queue = limits_at_first.queue.queue(2);
+        limits_at_first = Limits { total: 4, per_key: 4, queue, max_queued: 6 };
         (callers, is_new) = (60, false);
     }
     let (costs, load, has_tiers) = (random.u64(1..=4), random.u8(30..70), random.u8(..4) == 0);
