@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower::{Layer as _, ServiceExt, service_fn};
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket, TokenBucket};
 use tower_throttle::key::{Bearer, ClientIp, Global, Header, Networks, PeerIp, TrustedProxies};
 use tower_throttle::middleware::Shadow;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
@@ -131,6 +131,7 @@ async fn the_events_are_those_of_the_guide() {
     let named = RateLimiter::builder(bucket()).name("no priority").build();
     ask!(RateLimitLayer::with_limiter(Global, named).priority(|_: &Http| true), get());
     let _ = RateLimiter::builder(FixedWindow::new(Quota::per_hour(1).burst(2))).name("window").build();
+    let _ = RateLimiter::builder(Concurrency::per_key(1).total(2).queue(1)).name("total").build();
     let slow = LeakyBucket::new(Quota::per_minute(2));
     let _ = RateLimitLayer::with_limiter(Global, RateLimiter::builder(slow).name("slow").build());
     let direct = RateLimiter::builder(LeakyBucket::new(Quota::per_second(1)).queue(1)).name("direct").build();
