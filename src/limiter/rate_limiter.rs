@@ -312,9 +312,9 @@ impl<A: Algorithm> RateLimiter<A> {
     ///
     /// A call that may not wait is denied. Its `retry_after` is the rest of the pause, or longer if the limit or the
     /// queue admits the call later. Queued calls wait, calls that may wait join them, and after the pause all of them
-    /// pass in their order, and at the rate of the limit. A queued call that has then waited for its maximum wait is
-    /// denied. Joined calls and permits are denied as well. Calls in progress go on, a cost of 0 is allowed, and time
-    /// goes on for the limit: a bucket fills. A [`Lockout`] does not count the denials of a pause.
+    /// pass in their order, and at the rate of the limit. A queued call is denied once it has waited for its maximum
+    /// wait, even during the pause. Joined calls and permits are denied as well. Calls in progress go on, a cost of 0 is
+    /// allowed, and time goes on for the limit: a bucket fills. A [`Lockout`] does not count the denials of a pause.
     ///
     /// A later pause replaces an earlier one, even if it is shorter. A `duration` of zero and a
     /// [`reset`](Self::reset) end the pause. [`replace`](Self::replace) keeps it.
@@ -512,7 +512,7 @@ impl<A: Algorithm> RateLimiter<A> {
     /// arrived, so with a lower rate the call may wait longer. There are two exceptions.
     /// A call whose wait is not known, as with [`Concurrency`](crate::algorithm::Concurrency), is denied once it has
     /// waited for its `max_wait`. And so is any queued call once a settlement or a [`charge`](RateLimiter::charge) has
-    /// charged units while the call waited.
+    /// charged units, or a [`pause`](RateLimiter::pause) has begun, while the call waited.
     ///
     /// Calls in progress that are [settled](super::Reservation::settle) later give nothing back, because it is not
     /// known which of the converted units are theirs. Their estimates stay charged until they expire, or are refilled.

@@ -12,7 +12,8 @@
 //! `max_keys` is at most 1.5 million.
 //!
 //! No key is removed while it has a queue, while calls of it are in progress, or while a joint call that holds the lock
-//! needs it. A reset removes a key that has neither, and a joint call a key that it has inserted and not used.
+//! needs it. A reset removes a key without a queue, unless the algorithm needs releases, and a joint call a key that it
+//! has inserted and not used.
 //!
 //! When the table is full, more keys are examined, and fresh keys are removed even if they have not been idle. If none
 //! of the examined keys is fresh, [`OnFull`] defines what happens to the new key. Keys are distributed over the shards

@@ -495,7 +495,7 @@ impl<A: Algorithm> Key<'_, A> {
             .with_paused(self.is_paused())
     }
 
-    /// Returns the decision on a call of cost 1 that has just been admitted.
+    /// Returns the decision on a call that has just been admitted, or would be.
     fn admission(&mut self) -> Decision {
         let decision = self.algorithm().peek(self.state, self.now, 0);
         self.admitted(decision)

@@ -48,7 +48,7 @@ pub(super) struct Key<'a, A: Algorithm> {
     /// The place in which the key gets a queue, if it has none.
     vacant: Option<(Fingerprint, &'a mut Option<Box<Rare<A>>>)>,
     shared: &'a Shared,
-    /// The wakers to wake once no lock is held, because a waker may run any code.
+    /// The wakers to wake, and to drop, once no lock is held, because a waker may run any code.
     wake: &'a mut Vec<Waker>,
     now: Nanos,
 }
@@ -82,7 +82,8 @@ pub(super) struct Queue<A: Algorithm> {
     /// The place of the key in the count of paused keys, from the beginning of a pause until an access finds that it is
     /// over.
     pause: Option<QueueSlot>,
-    /// `true` once a charge after the fact has delayed waiters whose waits are known: they are denied at their deadlines.
+    /// `true` once a charge after the fact, or a pause, has delayed waiters whose waits are known: they are denied at their
+    /// deadlines.
     is_delayed: bool,
     /// `true` if it was unknown, when the first of the waiters arrived, when calls would be released.
     is_untimed: bool,
@@ -181,7 +182,7 @@ struct Schedule<'a, A: Algorithm> {
     base: &'a A,
     state: &'a mut A::State,
     queue: &'a mut Queue<A>,
-    /// The wakers to wake once no lock is held, because a waker may run any code.
+    /// The wakers to wake, and to drop, once no lock is held, because a waker may run any code.
     wake: &'a mut Vec<Waker>,
     now: Nanos,
 }
@@ -404,7 +405,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         }
     }
 
-    /// Returns whether the key is paused. Due waiters have been released before.
+    /// Returns whether the key is paused.
     pub(super) fn is_paused(&self) -> bool {
         self.queue.as_ref().is_some_and(|queue| queue.is_paused(self.now))
     }

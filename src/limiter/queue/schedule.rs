@@ -11,10 +11,12 @@
 //! ```
 //!
 //! - Waiters are released in the order of their tickets. When is computed from the state, and not fixed at the arrival.
-//! - Each access but a peek releases due waiters, before and after its own change. So a queue advances even if its first
-//!   waiter is not polled, and no operation between the two releases finds a waiter that is due.
+//! - Most accesses release due waiters before and after their own change, so no operation between the two releases finds
+//!   a waiter that is due. The end of a call, a reset and a lockout by hand release after it only, and a peek never. So a
+//!   queue advances even if its first waiter is not polled.
 //! - A released call that is dropped before its poll gives its charge back, as long as `undo` is about it. Each other
-//!   change of the state calls [`Schedule::change`], after which the latest release stays.
+//!   change of the state is a [`Schedule::change`] or calls `commit`, after which the latest release stays. The end of a
+//!   call leaves `undo` as it is.
 //! - The *projection* is the state after all waiters were charged, each at its time. It is computed when needed, and
 //!   used only after one of the two `ensure` methods. A new waiter is added to it in constant time.
 //! - A waiter has one timer: see [`Schedule::next_timer`]. Wakers are collected, and run when no lock is held.
@@ -96,7 +98,8 @@ impl<A: Algorithm> Queue<A> {
     }
 
     /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`]. If its wait is known, it was
-    /// compared with the maximum when the call arrived, and only a later charge can have made it longer.
+    /// compared with the maximum when the call arrived, and only a later charge or pause counts. By a replacement, it may
+    /// wait longer.
     fn deadline(&self, base: &A, at: usize) -> Nanos {
         let waiter = &self.waiting[at];
         if self.is_delayed || !self.config(waiter.algorithm(base)).is_timed() {
@@ -346,8 +349,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         released
     }
 
-    /// Computes the time at which the first waiter is released. Wakes one of the first two waiters if its timer is set
-    /// to a later time than it must be.
+    /// Computes the time at which the first waiter is released. Wakes each waiter with a timer that is set to a later
+    /// time than it must be: one of the first two, or any waiter of an untimed queue.
     pub(super) fn wake_head(&mut self) {
         let Self { base, state, queue, wake, now } = self;
         let Some(first) = queue.waiting.front() else { return };
@@ -379,7 +382,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         change(self.state)
     }
 
-    /// Records that a charge after the fact may have delayed all waiters, whose deadlines apply from now on.
+    /// Records that a charge after the fact, or a pause, may have delayed all waiters, whose deadlines apply from now on.
     pub(super) fn record_delay(&mut self) {
         let Self { queue, wake, .. } = self;
         if queue.is_delayed {
