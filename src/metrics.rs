@@ -20,7 +20,7 @@ use ::metrics::{counter, describe_counter, describe_gauge, describe_histogram, g
 use crate::observe::{no_name, same_name};
 use crate::stats::{LimiterStats, PolicyStats};
 
-/// Whose counts are passed, which is also the label of the name in each metric.
+/// The owner of the counts that are passed, which is also the label of the name in each metric.
 type Owner = &'static str;
 
 const POLICY: Owner = "policy";

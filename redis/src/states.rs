@@ -25,7 +25,7 @@ use tower_throttle::store_support::charge_available;
 /// The maximum number of states of other quotas. If there are more, those whose time `until` is earliest are dropped at
 /// once.
 const MAX_OTHERS: usize = 3;
-/// What to do about a value that a later release has written.
+/// The advice on a value that a later release has written.
 const NEWER: &str = "a newer release of tower-throttle-redis has written the value of the key, which stays as it is: update \
                      this process as well, or set a `prefix`";
 

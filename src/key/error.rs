@@ -32,7 +32,7 @@ pub struct KeyError {
 enum Reason {
     Message(Cow<'static, str>),
     Forbidden(Cow<'static, str>),
-    /// What the client did wrong, and the challenge of a request that is unauthorized. This is one variant, and the
+    /// The mistake of the client, and the challenge of a request that is unauthorized. This is one variant, and the
     /// challenge boxed, because each request has room for an error, and looks whether there is one.
     Invalid(Cow<'static, str>, Option<Box<HeaderValue>>),
     Peer(PeerProblem),

@@ -63,7 +63,7 @@ pub struct TopKeys {
     seed: RandomState,
 }
 
-/// What all clones of a list share.
+/// The part that all clones of a list share.
 struct Record {
     capacity: usize,
     /// The length of a slice in nanoseconds. `None` if all denials are in one slice.

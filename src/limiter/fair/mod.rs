@@ -198,7 +198,7 @@ struct Current<A> {
     generation: AtomicU64,
 }
 
-/// What a limiter shares with its calls.
+/// The part of a limiter that its calls share.
 struct Core {
     observed: Observed,
     clock: AnyClock,
@@ -210,7 +210,7 @@ struct Core {
     queues: SpinLock<Queues>,
 }
 
-/// What is behind the lock. No waker is woken or dropped while it is locked.
+/// The state behind the lock. No waker is woken or dropped while it is locked.
 struct Queues {
     order: Order<Waker>,
     is_closed: bool,

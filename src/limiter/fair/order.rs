@@ -68,7 +68,7 @@ pub(super) enum Outcome {
     Closed(Nanos),
 }
 
-/// Who is next, of the callers and their waiting calls. `W` wakes a waiting call.
+/// The order in which the waiting calls of all callers are admitted. `W` wakes a waiting call.
 #[derive(Debug)]
 pub(super) struct Order<W> {
     limits: Limits,
@@ -133,7 +133,6 @@ type Debt = (u128, u64, usize);
 
 impl Limits {
     /// Returns the maximum number of units that a caller may hold, by the tier of its call.
-    #[inline]
     pub(super) fn limit(&self, per_key: Option<u64>) -> u64 {
         per_key.unwrap_or(self.per_key).min(self.total)
     }
@@ -158,13 +157,11 @@ impl<W> Order<W> {
         }
     }
 
-    #[inline]
     pub(super) fn limits(&self) -> &Limits {
         &self.limits
     }
 
     /// Returns the number of waiting calls. Without any, no operation but [`join`](Self::join) needs the time.
-    #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -175,13 +172,11 @@ impl<W> Order<W> {
     }
 
     /// Returns how many calls of cost 1 would pass now without waiting, one after another.
-    #[inline]
     pub(super) fn remaining(&self, id: Fingerprint, per_key: Option<u64>) -> u64 {
         self.left(&self.caller(id), per_key)
     }
 
     /// Like [`remaining`](Self::remaining), for the caller of a call in progress.
-    #[inline]
     pub(super) fn remaining_beside(&self, held: &Held, per_key: Option<u64>) -> u64 {
         self.left(self.callers.at(held.caller), per_key)
     }
@@ -204,14 +199,12 @@ impl<W> Order<W> {
     }
 
     /// Returns what is known of a caller.
-    #[inline]
     fn caller(&self, id: Fingerprint) -> Caller {
         self.known.get(&id).map_or_else(|| Caller::new(id), |at| *self.callers.at(*at))
     }
 
     /// Returns whether a caller that holds `held` has room for a call. A call above the limit, which was lowered while
     /// the call waited, has room once its caller holds nothing.
-    #[inline]
     fn fits_own(&self, held: u64, cost: u64, per_key: Option<u64>) -> bool {
         let left = self.limits.limit(per_key).checked_sub(held);
         held == 0 || left.is_some_and(|left| cost <= left)
@@ -219,7 +212,6 @@ impl<W> Order<W> {
 
     /// Returns whether the total has room for a call. A call above the total, which was lowered while the call waited,
     /// has room once nothing is in progress.
-    #[inline]
     fn fits_total(&self, cost: u64) -> bool {
         self.used == 0 || cost <= self.limits.total.saturating_sub(self.used)
     }
@@ -247,7 +239,6 @@ impl<W> Order<W> {
 /// it has decided.
 impl<W> Order<W> {
     /// Admits a call, if it is the next one and has room. Otherwise changes nothing.
-    #[inline]
     pub(super) fn pass(&mut self, call: &Arrival, now: Nanos) -> Option<Held> {
         let Arrival { id, cost, per_key, may_wait } = *call;
         if !self.fits_total(cost) {
@@ -377,7 +368,6 @@ impl<W> Order<W> {
     }
 
     /// Ends a call in progress, and admits those that now fit.
-    #[inline]
     pub(super) fn end(&mut self, held: Held, now: Nanos, told: &mut Vec<W>) {
         let Held { caller: at, cost, since } = held;
         self.used -= cost;
@@ -455,7 +445,6 @@ impl<W> Order<W> {
     }
 
     /// Changes a caller, and then its places in the sets.
-    #[inline]
     fn change(&mut self, at: usize, change: impl FnOnce(&mut Self)) {
         let before = (self.place(at), self.length(at));
         change(self);
@@ -511,7 +500,6 @@ impl<W> Order<W> {
     }
 
     /// Returns the slot of a caller that is about to hold or wait, and takes it out of the list of those that do neither.
-    #[inline]
     fn open(&mut self, id: Fingerprint) -> usize {
         let callers = &mut self.callers;
         let at = *self.known.entry(id).or_insert_with(|| callers.insert(Caller::new(id)));
@@ -529,7 +517,6 @@ impl<W> Order<W> {
     }
 
     /// Forgets a caller that holds and waits for nothing, or remembers what it has received.
-    #[inline]
     fn rest(&mut self, at: usize) {
         let Some(debt) = self.debt(at) else { return };
         if self.waiting == 0 || self.service.is_paid(debt.0) {
@@ -541,7 +528,6 @@ impl<W> Order<W> {
 
     /// Forgets a few callers that hold and wait for nothing: those that have received no more than the others, and the
     /// smallest debts if too many are remembered.
-    #[inline]
     fn forget(&mut self) {
         for _ in 0..FORGOTTEN {
             let Some(&(service, _, at)) = self.debts.first() else { return };
@@ -567,7 +553,6 @@ impl Caller {
 }
 
 /// Moves an entry of a set.
-#[inline]
 fn moved<T: Ord>(set: &mut BTreeSet<T>, before: Option<T>, after: Option<T>) {
     if before == after {
         return;

@@ -10,7 +10,7 @@ use crate::clock::Nanos;
 /// The part of a new charge in the usual service of a call.
 const WEIGHT: u128 = 16;
 
-/// What is known of the service of all callers.
+/// The service of all callers, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Service {
     /// The virtual time. It never falls.

@@ -97,7 +97,7 @@ enum Answer {
     Denied,
 }
 
-/// What happened to a call that waited.
+/// The end of a call that waited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Told {
     Admitted(u64),
@@ -429,7 +429,7 @@ struct Pair {
     held: Vec<(Progress, Held)>,
 }
 
-/// What differs.
+/// A difference between the order and the model.
 type Difference = String;
 
 fn id(caller: u64) -> Fingerprint {
@@ -720,7 +720,7 @@ fn the_order_is_that_of_the_model() {
 }
 
 #[test]
-#[ignore = "takes a minute: 3,000,000 events"]
+#[ignore = "2,000,000 events take two minutes: .ci/nightly runs it"]
 fn the_order_is_that_of_the_model_for_long() {
     for seed in 1_000..5_000 {
         if let Err(difference) = run(seed, 500, Fault::None) {
