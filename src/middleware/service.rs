@@ -77,6 +77,7 @@ where
                 let shared = Arc::clone(shared);
                 let response = self.inner.call(request);
                 let admitted = Admitted { outcomes, started };
+                let response = Some(response);
                 ResponseFuture { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
             }
             Progress::Ready(Err(rejected)) => {
@@ -158,7 +159,6 @@ pin_project! {
 
 pin_project! {
     #[project = StageProj]
-    #[project_replace = StageOwned]
     enum Stage<H, F, O, T> {
         // This field is boxed, so that the future of a call that is not queued stays small.
         Waiting { held: Pin<Box<H>> },
@@ -168,8 +168,9 @@ pin_project! {
             response: F,
         },
         Calling {
+            // `None` once it was ready.
             #[pin]
-            response: F,
+            response: Option<F>,
             admitted: Admitted<O>,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
@@ -237,14 +238,14 @@ where
                 let pass = R::PASS.expect("a responder that passes on responses converts them");
                 Poll::Ready(pass(result))
             }
-            StageProj::Calling { response, .. } => {
-                let result = ready!(response.poll(cx));
-                let this = self.project();
-                let StageOwned::Calling { admitted, .. } = this.stage.project_replace(Stage::Done) else {
-                    unreachable!("the call was just polled")
-                };
+            StageProj::Calling { mut response, admitted } => {
+                let inner = response.as_mut().as_pin_mut().expect("polled after it was ready");
+                let answered = inner.poll(cx);
+                if answered.is_ready() {
+                    response.set(None);
+                }
                 let shared = this.shared.as_ref().expect("an admitted call has its policies");
-                Poll::Ready(shared.finish(result, admitted))
+                shared.finish(answered, admitted)
             }
             StageProj::Waiting { .. } => {
                 ready!(self.as_mut().poll_wait(cx));
@@ -291,7 +292,7 @@ where
                 if passes {
                     Stage::Passing { response }
                 } else {
-                    Stage::Calling { response, admitted: Admitted { outcomes, started } }
+                    Stage::Calling { response: Some(response), admitted: Admitted { outcomes, started } }
                 }
             }
             Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
@@ -403,29 +404,35 @@ impl<P, R> SharedPart<P, R> {
         }
     }
 
-    /// Returns the response to an admitted call, from the result of the inner service.
+    /// Makes the response to an admitted call, as soon as the inner service has returned its result.
+    // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
+    // copies each response several times.
+    #[inline(never)]
     fn finish<Req, Res, Err>(
         &self,
-        result: Result<Res, Err>,
-        mut admitted: Admitted<P::Outcomes>,
-    ) -> Result<R::Response, R::Error>
+        answered: Poll<Result<Res, Err>>,
+        admitted: &mut Admitted<P::Outcomes>,
+    ) -> Poll<Result<R::Response, R::Error>>
     where
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
-        let (policies, infos) = self.policies.parts();
-        let outcomes = admitted.outcomes.as_mut();
+        let Poll::Ready(result) = &answered else { return Poll::Pending };
+        let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, result.is_ok());
         }
+        if let Ok(response) = result {
+            policies.settle(outcomes, response);
+        }
         // If the inner service returned an error, the permit is released when this function returns.
-        match result {
-            Ok(response) => {
-                policies.settle(outcomes, &response);
-                let permit = take_permit(outcomes);
-                Ok(self.responder.convert(&reports(infos, outcomes), response, permit))
+        let permit = take_permit(outcomes);
+        match answered {
+            Poll::Ready(Ok(response)) => {
+                Poll::Ready(Ok(self.responder.convert(&reports(infos, outcomes), response, permit)))
             }
-            Err(error) => Err(self.responder.map_error(error)),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(self.responder.map_error(error))),
+            Poll::Pending => Poll::Pending,
         }
     }
 }
