@@ -31,9 +31,17 @@ async fn main() -> Result<(), http::header::InvalidHeaderName> {
     price.send(103).unwrap();
     assert_eq!(text(&mut first).await.unwrap(), "data: 103\n\n");
     assert_eq!(begin.elapsed().as_millis() / 10, 50);
+    // after a silence, two prices are as far apart as ever
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    price.send(104).unwrap();
+    assert_eq!(text(&mut first).await.unwrap(), "data: 104\n\n");
+    let begin = tokio::time::Instant::now();
+    price.send(105).unwrap();
+    assert_eq!(text(&mut first).await.unwrap(), "data: 105\n\n");
+    assert_eq!(begin.elapsed().as_millis() / 10, 50);
     // a stream whose client is gone
     drop(second);
-    price.send(104).unwrap();
+    price.send(106).unwrap();
     let mut again = open().await.unwrap();
     assert!(text(&mut again).await.unwrap().starts_with("data: "));
     Ok(())
