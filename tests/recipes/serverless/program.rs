@@ -1,0 +1,3 @@
+//! The recipe "Serverless, behind an API gateway".
+
+include!(concat!(env!("OUT_DIR"), "/serverless.rs"));
