@@ -20,7 +20,7 @@ use tower_throttle::algorithm::{
 };
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
-use tower_throttle::limiter::{Permit, Reservation};
+use tower_throttle::limiter::Permit;
 use tower_throttle::middleware::{PolicyReport, Rejection, Responder, Shadow, Unmetered};
 use tower_throttle::{HttpResponder, Meter, Quota, RateLimitLayer, RateLimiter};
 
@@ -169,28 +169,6 @@ async fn a_call_costs_what_its_meter_says() {
         drop(call(&metered!(limiter, estimate), counts).await.unwrap());
         assert_eq!(used(&limiter), cost, "case {number}");
     }
-}
-
-#[tokio::test]
-async fn an_unused_meter_refunds_the_estimate_by_choice() {
-    let limiter = limiter();
-    let layer = metered!(limiter, 10).unmetered(Unmetered::Refund);
-    drop(call(&layer, |_| Ok(Response::new(pieces(1)))).await.unwrap());
-    assert_eq!(used(&limiter), 0);
-    drop(call(&layer, |meter| streams(&meter, 3)).await.unwrap());
-    assert_eq!(used(&limiter), 3);
-}
-
-#[tokio::test]
-async fn a_call_that_used_more_than_was_available_brings_the_key_into_debt() {
-    let limiter = limiter();
-    let layer = metered!(limiter, 10);
-    drop(call(&layer, |meter| streams(&meter, 1_500)).await.unwrap());
-    let denied = call(&layer, |meter| streams(&meter, 1)).await.unwrap();
-    assert_eq!(denied.status(), 429);
-    // 510 units, at 1,000 an hour.
-    assert_eq!(denied.headers()["retry-after"], "1836");
-    assert_eq!(limiter.stats().units.charged, 1_490);
 }
 
 #[tokio::test]
@@ -386,14 +364,6 @@ async fn a_closed_limiter_counts_the_units_that_it_does_not_charge() {
     drop(response);
     let units = limiter.stats().units;
     assert_eq!((units.charged, units.uncharged), (0, 20));
-}
-
-#[test]
-fn a_reservation_that_is_dropped_keeps_its_charge() {
-    let limiter = limiter();
-    drop(limiter.call(&()).cost(10).reserve().unwrap());
-    assert_eq!(used(&limiter), 10);
-    assert!(Reservation::default().settle(5).is_none());
 }
 
 /// Threads count while the response ends: each unit is charged once.

@@ -40,40 +40,6 @@ fn units<A: Algorithm>(limiter: &RateLimiter<A>) -> (u64, u64, u64) {
     (charged, refunded, uncharged)
 }
 
-/// Asserts that a key in debt is denied until `wait` has passed, and not longer, and that a peek shows this.
-fn is_in_debt_for<A: Algorithm>(limiter: &RateLimiter<A>, clock: &ManualClock, cost: u64, wait: Duration) {
-    for decision in [limiter.peek_n("key", cost), limiter.check_n("key", cost)] {
-        assert_eq!((decision.is_allowed(), decision.remaining()), (false, 0), "{decision:?}");
-        assert_eq!(decision.retry_after(), Some(wait), "{decision:?}");
-    }
-    assert!(limiter.check_n("key", 0).is_allowed(), "a cost of 0 is always allowed");
-    clock.advance(wait - Duration::from_nanos(1));
-    assert!(!limiter.check_n("key", cost).is_allowed());
-    clock.advance(Duration::from_nanos(1));
-    assert!(limiter.check_n("key", cost).is_allowed());
-}
-
-#[test]
-fn a_settlement_above_the_charge_is_charged_in_full() {
-    fn holds<A: Algorithm>(algorithm: A, wait: Duration) {
-        let clock = ManualClock::new();
-        let limiter = limiter(algorithm, &clock);
-        let reservation = limiter.call("key").cost(4).reserve().unwrap();
-        assert_eq!(limiter.peek("key").remaining(), 6);
-        let settled = reservation.settle(25).unwrap();
-        assert_eq!((settled.is_allowed(), settled.remaining()), (true, 0));
-        assert_eq!(units(&limiter), (21, 0, 0));
-        is_in_debt_for(&limiter, &clock, 1, wait);
-    }
-    // 25 tokens are missing from a bucket of 10, and a call needs that only 9 are missing.
-    holds(TokenBucket::new(ten_a_second()), 1_600 * MS);
-    holds(FixedWindow::new(ten_a_second()), SECOND);
-    holds(SlidingWindow::new(ten_a_second()), SECOND);
-    holds(SlidingLog::new(ten_a_second()), SECOND);
-    // In the next window, the 25 units weigh 9 when 640 ms have passed.
-    holds(SlidingCounter::new(ten_a_second()), 1_640 * MS);
-}
-
 /// The estimates of ten calls are used up, the key is reset, and ten other calls use it up again. Then the first ten turn
 /// out to be free.
 #[test]
@@ -200,32 +166,6 @@ fn a_call_of_smooth_that_turns_out_to_be_free_delays_no_other() {
 }
 
 #[test]
-fn schedules_move_by_all_units() {
-    fn holds<A: Algorithm>(algorithm: A) {
-        let clock = ManualClock::new();
-        let limiter = limiter(algorithm, &clock);
-        let reservation = limiter.call("key").cost(4).reserve().unwrap();
-        let _ = reservation.settle(25);
-        is_in_debt_for(&limiter, &clock, 1, 2_500 * MS);
-    }
-    holds(LeakyBucket::new(ten_a_second()));
-    holds(Smooth::bursty(ten_a_second()));
-}
-
-#[test]
-fn a_window_forgets_debt_with_its_units() {
-    let clock = ManualClock::new();
-    let limiter = limiter(SlidingLog::new(ten_a_second()), &clock);
-    limiter.charge("key", 7);
-    clock.advance(400 * MS);
-    limiter.charge("key", 1_000);
-    clock.advance(999 * MS);
-    assert!(!limiter.check("key").is_allowed(), "1,000 units still count");
-    clock.advance(MS);
-    assert_eq!(limiter.peek("key").remaining(), 10);
-}
-
-#[test]
 fn a_reservation_that_is_dropped_keeps_its_charge() {
     let limiter = RateLimiter::new(FixedWindow::new(Quota::per_hour(10)));
     drop(limiter.call("key").cost(4).reserve().unwrap());
@@ -289,20 +229,6 @@ fn debt_of_a_schedule_is_bounded_however_much_a_call_has_cost() {
     }
     holds(LeakyBucket::new(ten_a_second()));
     holds(Smooth::warming_up(ten_a_second(), Duration::ZERO));
-}
-
-#[test]
-fn without_debt_only_available_units_are_charged() {
-    fn holds<A: Algorithm>(algorithm: A) {
-        let clock = ManualClock::new();
-        let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_debt(0).build();
-        let reservation = limiter.call("key").cost(4).reserve().unwrap();
-        assert_eq!(reservation.settle(25).unwrap().remaining(), 0);
-        assert_eq!(units(&limiter), (6, 0, 15));
-        limiter.refund("key", 1);
-        assert!(limiter.check("key").is_allowed());
-    }
-    each_that_counts_units!(holds);
 }
 
 #[test]
@@ -402,19 +328,6 @@ fn a_full_log_gives_back_older_units_for_a_call_whose_units_expire_with_a_later_
     assert_eq!(limiter.peek("key").retry_after(), Some(SECOND));
     clock.advance(SECOND);
     assert_eq!(limiter.peek("key").remaining(), 2);
-}
-
-#[test]
-fn each_member_of_a_tuple_is_charged() {
-    let clock = ManualClock::new();
-    let limits = (TokenBucket::new(Quota::per_second(10)), FixedWindow::new(Quota::per_minute(100)));
-    let limiter = limiter(limits, &clock);
-    limiter.charge("key", 30);
-    assert_eq!(limiter.peek("key").retry_after(), Some(2_100 * MS));
-    clock.advance(10 * SECOND);
-    limiter.charge("key", 70);
-    assert_eq!(limiter.peek("key").retry_after(), Some(50 * SECOND));
-    assert_eq!(units(&limiter), (100, 0, 0));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::key::from_fn;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
-use crate::support::{Now, PolledByHand, Random, ends_within, on_threads};
+use crate::support::{Now, PolledByHand, Random, ends_within, on_threads, scaled};
 
 const THREADS: u64 = 8;
 
@@ -65,7 +65,7 @@ fn resets_replacements_refunds_peeks_and_joined_calls_never_deadlock() {
         at_once(|thread| {
             let mut random = Random::new(thread);
             let (mut there, mut back) = (both!(first, second), both!(second, first));
-            for _ in 0..20_000 {
+            for _ in 0..scaled(40_000) {
                 let (one, two) = (random.below(60), random.below(60));
                 match random.below(12) {
                     0 => _ = first.reset(&one),
@@ -119,7 +119,7 @@ fn waiting_calls_of_two_queues_in_both_orders_all_end() {
         let (first, second) = (build(50), build(30));
         let smooth = Smooth::bursty(Quota::per_second(100)).queue(40);
         let third = RateLimiter::builder(smooth).clock(clock.clone()).build();
-        let done = AtomicBool::new(false);
+        let (rounds, done) = (scaled(600), AtomicBool::new(false));
         let ended = Arc::new(AtomicU64::new(0));
         thread::scope(|scope| {
             let workers: Vec<_> = (0..THREADS)
@@ -130,7 +130,7 @@ fn waiting_calls_of_two_queues_in_both_orders_all_end() {
                         let mut random = Random::new(thread);
                         let (mut there, mut back) = (both!(first, second), both!(second, first));
                         let (mut round, mut again) = (both!(third, first), both!(second, third));
-                        for _ in 0..300 {
+                        for _ in 0..rounds {
                             let keys = [random.below(2), random.below(2)];
                             let mut calls = [
                                 call(&mut there, keys),
@@ -161,6 +161,6 @@ fn waiting_calls_of_two_queues_in_both_orders_all_end() {
             }
             done.store(true, Ordering::Relaxed);
         });
-        assert_eq!(ended.load(Ordering::Relaxed), 300 * THREADS);
+        assert_eq!(ended.load(Ordering::Relaxed), rounds * THREADS);
     });
 }

@@ -1,4 +1,4 @@
-//! Settling on clocks that advance between two readings, and the fields of the response to a settled call.
+//! Queued calls are settled from when they were charged, and the fields of the response to a settled call are true.
 
 use std::time::Duration;
 
@@ -6,9 +6,8 @@ use axum::body::Body;
 use http::{HeaderMap, Request, Response};
 use tower::layer::Layer;
 use tower_throttle::algorithm::{
-    Algorithm, FixedWindow, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, Tiered, TokenBucket,
+    Algorithm, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, Tiered, TokenBucket,
 };
-use tower_throttle::clock::AnyClock;
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
@@ -20,125 +19,6 @@ use crate::settle::{Call, Outcome, Svc, actual, behind, settling};
 use crate::support::TickingClock;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// Returns the default clock, and a clock that advances by a nanosecond at each reading.
-fn moving_clocks() -> [AnyClock; 2] {
-    [AnyClock::default(), TickingClock::new().into()]
-}
-
-fn on<A: Algorithm>(clock: &AnyClock, algorithm: A) -> RateLimiter<A> {
-    RateLimiter::builder(algorithm).clock(clock.clone()).build()
-}
-
-/// Asserts that successes cost nothing, and that exactly `limit` failures are then admitted.
-fn only_failures_count(service: &Svc, limit: u64, what: &str) {
-    for success in 0..10 {
-        let call = Call::start(service, 1);
-        assert!(call.goes_on(), "success {success} under a limit of {limit}: {what}");
-        call.costs(0);
-    }
-    for failure in 0..limit {
-        let call = Call::start(service, 1);
-        assert!(call.goes_on(), "failure {failure} under a limit of {limit}: {what}");
-        call.costs(1);
-    }
-    assert!(!Call::start(service, 1).goes_on(), "more than {limit} failures: {what}");
-}
-
-fn alone<A: Algorithm>(make: impl Fn(Quota) -> A) {
-    alone_under(&[1, 3], make);
-}
-
-fn alone_under<A: Algorithm>(limits: &[u64], make: impl Fn(Quota) -> A) {
-    for (limit, clock) in limits.iter().flat_map(|limit| moving_clocks().map(|clock| (*limit, clock))) {
-        let rule = make(Quota::per_hour(limit));
-        let service = limited(settling(&on(&clock, rule.clone())), behind());
-        only_failures_count(&service, limit, &format!("{rule:?}"));
-    }
-}
-
-#[test]
-fn only_failures_count_on_a_clock_that_moves() {
-    alone(FixedWindow::new);
-    alone(SlidingWindow::new);
-    alone(SlidingCounter::new);
-    alone(SlidingLog::new);
-    alone(TokenBucket::new);
-    // Without a queue, a leaky bucket admits one call at a time, whatever the limit.
-    alone_under(&[1], |quota| LeakyBucket::new(quota).queue(0));
-}
-
-#[test]
-fn only_failures_count_in_tuples() {
-    let day = |limit: u64| Quota::per(limit, Duration::from_secs(86_400)).unwrap();
-    alone(move |quota| (FixedWindow::new(quota), SlidingLog::new(day(10))));
-    alone(move |quota| (SlidingWindow::new(day(10)), SlidingCounter::new(quota)));
-    alone(move |quota| (TokenBucket::new(quota), FixedWindow::new(day(10)), SlidingLog::new(quota)));
-    alone_under(&[1], move |quota| (LeakyBucket::new(quota).queue(0), SlidingCounter::new(quota)));
-}
-
-#[test]
-fn only_failures_count_with_priority() {
-    alone(|quota| FixedWindow::new(quota).priority(0));
-    alone(|quota| SlidingWindow::new(quota).priority(20));
-    alone(|quota| SlidingCounter::new(quota).priority(20));
-    alone(|quota| SlidingLog::new(quota).priority(20));
-}
-
-#[test]
-fn only_failures_count_towards_a_lockout() {
-    let hour = Duration::from_secs(3_600);
-    alone(move |quota| FixedWindow::new(quota).block_for(hour).after(1));
-    alone(move |quota| SlidingWindow::new(quota).block_for(hour).after(1));
-    alone(move |quota| SlidingCounter::new(quota).block_for(hour).after(1));
-    alone(move |quota| SlidingLog::new(quota).block_for(hour).after(1));
-    alone(move |quota| TokenBucket::new(quota).block_for(hour).after(1));
-    alone(move |quota| (FixedWindow::new(quota), TokenBucket::new(quota)).block_for(hour).after(1));
-}
-
-fn in_tiers<A: Algorithm + PartialEq>(make: impl Fn(Quota) -> A) {
-    for clock in moving_clocks() {
-        let (rule, other) = (make(Quota::per_hour(2)), make(Quota::per_hour(100)));
-        let limiter = on(&clock, Tiered::new(other));
-        let chosen = rule.clone();
-        let layer = RateLimitLayer::with_limiter(Global, limiter)
-            .cost(cost_of as fn(&Request<Body>) -> _)
-            .tier(move |_: &Request<Body>, (): &()| chosen.clone())
-            .settle(actual as fn(&Response<Body>) -> _);
-        let service = limited(layer, behind());
-        only_failures_count(&service, 2, &format!("{rule:?} of tiers"));
-    }
-}
-
-#[test]
-fn only_failures_count_in_tiers() {
-    in_tiers(FixedWindow::new);
-    in_tiers(SlidingWindow::new);
-    in_tiers(SlidingCounter::new);
-    in_tiers(SlidingLog::new);
-    in_tiers(TokenBucket::new);
-    in_tiers(|quota| (FixedWindow::new(quota), SlidingLog::new(quota)));
-}
-
-fn jointly<A: Algorithm>(make: impl Fn(Quota) -> A) {
-    for clock in moving_clocks() {
-        let (tight, wide) = (make(Quota::per_hour(2)), SlidingLog::new(Quota::per_hour(3)));
-        let (tight, wide) = (on(&clock, tight), on(&clock, wide));
-        let service = limited(settling(&tight).name("tight").and(settling(&wide).name("wide")), behind());
-        only_failures_count(&service, 2, &format!("{:?}, joined", tight.algorithm()));
-        assert_eq!(wide.peek(&()).remaining(), 1, "{:?}", wide.algorithm());
-    }
-}
-
-#[test]
-fn only_failures_count_in_joined_policies() {
-    jointly(FixedWindow::new);
-    jointly(SlidingWindow::new);
-    jointly(SlidingCounter::new);
-    jointly(SlidingLog::new);
-    jointly(TokenBucket::new);
-    jointly(|quota| (FixedWindow::new(quota), SlidingLog::new(quota)));
-}
 
 /// Asserts that a queued call is charged when it is released, and that its units count from then on.
 fn queued<A: Algorithm, L>(algorithm: &A, layer: impl Fn(&RateLimiter<A>, &TickingClock) -> L)
@@ -186,33 +66,6 @@ fn a_queued_call_is_settled_from_when_it_was_charged() {
     holds(SlidingWindow::new(two).queue(5));
     holds(SlidingLog::new(two).queue(5));
     holds((FixedWindow::new(two).queue(5), SlidingLog::new(two).queue(5)));
-}
-
-/// If a joint call is dropped while it is queued, the other policies refund its charge.
-#[test]
-fn a_joint_call_dropped_while_queued_refunds_all_policies() {
-    fn holds<A: Algorithm>(algorithm: A) {
-        for clock in TickingClock::both() {
-            clock.set(SECOND * 1_000);
-            let window = RateLimiter::builder(algorithm.clone()).clock(clock.clone()).build();
-            let queue = LeakyBucket::new(Quota::per_second(1)).queue(5);
-            let queue = RateLimiter::builder(queue).clock(clock.clone()).build();
-            let service =
-                limited(settling(&window).name("window").and(settling(&queue).name("queue")), behind());
-            Call::start(&service, 1).costs(1);
-            let waits = Call::start(&service, 1);
-            assert!(waits.goes_on());
-            assert_eq!(window.peek(&()).remaining(), 1, "{algorithm:?}");
-            drop(waits);
-            assert_eq!(window.peek(&()).remaining(), 2, "{algorithm:?}");
-        }
-    }
-    let three = Quota::per_hour(3);
-    holds(FixedWindow::new(three));
-    holds(SlidingWindow::new(three));
-    holds(SlidingCounter::new(three));
-    holds(SlidingLog::new(three));
-    holds(TokenBucket::new(three));
 }
 
 /// Returns the fields of the response to a call that was charged `cost` and whose actual cost was `actual`.

@@ -1,19 +1,12 @@
 //! Cancel safety. A cancelled call is not charged, and all remaining waiters are woken.
 
 mod at_any_poll;
-mod at_random_times;
 mod many_threads;
 mod wakers;
 mod wakeups;
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tower::Service;
 use tower_throttle::algorithm::LeakyBucket;
 use tower_throttle::clock::ManualClock;
 use tower_throttle::limiter::Acquire;
@@ -50,41 +43,4 @@ fn busy() -> (RateLimiter<LeakyBucket>, ManualClock) {
 
 fn waiting(limiter: &RateLimiter<LeakyBucket>) -> PolledByHand<Acquire<LeakyBucket>> {
     waits(limiter.acquire(&()))
-}
-
-/// A service that takes three polls, and counts the calls that began and those that finished.
-#[derive(Clone, Default)]
-struct Slow {
-    begun: Arc<AtomicUsize>,
-    ended: Arc<AtomicUsize>,
-}
-
-impl Service<()> for Slow {
-    type Response = ();
-    type Error = std::convert::Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<(), Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, (): ()) -> Self::Future {
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        let ended = self.ended.clone();
-        Box::pin(async move {
-            for _ in 0..3 {
-                let mut woken = false;
-                poll_fn(|cx| match std::mem::replace(&mut woken, true) {
-                    true => Poll::Ready(()),
-                    false => {
-                        cx.waker().wake_by_ref();
-                        Poll::Pending
-                    }
-                })
-                .await;
-            }
-            ended.fetch_add(1, Ordering::SeqCst);
-            Ok(())
-        })
-    }
 }

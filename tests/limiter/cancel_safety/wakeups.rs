@@ -1,14 +1,11 @@
-//! Waiters are woken in the tasks where they are, although calls before them moved, were cancelled, or are not polled.
+//! Waiters are woken in the tasks where they are, although calls before them moved or were cancelled.
 
 use std::task::Waker;
 
-use tokio::task::JoinSet;
-use tokio::time::{Instant, advance, sleep};
-use tower::{Layer, Service, ServiceExt};
-use tower_throttle::key::Global;
-use tower_throttle::{ErrorResponder, RateLimitLayer, RateLimiter};
+use tokio::time::advance;
+use tower_throttle::RateLimiter;
 
-use super::{INTERVAL, MS, Slow, bucket, thousand_a_second, waiting};
+use super::{INTERVAL, MS, bucket, thousand_a_second, waiting};
 use crate::support::{Alarm, PolledByHand};
 
 #[tokio::test(start_paused = true)]
@@ -72,52 +69,6 @@ async fn an_acquire_that_was_never_polled_is_not_queued() {
     let unpolled = limiter.acquire(&());
     assert_eq!(limiter.acquire(&()).await.delay(), INTERVAL);
     drop(unpolled);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_response_that_is_never_polled_delays_no_other_waiter() {
-    let limiter = RateLimiter::new(bucket());
-    let layer = RateLimitLayer::with_limiter(Global, limiter.clone()).responder(ErrorResponder);
-    let mut service = layer.layer(Slow::default());
-    assert!(limiter.check(&()).is_allowed());
-    let unpolled = service.ready().await.unwrap().call(());
-    let start = Instant::now();
-    let mut calls = JoinSet::new();
-    for n in 2..10 {
-        let acquire = limiter.acquire(&());
-        calls.spawn(async move {
-            assert!(acquire.await.is_allowed());
-            // The timer of the next call releases it before its slot is overdue by as much as a stall may last.
-            assert_eq!(start.elapsed(), INTERVAL * n);
-        });
-    }
-    calls.join_all().await;
-    drop(unpolled);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_waiter_whose_task_is_stuck_delays_no_other_waiter() {
-    let limiter = RateLimiter::new(bucket());
-    assert!(limiter.check(&()).is_allowed());
-    let start = Instant::now();
-    // The call is polled only once.
-    let stuck = waiting(&limiter);
-    let mut leaves = waiting(&limiter);
-    let mut calls = JoinSet::new();
-    for n in 2..10 {
-        let acquire = limiter.acquire(&());
-        calls.spawn(async move {
-            assert!(acquire.await.is_allowed());
-            (n, start.elapsed())
-        });
-    }
-    sleep(MS * 50).await;
-    leaves.abandon();
-    let mut seen = calls.join_all().await;
-    seen.sort_unstable();
-    // The stuck call is released three milliseconds after its scheduled time, by the timer of the next call.
-    assert_eq!(seen, (2..10).map(|n| (n, INTERVAL * n)).collect::<Vec<_>>());
-    drop(stuck);
 }
 
 #[test]

@@ -2,39 +2,6 @@
 
 use super::*;
 
-#[test]
-fn fields_name_the_unit_and_no_time() {
-    let limiter = RateLimiter::new(Concurrency::per_key(5));
-    let mut service =
-        RateLimitLayer::with_limiter(Global, limiter.clone()).name("downloads").layer(service_fn(answers));
-    let mut held = Vec::new();
-    for left in (0..5).rev() {
-        let answer = service.call(Request::new((0, 1))).now().unwrap();
-        let headers = answer.headers();
-        assert_eq!(headers["ratelimit-policy"], r#""downloads";q=5;qu="concurrent-requests""#);
-        assert_eq!(headers["ratelimit"], format!(r#""downloads";r={left}"#));
-        held.push(answer);
-    }
-    let refused = service.call(Request::new((0, 1))).now().unwrap();
-    assert_eq!(refused.status(), 429);
-    assert_eq!(refused.headers()["ratelimit-policy"], r#""downloads";q=5;qu="concurrent-requests""#);
-    assert_eq!(refused.headers()["ratelimit"], r#""downloads";r=0"#);
-    // This `Retry-After` is only a hint, because it is not known when a call ends.
-    assert_eq!(refused.headers()["retry-after"], "1");
-    // If a rate limit denies the call, too, the hint is the known wait of that limit. Before this time has passed, the
-    // call would be denied in any case.
-    let rate = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)));
-    assert!(rate.check(&()).is_allowed());
-    let mut both = RateLimitLayer::with_limiter(Global, rate)
-        .and(RateLimitLayer::with_limiter(Global, limiter))
-        .layer(service_fn(answers));
-    let refused = both.call(Request::new((0, 1))).now().unwrap();
-    assert_eq!(
-        (refused.status().as_u16(), &refused.headers()["retry-after"]),
-        (429, &"3600".parse().unwrap())
-    );
-}
-
 fn grpc(timeout: &str, content_type: &str) -> Asks {
     let request = Request::builder().header("grpc-timeout", timeout).header("content-type", content_type);
     request.body((0, 1)).unwrap()

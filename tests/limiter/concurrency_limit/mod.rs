@@ -2,7 +2,6 @@
 //! held, however it ends.
 
 mod basic;
-mod cancel_safety;
 mod ends_of_calls;
 mod headers;
 mod model;
@@ -11,7 +10,7 @@ mod threads;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::{Future, poll_fn, ready};
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! Long runs, after which nothing is left, and what is kept meanwhile.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -34,38 +32,6 @@ async fn ten_thousand_waiters_with_random_patience_leave_nothing() {
         drop(taken(&limiter, "a"));
     }
     assert_eq!((limiter.len(), limiter.stats().store.waiting), (0, 0));
-}
-
-#[test]
-fn tasks_that_cancel_never_exceed_the_total() {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
-    let limiter = FairLimiter::new(Concurrency::per_key(2).total(5));
-    let (now, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    runtime.block_on(async {
-        let mut tasks = JoinSet::new();
-        for task in 0..100_u64 {
-            let (limiter, now, most) = (limiter.clone(), now.clone(), most.clone());
-            tasks.spawn(async move {
-                for round in 0..200 {
-                    let mut call = Box::pin(limiter.acquire_permit(&(task % 7)));
-                    if task % 2 == 0 && round % 2 == 0 {
-                        // It is polled once or twice, and dropped.
-                        let _ = timeout(Duration::ZERO, &mut call).await;
-                        continue;
-                    }
-                    let permit = call.await.unwrap();
-                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    tokio::task::yield_now().await;
-                    now.fetch_sub(1, Ordering::SeqCst);
-                    drop(permit);
-                }
-            });
-        }
-        tasks.join_all().await;
-    });
-    assert!(most.load(Ordering::SeqCst) <= 5, "{most:?}");
-    is_unused(&limiter);
 }
 
 /// Calls of new callers, with lengths from 1 to 4,096 ms, in a crowd that never ends.

@@ -1,12 +1,12 @@
-//! Each policy of joined layers and each limit of a tuple is settled, and so are calls that were queued.
+//! Each policy of joined layers is settled, a refund releases queued calls, and calls in progress end whatever they cost.
 
 use axum::body::Body;
 use http::Response;
-use tower_throttle::algorithm::{FixedWindow, LeakyBucket, TokenBucket};
+use tower_throttle::algorithm::{Concurrency, FixedWindow, LeakyBucket};
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer};
 
-use super::{Call, Outcome, SECOND, actual, behind, five, limiter, settling};
+use super::{Call, Outcome, SECOND, actual, behind, limiter, settling};
 use crate::reference_service::{cost_of, limited};
 use crate::support::TickingClock;
 
@@ -37,47 +37,6 @@ fn joined_policies_are_settled_independently() {
 }
 
 #[test]
-fn each_limit_of_a_tuple_gets_back_the_units_that_still_count() {
-    for clock in TickingClock::both() {
-        let second_and_hour = (FixedWindow::new(five()), FixedWindow::new(Quota::per_hour(20)));
-        let limiter = limiter(second_and_hour, &clock);
-        let service = limited(settling(&limiter), behind());
-        let call = Call::start(&service, 4);
-        clock.advance(SECOND);
-        assert!(limiter.check_n(&(), 5).is_allowed());
-        call.costs(0);
-        // The limit of this second is used up, and five of the 20 units of the hour are used.
-        assert_eq!(limiter.peek(&()).remaining(), 0);
-        for _ in 0..3 {
-            clock.advance(SECOND);
-            assert!(limiter.check_n(&(), 5).is_allowed());
-        }
-        clock.advance(SECOND);
-        assert_eq!(limiter.peek(&()).remaining(), 0);
-    }
-}
-
-#[test]
-fn a_queued_call_is_settled_from_its_release() {
-    for clock in TickingClock::both() {
-        let line = limiter(TokenBucket::new(Quota::per_second(1).burst(2)).queue(5), &clock);
-        let service = limited(settling(&line), behind());
-        let [mut a, mut b, mut c] = [2, 2, 2].map(|cost| Call::start(&service, cost));
-        a.ends(Outcome::Costs(None));
-        clock.advance(SECOND * 2);
-        assert!(!b.hand.poll() && !c.hand.poll());
-        // The call arrived two seconds ago, but was released just now. Both its units still count, and the next call is
-        // released.
-        b.ends(Outcome::Costs(Some(0)));
-        assert!(!c.hand.poll());
-        c.ends(Outcome::Costs(Some(2)));
-        assert_eq!(line.peek(&()).remaining(), 0);
-        clock.advance(SECOND * 2);
-        assert_eq!(line.peek(&()).remaining(), 2);
-    }
-}
-
-#[test]
 fn a_refund_releases_the_next_queued_call_sooner() {
     for clock in TickingClock::both() {
         let line = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
@@ -91,5 +50,20 @@ fn a_refund_releases_the_next_queued_call_sooner() {
         assert!(!b.hand.run(), "one more second, as if the call had cost two from the beginning");
         clock.advance(SECOND);
         assert!(b.hand.run(), "woken and released");
+    }
+}
+
+#[test]
+fn a_call_in_progress_is_free_when_it_ends_whatever_its_cost() {
+    for clock in TickingClock::both() {
+        let limiter = limiter(Concurrency::per_key(3), &clock);
+        let service = limited(settling(&limiter), behind());
+        for actual in [0, 1, 3] {
+            let mut call = Call::start(&service, 1);
+            call.ends(Outcome::Costs(Some(actual)));
+            assert_eq!(limiter.peek(&()).remaining(), 2, "its body has not ended");
+            drop(call);
+            assert_eq!(limiter.peek(&()).remaining(), 3);
+        }
     }
 }

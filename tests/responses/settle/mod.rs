@@ -2,8 +2,7 @@
 
 mod joined_and_queued;
 mod naive_models;
-mod outcomes;
-mod refunds;
+mod table;
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};

@@ -8,12 +8,17 @@ use tower_throttle::{Quota, RateLimiter};
 
 use super::{Call, Outcome, PERIOD, behind, settling, unit};
 use crate::reference_service::limited;
-use crate::support::{Random, TickingClock};
+use crate::support::{Random, TickingClock, scaled};
 
 /// A naive model of an algorithm.
 trait Naive {
     fn left(&mut self, now: u64) -> u64;
     fn take(&mut self, now: u64, units: u64);
+    /// Charges units after the fact. What is not left is debt, up to the bound.
+    fn charge(&mut self, now: u64, units: u64, max_debt: u64) {
+        let most = self.left(now).saturating_add(max_debt);
+        self.take(now, units.min(most));
+    }
     /// Settles a call that was charged `charged` units at `taken` to a lower cost.
     fn give(&mut self, now: u64, charged: u64, actual: u64, taken: u64);
 }
@@ -103,13 +108,37 @@ impl Naive for Bucket {
     }
 }
 
+/// Two limits of a tuple.
+struct Both<A, B>(A, B);
+
+impl<A: Naive, B: Naive> Naive for Both<A, B> {
+    fn left(&mut self, now: u64) -> u64 {
+        self.0.left(now).min(self.1.left(now))
+    }
+
+    fn take(&mut self, now: u64, units: u64) {
+        self.0.take(now, units);
+        self.1.take(now, units);
+    }
+
+    fn charge(&mut self, now: u64, units: u64, max_debt: u64) {
+        self.0.charge(now, units, max_debt);
+        self.1.charge(now, units, max_debt);
+    }
+
+    fn give(&mut self, now: u64, charged: u64, actual: u64, taken: u64) {
+        self.0.give(now, charged, actual, taken);
+        self.1.give(now, charged, actual, taken);
+    }
+}
+
 fn agrees<A: Algorithm, N: Naive>(
     max_debt: u64,
     clock: fn() -> TickingClock,
     rule: fn(Quota) -> A,
     naive: fn(u64) -> N,
 ) {
-    for (seed, clock) in (0..2_000).map(|seed| (seed, clock())) {
+    for (seed, clock) in (0..scaled(6_000)).map(|seed| (seed, clock())) {
         let nanos = |nanos| Duration::from_nanos(nanos) * unit(&clock);
         let mut random = Random::new(seed);
         let limit = 1 + random.below(12);
@@ -152,9 +181,7 @@ fn agrees<A: Algorithm, N: Naive>(
                             if actual < cost {
                                 naive.give(now, cost, actual, taken);
                             } else {
-                                // What is not left is debt, up to the bound.
-                                let most = naive.left(now).saturating_add(max_debt);
-                                naive.take(now, most.min(actual - cost));
+                                naive.charge(now, actual - cost, max_debt);
                             }
                         }
                     }
@@ -171,12 +198,25 @@ fn agrees<A: Algorithm, N: Naive>(
 
 #[test]
 fn naive_models_agree() {
+    let window = |limit| Window { limit, begun: None, used: 0 };
+    let log = |limit| Log { limit, taken: VecDeque::new() };
+    let bucket = |limit| Bucket { limit, missing: 0, seen: 0 };
     for clock in [TickingClock::still, TickingClock::new] {
-        agrees(u64::MAX, clock, FixedWindow::new, |limit| Window { limit, begun: None, used: 0 });
+        for max_debt in [u64::MAX, 0] {
+            agrees(max_debt, clock, FixedWindow::new, window);
+        }
         // With debt, a log keeps no more records than its limit, which the model does not know.
-        agrees(0, clock, SlidingLog::new, |limit| Log { limit, taken: VecDeque::new() });
+        agrees(0, clock, SlidingLog::new, log);
+        agrees(
+            0,
+            clock,
+            |quota| (FixedWindow::new(quota), SlidingLog::new(quota)),
+            |limit| Both(Window { limit, begun: None, used: 0 }, Log { limit, taken: VecDeque::new() }),
+        );
     }
     // If the clock advances at each reading, a bucket that was refunded lacks the units that were refilled between two
     // readings. The model does not include this.
-    agrees(u64::MAX, TickingClock::still, TokenBucket::new, |limit| Bucket { limit, missing: 0, seen: 0 });
+    for max_debt in [u64::MAX, 0] {
+        agrees(max_debt, TickingClock::still, TokenBucket::new, bucket);
+    }
 }

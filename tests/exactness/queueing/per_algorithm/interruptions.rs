@@ -7,66 +7,6 @@ use crate::queueing::{ns, quota};
 use crate::support::PolledByHand;
 
 #[test]
-fn dropped_at_any_poll_a_call_is_charged_once_or_not_at_all_and_later_waiters_move_up() {
-    fn look<A: Algorithm>(name: &str, rule: A) {
-        // The times at which the calls behind the first call are released, if the first call is there, and if it is
-        // not.
-        let (turn, with) = {
-            let mut scene = Scene::busy(rule.clone(), 0);
-            let line = scene.line(3);
-            let left = scene.leave(line);
-            (left[0], left[1..].to_vec())
-        };
-        let without = {
-            let mut scene = Scene::busy(rule.clone(), 0);
-            let line = scene.line(2);
-            scene.leave(line)
-        };
-        for notified_last in [false, true] {
-            for polls in 0.. {
-                let mut scene = Scene::busy(rule.clone(), 0);
-                let mut first = PolledByHand::new(scene.limiter.acquire("key"));
-                let mut behind = Vec::new();
-                if polls > 0 {
-                    first.poll();
-                }
-                behind.extend(scene.line(2));
-                for _ in 1..polls {
-                    scene.set(scene.now + STEP);
-                    if notified_last {
-                        behind.iter_mut().for_each(|call| {
-                            call.run();
-                        });
-                    }
-                    first.poll();
-                }
-                // At the scheduled time, either the first call is polled, or only the other calls are polled, so that
-                // the first call is released, but never polled.
-                if first.is_pending() {
-                    scene.set(scene.now + STEP);
-                }
-                if notified_last {
-                    behind.iter_mut().for_each(|call| {
-                        call.run();
-                    });
-                }
-                let ready = first.output.is_some();
-                first.abandon();
-                // If the call behind it was admitted at the same instant, the dropped call stays charged, as the docs
-                // say.
-                let charged = !ready && scene.now >= turn && with[0] == turn;
-                let expected = if ready || charged { &with } else { &without };
-                assert_eq!(scene.leave(behind), *expected, "{name}, dropped after {polls} polls");
-                if ready {
-                    break;
-                }
-            }
-        }
-    }
-    of_each!(look);
-}
-
-#[test]
 fn after_a_reset_the_queue_is_released_as_on_an_idle_key() {
     fn look<A: Algorithm>(name: &str, rule: A) {
         let mut idle = Scene::at(rule.clone(), 30);
