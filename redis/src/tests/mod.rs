@@ -18,6 +18,7 @@ pub(super) mod redis_connection;
 #[path = "../../../tests/support/redis_server/mod.rs"]
 pub(super) mod redis_server;
 mod runtimes;
+pub(super) mod scripted;
 mod settled;
 mod settlements;
 mod staged;
@@ -111,5 +112,24 @@ impl Random {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % limit
+    }
+
+    /// Returns a random number below the limit. The maximum number of its bits is random as well, so small numbers are
+    /// frequent.
+    pub(super) fn scaled_below(&mut self, limit: u64) -> u64 {
+        let bits = self.below(u64::from(limit.ilog2()) + 1) as u32;
+        self.below(limit.min(2 << bits)).min(limit - 1)
+    }
+
+    /// Returns the next reading of a clock that mostly makes small steps, and seldom large ones. Of twenty readings, two
+    /// are earlier, one of them by more than a period.
+    pub(super) fn reading_after(&mut self, now: u64, period: u64, small: u64) -> u64 {
+        match self.below(20) {
+            0 => now - self.scaled_below(period),
+            1 => now - period - self.scaled_below(9 * period),
+            2..5 => now + self.scaled_below(4 * period),
+            5..8 => now,
+            _ => now + self.scaled_below(small),
+        }
     }
 }

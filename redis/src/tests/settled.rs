@@ -33,80 +33,10 @@ async fn charge<L: LimiterFor<str>>(
     decided.into_parts()
 }
 
-/// Makes calls that take 900 ms each, one after another for ten seconds, and settles each at two units. Returns the
-/// number of admitted calls.
-async fn admitted(limiter: &impl LimiterFor<str>) -> u64 {
-    let (mut admitted, mut present) = (0, None);
-    for step in 0..100 {
-        if let Some((_, reservation)) = present.take_if(|(end, _)| step >= *end) {
-            let _ = Reservation::settle(reservation, 2);
-            settle().await;
-        }
-        if present.is_none() {
-            let (decision, reservation) = charge(limiter, None, 1).await;
-            if decision.is_allowed() {
-                (admitted, present) = (admitted + 1, Some((step + 9, reservation)));
-            }
-        }
-        advance(100 * MS).await;
-    }
-    admitted
-}
-
-#[tokio::test(start_paused = true)]
-async fn settling_above_what_is_left_makes_debt_or_keeps_the_unit_that_is_partly_refilled() {
-    let bucket = TokenBucket::new(Quota::per_second(1));
-    for (max_debt, calls) in [(u64::MAX, 5), (0, 10)] {
-        let memory = RateLimiter::builder(bucket.clone()).max_debt(max_debt).build();
-        assert_eq!(admitted(&memory).await, calls);
-        let store = swaps(&Staged::new());
-        let redis = store.limiter("test", bucket.clone()).max_debt(max_debt).build().unwrap();
-        assert_eq!(admitted(&redis).await, calls);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reservation_and_a_charge_make_debt_up_to_its_bound() {
-    let store = swaps(&Staged::new());
-    let redis = store.limiter("test", FixedWindow::new(Quota::per_hour(10))).max_debt(5).build().unwrap();
-    let reservation = redis.call("a").cost(4).reserve().await.unwrap().unwrap();
-    assert!(reservation.settle(12).is_none());
-    settle().await;
-    let denied = redis.call("a").reserve().await.unwrap().unwrap_err();
-    assert_eq!(denied.decision().remaining(), 0);
-    redis.charge("a", 100).await.unwrap();
-    redis.refund("a", 6).await.unwrap();
-    assert_eq!(redis.peek("a").await.unwrap().remaining(), 1);
-}
-
 /// Returns the units that were charged, refunded and not charged.
 fn units(limiter: &impl Limiter) -> [u64; 3] {
     let UnitStats { charged, refunded, uncharged, .. } = limiter.stats().units;
     [charged, refunded, uncharged]
-}
-
-#[tokio::test(start_paused = true)]
-async fn units_are_counted_as_in_memory() {
-    let window = || FixedWindow::new(Quota::per_hour(10));
-    for max_debt in [u64::MAX, 5, 0] {
-        let memory = RateLimiter::builder(window()).max_debt(max_debt).build();
-        let store = swaps(&Staged::new());
-        let redis = store.limiter("test", window()).max_debt(max_debt).build().unwrap();
-        let mut settled = Vec::new();
-        for (cost, actual) in [(3, 1), (2, 2), (1, 4), (0, 100), (0, 0)] {
-            memory.call("a").cost(cost).reserve().unwrap().settle(actual);
-            redis.call("a").cost(cost).reserve().await.unwrap().unwrap().settle(actual);
-            settle().await;
-            assert_eq!(units(&redis), units(&memory), "{cost} of {actual} units, {max_debt}");
-            settled.push(units(&redis));
-        }
-        for cost in [0, 7] {
-            memory.charge("b", cost);
-            redis.charge("b", cost).await.unwrap();
-            assert_eq!(units(&redis), units(&memory), "{cost} units, {max_debt}");
-        }
-        assert_eq!(settled[1..3], [[0, 2, 0], [3, 2, 0]]);
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,20 +134,6 @@ async fn algorithms_that_differ_in_their_queues_are_one_tier_also_within_a_trip(
         2,
         "one in the unit, and one tier"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_settlement_undoes_a_charge_that_was_made_while_the_clock_was_behind() {
-    let server = Staged::new();
-    let limit = limiter(&swaps(&server), TokenBucket::new(Quota::per_second(1).burst(5)));
-    assert!(charge(&limit, None, 3).await.0.is_allowed());
-    server.set_ahead(-900_000);
-    let (decision, reservation) = charge(&limit, None, 2).await;
-    assert_eq!((decision.is_allowed(), decision.remaining()), (true, 0));
-    // The key's time has not moved since the charge, so nothing was refilled.
-    assert!(reservation.settle(0).is_none());
-    settle().await;
-    assert_eq!(charge(&limit, None, 1).await.0.remaining(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -120,7 +120,7 @@ fn end_of_holder(server: &RedisServer) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_permit_of_a_killed_process_goes_to_the_next_waiter_after_its_lease() {
     let mut late = Vec::new();
-    for round in 0..5 {
+    for round in 0..3 {
         let server = RedisServer::start();
         let (sender, lines) = channel();
         let holder = Process::start(&server, "hold", sender);
@@ -144,7 +144,7 @@ async fn the_permit_of_a_killed_process_goes_to_the_next_waiter_after_its_lease(
     }
     late.sort_unstable();
     println!("microseconds after the end of the lease: {late:?}");
-    assert!(late[2] <= 100_000, "{late:?}");
+    assert!(late[1] <= 100_000, "{late:?}");
 }
 
 /// Starts processes, and suspends, resumes and kills them at random times. Returns the lines that the processes have
@@ -175,52 +175,52 @@ fn run(server: &RedisServer, limit: u64, random: &mut Random) -> (Vec<Line>, Sus
     (lines, suspended)
 }
 
+/// Runs a schedule and verifies what the processes have printed. Returns the number of writes that were refused.
+fn refused_in(schedule: u64) -> u64 {
+    let (server, limit) = (RedisServer::start(), 1 + schedule % 3);
+    let (lines, suspended) = run(&server, limit, &mut Random::new(schedule));
+    let mut held = BTreeMap::<u64, Span>::new();
+    let (mut seen, mut refused) = (BTreeSet::new(), 0);
+    for Line { process, action, token, at } in &lines {
+        let was_suspended = |since| {
+            suspended
+                .get(process)
+                .is_some_and(|times| times.iter().any(|(from, to)| from <= at && since <= *to))
+        };
+        // A token is the server's time at the grant. The process may be suspended before it prints the first line.
+        let span =
+            held.entry(*token).or_insert(Span { process: *process, from: *token, to: *at, is_sure: true });
+        assert_eq!(span.process, *process, "schedule {schedule}: two processes have the token {token}");
+        (span.to, span.is_sure) = (*at, !was_suspended(span.from));
+        if action != "write" {
+            continue;
+        }
+        // The resource rejects a token if it has seen larger tokens, and as many of them as there are permits.
+        if seen.range(token + 1..).count() as u64 >= limit {
+            refused += 1;
+            // With only one permit, a token is rejected only if its process was suspended and has lost the permit.
+            assert!(limit > 1 || !span.is_sure, "schedule {schedule}: {token} is refused at {at}");
+        } else {
+            seen.insert(*token);
+        }
+    }
+    assert!(held.len() > 20, "schedule {schedule}: {} permits", held.len());
+    // Keeps the permits of processes that were not suspended between the grant and the return.
+    held.retain(|_, span| span.is_sure);
+    for (token, Span { from, .. }) in &held {
+        let at_once = held.values().filter(|span| span.from <= *from && *from < span.to).count() as u64;
+        assert!(at_once <= limit, "schedule {schedule}: {at_once} holders of {limit} when {token} begins");
+    }
+    refused
+}
+
+/// A schedule mostly sleeps, so three of them run at once.
 #[test]
 fn a_resource_that_checks_tokens_sees_no_more_holders_than_the_limit_however_processes_fail() {
-    let mut random = Random::new(18);
     let mut refused = 0;
-    for schedule in 0..scaled(30) {
-        let (server, limit) = (RedisServer::start(), 1 + schedule % 3);
-        let (lines, suspended) = run(&server, limit, &mut random);
-        let mut held = BTreeMap::<u64, Span>::new();
-        let mut seen = BTreeSet::new();
-        for Line { process, action, token, at } in &lines {
-            let was_suspended = |since| {
-                suspended
-                    .get(process)
-                    .is_some_and(|times| times.iter().any(|(from, to)| from <= at && since <= *to))
-            };
-            // A token is the server's time at the grant. The process may be suspended before it prints the first line.
-            let span = held.entry(*token).or_insert(Span {
-                process: *process,
-                from: *token,
-                to: *at,
-                is_sure: true,
-            });
-            assert_eq!(span.process, *process, "schedule {schedule}: two processes have the token {token}");
-            (span.to, span.is_sure) = (*at, !was_suspended(span.from));
-            if action != "write" {
-                continue;
-            }
-            // The resource rejects a token if it has seen larger tokens, and as many of them as there are permits.
-            if seen.range(token + 1..).count() as u64 >= limit {
-                refused += 1;
-                // With only one permit, a token is rejected only if its process was suspended and has lost the permit.
-                assert!(limit > 1 || !span.is_sure, "schedule {schedule}: {token} is refused at {at}");
-            } else {
-                seen.insert(*token);
-            }
-        }
-        assert!(held.len() > 20, "schedule {schedule}: {} permits", held.len());
-        // Keeps the permits of processes that were not suspended between the grant and the return.
-        held.retain(|_, span| span.is_sure);
-        for (token, Span { from, .. }) in &held {
-            let at_once = held.values().filter(|span| span.from <= *from && *from < span.to).count() as u64;
-            assert!(
-                at_once <= limit,
-                "schedule {schedule}: {at_once} holders of {limit} when {token} begins"
-            );
-        }
+    for first in (0..scaled(30)).step_by(3) {
+        let runs = [0, 1, 2].map(|next| std::thread::spawn(move || refused_in(first + next)));
+        refused += runs.into_iter().map(|run| run.join().unwrap()).sum::<u64>();
     }
     println!("{refused} writes refused");
 }
