@@ -122,19 +122,26 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, charges and
 /// refunds after the fact, resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. If `counts`, counts its decision.
-    pub(super) fn poll(&self, id: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
-        let polled = self.lock(id).with_known(None, |key| {
-            let polled = key.poll(ticket, waker);
-            if let PollTurn::Ready(decision, _) = &polled.0
-                && counts
-            {
-                self.shared.calls.add_decision(decision, false);
+    /// Polls a queued call. Returns when to poll it again or, if it is decided, `None` after `leave` has got the decision
+    /// and the time of the charge. `leave` is run while the key is locked, before wakers are woken, which may panic.
+    pub(super) fn poll(
+        &self,
+        id: Fingerprint,
+        ticket: u64,
+        waker: &Waker,
+        leave: impl FnOnce(Decision, Nanos),
+    ) -> Option<Nanos> {
+        let polled = self.lock(id).with_known(None, |key| match key.poll(ticket, waker) {
+            (PollTurn::Ready(decision, charged_at), spare) => {
+                leave(decision, charged_at);
+                (None, spare)
             }
-            polled
+            (PollTurn::NotBefore(wake_at), spare) => (Some(wake_at), spare),
         });
-        let Some((turn, _spare)) = polled else { unreachable!("a key with queued calls is never evicted") };
-        turn
+        let Some((wake_at, _spare)) = polled else {
+            unreachable!("a key with queued calls is never evicted")
+        };
+        wake_at
     }
 
     /// Cancels a queued call. If `counts`, counts it.
