@@ -334,7 +334,7 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    fn has_queue(&self, id: Fingerprint) -> bool {
+    pub(super) fn has_queue(&self, id: Fingerprint) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id))
     }
 

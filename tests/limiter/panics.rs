@@ -203,3 +203,51 @@ fn no_permit_is_lost_if_the_waker_of_another_call_panics() {
         assert_eq!((stats.admitted, stats.cancelled), (1, cancelled));
     }
 }
+
+#[test]
+fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
+    let minute = Quota::per_minute(1);
+    let full = LeakyBucket::new(minute).queue(1).overflow(QueueOverflow::DropOldest);
+    for bucket in [LeakyBucket::new(minute).queue(2), full] {
+        let waits = |nth: usize| {
+            let clock = ManualClock::new();
+            let left = Arc::new(AtomicUsize::new(usize::MAX));
+            let asked = Arc::clone(&left);
+            let own = OwnAlgorithm::new(bucket.clone(), move |_| {
+                assert_ne!(asked.fetch_sub(1, Ordering::SeqCst), 0, "broken");
+            });
+            let limiter = limiter(own, &clock);
+            assert!(limiter.check("key").is_allowed());
+            let poll = |call: &mut Queued<_>| call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut first = Box::pin(limiter.acquire("key"));
+            assert!(poll(&mut first).is_pending());
+            left.store(nth, Ordering::SeqCst);
+            let mut call = Box::pin(limiter.acquire("key"));
+            let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut call)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            drop((call, first));
+            assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
+            clock.advance(Duration::from_secs(60));
+            assert!(limiter.check("key").is_allowed(), "method {nth}");
+            polled.is_ok()
+        };
+        assert!((0..100).any(waits), "each method panics once, until no call is left");
+    }
+}
+
+#[test]
+fn a_joint_call_leaves_its_queue_if_an_algorithm_panics() {
+    let clock = ManualClock::new();
+    let bucket = limiter(TokenBucket::new(Quota::per_minute(1)).start_empty().queue(1), &clock);
+    let fragile = OwnAlgorithm::new(Concurrency::per_key(1), |method| assert_ne!(method, "check"));
+    let key = || from_fn(|(): &()| Some("key"));
+    let service = RateLimitLayer::with_limiter(key(), bucket.clone())
+        .and(RateLimitLayer::with_limiter(key(), limiter(fragile, &clock)))
+        .responder(ErrorResponder)
+        .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+    let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    assert_eq!(bucket.stats().store.waiting, 0);
+    clock.advance(Duration::from_secs(60));
+    assert!(bucket.check("key").is_allowed());
+}

@@ -425,11 +425,14 @@ struct Turn<'c> {
     is_entered: bool,
 }
 
-/// Removes the new keys if an algorithm panicked, so that their places are free again.
+/// Removes the new keys if an algorithm panicked, so that their places are free again. A call that is queued already
+/// leaves its queue later, and needs its key then.
 impl<A: Algorithm> Drop for LockedCalls<'_, '_, A> {
     fn drop(&mut self) {
         for id in mem::take(&mut self.new) {
-            self.shard.remove(id, &self.table.shared.room, self.now);
+            if !self.shard.has_queue(id) {
+                self.shard.remove(id, &self.table.shared.room, self.now);
+            }
         }
     }
 }

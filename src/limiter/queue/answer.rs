@@ -5,6 +5,7 @@
 //! call is judged again: a call that has displaced the oldest waiter, and then finds that calls of other keys have taken
 //! what the oldest waiter has left.
 
+use std::mem;
 use std::task::Waker;
 
 use super::{Asked, Key, Newcomer, Projection, Waiter, ready_at};
@@ -53,6 +54,13 @@ pub(in crate::limiter) enum Enqueued {
     Decided(Decision),
     /// The call waits under this ticket.
     Queued(u64),
+}
+
+/// A call that enters the queue. If the algorithm panics meanwhile, the call leaves it, since nobody learns its ticket.
+struct Entering<'k, 'a, A: Algorithm> {
+    key: &'k mut Key<'a, A>,
+    /// The latest ticket before.
+    latest_ticket: u64,
 }
 
 /// The result of polling a waiter.
@@ -171,8 +179,11 @@ impl<A: Algorithm> Key<'_, A> {
             return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
         };
         self.release_due();
-        let entered = self.enter(&Arrival::new(call, queue), judged);
-        self.release_due();
+        let latest_ticket = self.queue.as_ref().map_or(0, |queue| queue.next_ticket);
+        let entering = Entering { key: self, latest_ticket };
+        let entered = entering.key.enter(&Arrival::new(call, queue), judged);
+        entering.key.release_due();
+        mem::forget(entering);
         entered
     }
 
@@ -601,6 +612,14 @@ impl<A: Algorithm> Key<'_, A> {
     fn ensure_approximate_projection(&mut self) {
         if let Some(mut schedule) = self.schedule() {
             schedule.ensure_approximate_projection(0);
+        }
+    }
+}
+
+impl<A: Algorithm> Drop for Entering<'_, '_, A> {
+    fn drop(&mut self) {
+        if let Some(queue) = &mut self.key.queue {
+            queue.forget_later_than(self.latest_ticket);
         }
     }
 }

@@ -118,6 +118,15 @@ impl<A: Algorithm> Queue<A> {
         self.answered.remove(at)
     }
 
+    /// Removes the calls with later tickets than `ticket`, without asking the algorithm, which has panicked.
+    pub(super) fn forget_later_than(&mut self, ticket: u64) {
+        self.waiting.retain(|waiter| waiter.ticket <= ticket);
+        self.answered.retain(|answered| answered.ticket <= ticket);
+        self.ahead = self.waiting.iter().map(|waiter| u128::from(waiter.cost)).sum();
+        self.ready_at = None;
+        self.commit();
+    }
+
     /// Makes the latest release final, and discards what was computed from the state, because the state has changed.
     pub(super) fn commit(&mut self) {
         self.undo = None;
