@@ -78,7 +78,7 @@ impl Arrival {
             cost: call.cost(),
             priority: call.has_priority(),
             may_wait: call.may_wait() || queue.holds_requests(),
-            max_wait: call.max_wait_nanos().min(queue.max_wait()),
+            max_wait: call.options.max_wait.min(queue.max_wait()),
             queue,
         }
     }
