@@ -201,7 +201,7 @@ impl<A: Algorithm> Table<A> {
     /// Ends a call that holds a permit.
     pub(super) fn end(&self, id: Fingerprint, algorithm: &A, cost: u64) {
         // A key with calls in progress is not evicted. The key can be missing only after a panic of the algorithm.
-        // The algorithm that admitted the call releases its units. The current algorithm releases waiters.
+        // The algorithm that admitted the call releases its units. The current algorithm admits waiters.
         self.lock(id).with_known(Some(algorithm), |key| key.end(cost));
     }
 
@@ -243,7 +243,7 @@ impl<A: Algorithm> Table<A> {
         self.for_each_shard(&mut Wakers::default(), Shard::reset_all);
     }
 
-    /// Marks all shards as closed, releases due waiters, and denies all other waiters.
+    /// Marks all shards as closed, admits due waiters, and denies all other waiters.
     pub(super) fn close(&self) {
         self.for_each_shard(&mut Wakers::default(), Shard::close);
     }
@@ -252,7 +252,7 @@ impl<A: Algorithm> Table<A> {
     /// at last its generation. Only one replacement runs at a time. A layer that asks for the info does not wait for
     /// it.
     pub(super) fn replace(&self, algorithm: A) {
-        // The wakers are dropped after `_turn`. So both locks are released before the waiters are woken.
+        // The wakers are dropped after `_turn`. So both are unlocked before the waiters are woken.
         let mut wake = Wakers::default();
         let _turn = self.replacement.lock().unwrap_or_else(PoisonError::into_inner);
         let info = self.info().replaced_by(&algorithm);

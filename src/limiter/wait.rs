@@ -23,7 +23,7 @@ pin_project! {
     /// # Cancel safety
     ///
     /// If this future is dropped while its call is queued, nothing is charged, and the waiters behind the call move up.
-    /// If the queue has already released the call, and the future was not polled since, the charge is undone. The
+    /// If the queue has already admitted the call, and the future was not polled since, the charge is undone. The
     /// charge stays only if another call of the key was admitted since, or if the state of the key was changed in
     /// another way, such as by a refund. The units of a call that needs a release are always given back.
     #[must_use = "futures do nothing unless polled"]

@@ -26,7 +26,7 @@
 //! limits, and decisions are reported as they are made. Otherwise they are collected in a [`JointWait`].
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
-//! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
+//! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue admits it.
 //! If the call is cancelled while it waits, the charges to the other keys are undone.
 //!
 //! The recursion and the wait are one file, because both read and change what is known of the calls.
