@@ -411,7 +411,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let mut ahead = queue.ahead_of_all(base, state, *now);
         let seen = base.last_update(state);
         for waiter in &mut queue.waiting {
-            let arrived = waiter.eligible_since(queue.since, seen);
+            let arrived = waiter.eligible_from(queue.since, seen);
             let algorithm = waiter.tier.as_deref().unwrap_or(base);
             let ready_at = ready_at(algorithm, &mut ahead.state, ahead.at, waiter.cost);
             waiter.ready_at = ready_at.unwrap_or(Nanos::MAX);
@@ -616,7 +616,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             if is_place(waiting, ahead) {
                 return turn.saturating_since(*now);
             }
-            tail.add(algorithm, waiter.eligible_since(queue.since, seen), waiter.cost);
+            tail.add(algorithm, waiter.eligible_from(queue.since, seen), waiter.cost);
         }
         0
     }
@@ -627,7 +627,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let mut projection = queue.ahead_of_all(base, state, now);
         let seen = base.last_update(state);
         for waiter in queue.waiting.range(part) {
-            let arrived = waiter.eligible_since(queue.since, seen);
+            let arrived = waiter.eligible_from(queue.since, seen);
             projection.add(waiter.algorithm(base), arrived, waiter.cost);
         }
         projection
@@ -643,7 +643,7 @@ impl<A> Waiter<A> {
     /// Returns the earliest time at which the waiter can be charged: its arrival, but at most `seen`, the key's time,
     /// because the clock may have been set back. If `since` is later, the time of the latest reset of the key or the end
     /// of its pause, returns that.
-    fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
+    fn eligible_from(&self, since: Nanos, seen: Nanos) -> Nanos {
         self.arrived.min(seen).max(since)
     }
 
