@@ -136,7 +136,7 @@ impl<A: Algorithm> Table<A> {
                 leave(decision, charged_at);
                 (None, spare)
             }
-            (PollTurn::NotBefore(wake_at), spare) => (Some(wake_at), spare),
+            (PollTurn::Waits(wake_at), spare) => (Some(wake_at), spare),
         });
         let Some((wake_at, _spare)) = polled else {
             unreachable!("a key with queued calls is never evicted")

@@ -69,7 +69,7 @@ pub(in crate::limiter) enum PollTurn {
     /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
     /// The call is not ready. Poll it again at this time, or when it is woken.
-    NotBefore(Nanos),
+    Waits(Nanos),
 }
 
 impl Arrival {
@@ -179,7 +179,7 @@ impl<A: Algorithm> Key<'_, A> {
             return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
         };
         self.admit_due();
-        let latest_ticket = self.queue.as_ref().map_or(0, |queue| queue.next_ticket);
+        let latest_ticket = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
         let entering = Entering { key: self, latest_ticket };
         let entered = entering.key.enter(&Arrival::new(call, queue), judged);
         entering.key.admit_due();
@@ -230,7 +230,7 @@ impl<A: Algorithm> Key<'_, A> {
         };
         match asked {
             Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
-            Asked::Waits(wake_at, spare) => (PollTurn::NotBefore(wake_at), spare),
+            Asked::Waits(wake_at, spare) => (PollTurn::Waits(wake_at), spare),
             Asked::Late(mut waiter) => {
                 let decision =
                     self.reject(&waiter, false).with_delay(self.now.saturating_since(waiter.arrived));

@@ -75,10 +75,10 @@ pub(super) struct Queue<A: Algorithm> {
     /// The latest admission of a waiter, while it can still be undone.
     undo: Option<LastAdmission<A::State>>,
     /// The latest ticket.
-    next_ticket: u64,
+    latest_ticket: u64,
     /// The time of the latest reset of the key, or the end of its pause if there is one. No waiter is charged at an
     /// earlier time.
-    since: Nanos,
+    not_before: Nanos,
     /// The place of the key in the count of paused keys, from the beginning of a pause until an access finds that it is
     /// over.
     pause: Option<QueueSlot>,
@@ -358,7 +358,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         let now = self.now;
         let algorithm = self.base();
         if let Some(queue) = &mut self.queue {
-            queue.since = now;
+            queue.not_before = now;
             queue.pause = None;
         }
         self.change_and_reschedule(|state| {

@@ -43,8 +43,8 @@ impl<A: Algorithm> Default for Queue<A> {
             projection: None,
             answered: VecDeque::new(),
             undo: None,
-            next_ticket: 0,
-            since: Nanos::ZERO,
+            latest_ticket: 0,
+            not_before: Nanos::ZERO,
             pause: None,
             is_delayed: false,
             is_untimed: false,
@@ -65,14 +65,14 @@ impl<A: Algorithm> Queue<A> {
 
     /// Returns whether the key is paused at `now`.
     pub(super) fn is_paused(&self, now: Nanos) -> bool {
-        self.pause.is_some() && now < self.since
+        self.pause.is_some() && now < self.not_before
     }
 
     /// Returns the state ahead of the first waiter, at `now` or at the end of the pause.
     fn ahead_of_all(&self, base: &A, state: &A::State, now: Nanos) -> Projection<A::State> {
         let mut ahead = Projection { state: state.clone(), at: now, is_stale: false };
         if self.is_paused(now) {
-            ahead.at = self.since;
+            ahead.at = self.not_before;
             let _ = base.peek(&mut ahead.state, ahead.at, 0);
         }
         ahead
@@ -177,7 +177,7 @@ impl<A: Algorithm> Queue<A> {
                 waiter.ready_at = earlier(waiter.ready_at, back);
                 waiter.wake_at = earlier(waiter.wake_at, back);
             }
-            self.since = self.since.min(seen).max(earlier(self.since, back));
+            self.not_before = self.not_before.min(seen).max(earlier(self.not_before, back));
             self.projection = None;
         }
         self.seen = seen;
@@ -203,7 +203,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let now = *now;
         let Newcomer { tier, cost, max_wait, is_timed, slot, permit } = call;
         let algorithm = tier.unwrap_or(base);
-        queue.next_ticket += 1;
+        queue.latest_ticket += 1;
         let ready_at = match &mut queue.projection {
             Some(projection) => {
                 if tier.is_some() {
@@ -211,7 +211,7 @@ impl<A: Algorithm> Schedule<'_, A> {
                     let _ = algorithm.ready_at(state, now, cost);
                 }
                 let ready_at = ready_at(algorithm, &mut projection.state, projection.at, cost);
-                let arrived = now.min(algorithm.last_update(state)).max(queue.since);
+                let arrived = now.min(algorithm.last_update(state)).max(queue.not_before);
                 projection.add(algorithm, arrived, cost);
                 ready_at
             }
@@ -226,7 +226,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         queue.ahead += u128::from(cost);
         queue.waiting.push_back(Waiter {
-            ticket: queue.next_ticket,
+            ticket: queue.latest_ticket,
             cost,
             tier: tier.cloned().map(Box::new),
             arrived: now,
@@ -237,7 +237,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             slot: Some(slot),
             permit,
         });
-        queue.next_ticket
+        queue.latest_ticket
     }
 
     /// Admits all due waiters. Returns the index of the first of them among the answered calls, or
@@ -260,7 +260,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         while let Some(first) = queue.waiting.front() {
             let cost = first.cost;
             let before = A::UNDO_BY_COPY.then(|| state.clone());
-            let arrived = first.arrived.max(queue.since);
+            let arrived = first.arrived.max(queue.not_before);
             let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
             queue.observe_time(base.last_update(state));
             let Some(at) = admitted else { break };
@@ -287,7 +287,7 @@ impl<A: Algorithm> Schedule<'_, A> {
     /// Begins a pause until `end`, or ends the pause if there is no `slot`.
     pub(super) fn set_pause(&mut self, end: Nanos, slot: Option<QueueSlot>) {
         self.queue.invalidate();
-        (self.queue.since, self.queue.pause) = (end, slot);
+        (self.queue.not_before, self.queue.pause) = (end, slot);
         self.record_delay();
     }
 
@@ -300,7 +300,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         self.observe_checked();
         let Self { base, state, queue, now, .. } = self;
         queue.seen = queue.seen.max(base.last_update(state));
-        let _ = base.peek(state, (*now).min(queue.since.max(queue.seen)), 0);
+        let _ = base.peek(state, (*now).min(queue.not_before.max(queue.seen)), 0);
         queue.observe_time(base.last_update(state));
         let is_paused = queue.is_paused(*now);
         if !is_paused {
@@ -343,7 +343,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let mut is_late = false;
         let seen = queue.seen.max(base.last_update(state));
         for waiter in &queue.waiting {
-            let arrived = waiter.arrived.max(queue.since);
+            let arrived = waiter.arrived.max(queue.not_before);
             let admitted = waiter.algorithm(base).admit_queued(state, *now, arrived, waiter.cost);
             let Some(at) = admitted else { break };
             is_late |= count == 0 && queue.ready_at.is_none_or(|ready_at| at > ready_at);
@@ -365,7 +365,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let Some(first) = queue.waiting.front() else { return };
         let algorithm = first.algorithm(base);
         let ready_at = if queue.is_paused(*now) {
-            ready_at(algorithm, &mut state.clone(), queue.since, first.cost)
+            ready_at(algorithm, &mut state.clone(), queue.not_before, first.cost)
         } else {
             algorithm.ready_at(state, *now, first.cost)
         };
@@ -411,7 +411,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let mut ahead = queue.ahead_of_all(base, state, *now);
         let seen = base.last_update(state);
         for waiter in &mut queue.waiting {
-            let arrived = waiter.eligible_from(queue.since, seen);
+            let arrived = waiter.eligible_from(queue.not_before, seen);
             let algorithm = waiter.tier.as_deref().unwrap_or(base);
             let ready_at = ready_at(algorithm, &mut ahead.state, ahead.at, waiter.cost);
             waiter.ready_at = ready_at.unwrap_or(Nanos::MAX);
@@ -616,7 +616,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             if is_place(waiting, ahead) {
                 return turn.saturating_since(*now);
             }
-            tail.add(algorithm, waiter.eligible_from(queue.since, seen), waiter.cost);
+            tail.add(algorithm, waiter.eligible_from(queue.not_before, seen), waiter.cost);
         }
         0
     }
@@ -627,7 +627,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let mut projection = queue.ahead_of_all(base, state, now);
         let seen = base.last_update(state);
         for waiter in queue.waiting.range(part) {
-            let arrived = waiter.eligible_from(queue.since, seen);
+            let arrived = waiter.eligible_from(queue.not_before, seen);
             projection.add(waiter.algorithm(base), arrived, waiter.cost);
         }
         projection
@@ -641,10 +641,9 @@ impl<A> Waiter<A> {
     }
 
     /// Returns the earliest time at which the waiter can be charged: its arrival, but at most `seen`, the key's time,
-    /// because the clock may have been set back. If `since` is later, the time of the latest reset of the key or the end
-    /// of its pause, returns that.
-    fn eligible_from(&self, since: Nanos, seen: Nanos) -> Nanos {
-        self.arrived.min(seen).max(since)
+    /// because the clock may have been set back. Returns `not_before`, that of the queue, if it is later.
+    fn eligible_from(&self, not_before: Nanos, seen: Nanos) -> Nanos {
+        self.arrived.min(seen).max(not_before)
     }
 
     /// Lets the waiter set its timer again.

@@ -121,11 +121,11 @@ fn five_at_one_instant() {
     let first = bench.decided(0);
     assert!(first.is_allowed());
     assert_eq!((first.limit(), first.remaining()), (1, 0));
-    let next_ticket = [(); 3].map(|()| bench.ticket(0, 1));
+    let tickets = [(); 3].map(|()| bench.ticket(0, 1));
     let fifth = bench.decided(0);
     assert!(!fifth.is_allowed());
     assert_eq!(fifth.retry_after(), Some(Duration::from_millis(100)));
-    for (n, ticket) in (1..).zip(next_ticket) {
+    for (n, ticket) in (1..).zip(tickets) {
         assert!(!bench.passes(n * 100 * MS - 1, ticket));
         assert!(bench.passes(n * 100 * MS, ticket));
     }
@@ -176,11 +176,11 @@ fn a_queue_advances_though_its_first_waiter_is_never_polled() {
 fn overdue_slots_are_admitted_at_once() {
     let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
     assert!(bench.decided(0).is_allowed());
-    let next_ticket = [(); 10].map(|()| bench.ticket(0, 1));
+    let tickets = [(); 10].map(|()| bench.ticket(0, 1));
     // The timer ticks in milliseconds, so five slots have passed.
     bench.admit(MS);
     assert_eq!(bench.queue.answered.len(), 5);
-    assert!(bench.passes(2 * MS, next_ticket[9]));
+    assert!(bench.passes(2 * MS, tickets[9]));
 }
 
 #[test]
@@ -227,10 +227,10 @@ fn a_clock_set_back_does_not_hold_up_the_denial_of_a_call_whose_wait_is_unknown(
     assert!(matches!(acquire(hour), Enqueued::Decided(decision) if decision.is_allowed()));
     let Enqueued::Queued(ticket) = acquire(hour) else { panic!("the permit is taken") };
     let mut poll = |at| bench.with(at, |key| key.poll(ticket, Waker::noop()).0);
-    assert!(matches!(poll(hour + 40 * MS), PollTurn::NotBefore(_)));
+    assert!(matches!(poll(hour + 40 * MS), PollTurn::Waits(_)));
     // The clock is set back by an hour. 60 ms of the maximum wait are left, as before.
-    assert!(matches!(poll(40 * MS), PollTurn::NotBefore(_)));
-    assert!(matches!(poll(100 * MS - 1), PollTurn::NotBefore(_)));
+    assert!(matches!(poll(40 * MS), PollTurn::Waits(_)));
+    assert!(matches!(poll(100 * MS - 1), PollTurn::Waits(_)));
     assert!(matches!(poll(100 * MS), PollTurn::Ready(decision, _) if !decision.is_allowed()));
 }
 
@@ -320,7 +320,7 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
                 Enqueued::Queued(ticket) => ticket,
                 Enqueued::Decided(_) => 0,
             };
-        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut bench, 0)).collect();
+        let tickets: Vec<_> = (0..=length).map(|_| enter(&mut bench, 0)).collect();
         assert_eq!(gate.take() as u64, length + 1, "each once, real or simulated");
 
         // One call is admitted every ten nanoseconds, although one could be admitted every nanosecond.
@@ -331,7 +331,7 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
         }
         // Answered calls are cancelled one after another, before they are polled. Each time, the next waiter is
         // admitted instead.
-        for ticket in &next_ticket[1..20] {
+        for ticket in &tickets[1..20] {
             bench.with(200, |key| key.cancel(*ticket));
             let admissions = gate.take();
             assert!(admissions <= 2, "one admitted for one cancelled: {admissions}");
