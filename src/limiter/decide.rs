@@ -208,14 +208,16 @@ impl<A: Algorithm> Table<A> {
         id: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Option<Reservable<A>> {
-        if let Some(algorithm) = key.algorithm_to_release(call.cost()) {
-            return Some(Reservable::Permit { id, algorithm, cost: call.cost() });
+        let cost = call.cost();
+        if key.is_closed() {
+            // A closed limiter charges nothing.
+            None
+        } else if A::NEEDS_RELEASE {
+            (cost > 0).then(|| Reservable::Permit { id, algorithm: key.algorithm().clone(), cost })
+        } else {
+            let charge = || MemoryCharge::new(self, id, call, self.charge_time(key.last_update()));
+            call.wants_reservation().then(|| Reservable::Charge(charge()))
         }
-        if !call.wants_reservation() || !key.settles() {
-            return None;
-        }
-        let charged_at = self.charge_time(key.last_update());
-        Some(Reservable::Charge(MemoryCharge::new(self, id, call, charged_at)))
     }
 
     /// Returns whether a denial of a call by `algorithm` may deny later calls. If the algorithm queues the requests of a

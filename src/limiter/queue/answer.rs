@@ -413,7 +413,8 @@ impl<A: Algorithm> Key<'_, A> {
         let schedule = self.schedule()?;
         let mut fits = true;
         algorithm.for_each_total(&mut |total| {
-            let freed = schedule.queue.units_of_oldest(total);
+            // The oldest waiter may be of another tier, which counts in other totals.
+            let freed = schedule.queue.waiting.front().map_or(0, |oldest| oldest.permit.units_in(total));
             fits &= total.len().saturating_sub(freed).saturating_add(arrival.cost) <= total.limit();
         });
         if !fits {
@@ -468,7 +469,7 @@ impl<A: Algorithm> Key<'_, A> {
         let fits = !decision.never_fits();
         let is_timed = arrival.queue.is_timed();
         // Without waiters, the end of a pause is known, even if the waits are not.
-        let is_known = is_timed || self.is_paused() && !self.has_waiters();
+        let is_known = is_timed || self.is_paused() && self.waiting() == 0;
         let retry = if fits && is_known { self.retry(arrival) } else { None };
         let denial = if self.is_held() {
             self.deny_behind_others(arrival.cost, fits, retry)
@@ -548,7 +549,8 @@ impl<A: Algorithm> Key<'_, A> {
         // The call can be queued once enough waiters have been admitted.
         let is_place =
             |waiting, ahead| queue.has_place(waiting, ahead, cost) && others.saturating_add(waiting) < limit;
-        Some(self.time_until_place(is_place).max(turn.saturating_sub(max_wait)))
+        let wait = self.schedule().map_or(0, |schedule| schedule.time_until_place(is_place));
+        Some(wait.max(turn.saturating_sub(max_wait)))
     }
 }
 
@@ -565,11 +567,7 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns whether no call may pass now, whatever the algorithm says.
     fn is_held(&self) -> bool {
-        self.has_waiters() || self.is_paused()
-    }
-
-    fn has_waiters(&self) -> bool {
-        self.waiting() > 0
+        self.waiting() > 0 || self.is_paused()
     }
 
     /// Returns the number of the waiters.
@@ -586,15 +584,11 @@ impl<A: Algorithm> Key<'_, A> {
     /// Returns the state after all waiters have been admitted, and the clock reading for that state.
     fn tail(&mut self) -> (&mut A::State, Nanos) {
         if let Some(queue) = &mut self.queue
-            && let Some(tail) = queue.tail(self.now)
+            && let Some(Projection { state, at, .. }) = &mut queue.projection
         {
-            return tail;
+            return (state, self.now.max(*at));
         }
         (self.state, self.now)
-    }
-
-    fn time_until_place(&mut self, is_place: impl Fn(u64, u128) -> bool) -> u64 {
-        self.schedule().map_or(0, |schedule| schedule.time_until_place(is_place))
     }
 
     fn commit(&mut self) {

@@ -262,17 +262,8 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.algorithm().last_update(self.state)
     }
 
-    /// Returns whether a call that was just admitted can be settled. A call that needs a release gives back its units
-    /// when it ends, and a closed limiter charges nothing. So neither kind of call is settled.
-    pub(super) fn settles(&self) -> bool {
-        !A::NEEDS_RELEASE && !self.config.closed
-    }
-
-    /// Returns the algorithm of the call if a call of `cost` holds units from its admission until it ends. Otherwise
-    /// returns `None`.
-    pub(super) fn algorithm_to_release(&self, cost: u64) -> Option<A> {
-        let holds = cost > 0 && A::NEEDS_RELEASE && !self.config.closed;
-        holds.then(|| self.algorithm().clone())
+    pub(super) fn is_closed(&self) -> bool {
+        self.config.closed
     }
 
     /// Refunds up to `cost` units. If `charged_at` is known, undoes that charge, as far as it still counts.

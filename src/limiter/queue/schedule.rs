@@ -27,7 +27,7 @@ use std::ops::Range;
 use std::task::Waker;
 
 use super::{Answered, Asked, LastAdmission, Newcomer, Projection, Queue, Schedule, Waiter, ready_at};
-use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, Semaphore, SharedPermit};
+use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
@@ -85,16 +85,6 @@ impl<A: Algorithm> Queue<A> {
         const NO_QUEUE: QueueConfig = QueueConfig::enabled(0);
         let no_queue = || if self.is_untimed { NO_QUEUE.untimed() } else { NO_QUEUE };
         algorithm.queue_config().unwrap_or_else(no_queue)
-    }
-
-    /// Returns the state after all waiters have been admitted, and the clock reading for it, if it is computed.
-    pub(super) fn tail(&mut self, now: Nanos) -> Option<(&mut A::State, Nanos)> {
-        self.projection.as_mut().map(|projection| (&mut projection.state, projection.at.max(now)))
-    }
-
-    /// Returns the units of the oldest waiter in `total`. A waiter of another tier may count in other totals.
-    pub(super) fn units_of_oldest(&self, total: &Semaphore) -> u64 {
-        self.waiting.front().map_or(0, |oldest| oldest.permit.units_in(total))
     }
 
     /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`]. If its wait is known, it was
