@@ -2,14 +2,14 @@
 
 use crate::clock::Nanos;
 
-/// The maximum time from the charge of a queued call to its release, in nanoseconds: five ticks of tokio's timer.
+/// The maximum time from the charge of a queued call to its admission, in nanoseconds: five ticks of tokio's timer.
 ///
-/// A queued call that is released late is charged at its scheduled time, but at most this long before its release. So a
+/// A queued call that is admitted late is charged at its scheduled time, but at most this long before its admission. So a
 /// timer that is at most this late does not lower the rate. After a longer stall, the schedule moves to later times,
 /// and missed admissions are not made up for.
 const MAX_OVERDUE: u64 = 5_000_000;
 
-/// Returns the earliest time at which a queued call that is released at `now` can be charged.
+/// Returns the earliest time at which a queued call that is admitted at `now` can be charged.
 #[inline]
 pub(super) const fn earliest_slot(now: Nanos) -> Nanos {
     Nanos(now.0.saturating_sub(MAX_OVERDUE))

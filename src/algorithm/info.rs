@@ -112,7 +112,7 @@ impl AlgorithmInfo {
 fn longest_wait(algorithm: &impl Algorithm, quotas: &[QuotaPolicy]) -> Option<u64> {
     let queue = algorithm.queue_config()?;
     let waits_on = queue.holds_requests() && queue.max_wait() == u64::MAX;
-    let units = queue.priority_units().unwrap_or(queue.places());
+    let units = queue.max_priority_cost().unwrap_or(queue.places());
     quotas.iter().filter(|_| waits_on).filter_map(|quota| quota.time(units)).max()
 }
 
@@ -125,5 +125,5 @@ pub(crate) fn longest_queueing<A: Algorithm>(algorithm: &A) -> u64 {
 
 /// Returns whether an algorithm treats calls with priority differently from other calls.
 pub(crate) fn knows_priority(algorithm: &impl Algorithm) -> bool {
-    algorithm.queue_config().is_some_and(|queue| queue.priority_units().is_some())
+    algorithm.queue_config().is_some_and(|queue| queue.is_priority_only())
 }

@@ -89,8 +89,8 @@ const MAX_ADDED: u128 = 1 << 52;
 ///
 /// **The idea.** The state is only the schedule: the time at which the next call may be admitted. The limiter keeps the
 /// queue of waiters. A call is admitted at its *slot*, and the next slot is computed from that slot, not from the time
-/// at which a timer fired. Calls whose slots are overdue by up to five milliseconds are released at once, so a late
-/// timer does not lower the rate. After a longer stall the schedule moves to later times, so that no burst is released.
+/// at which a timer fired. Calls whose slots are overdue by up to five milliseconds are admitted at once, so a late
+/// timer does not lower the rate. After a longer stall the schedule moves to later times, so that no burst is admitted.
 /// If a queued call is cancelled, the calls behind it get earlier slots.
 ///
 /// ```text
@@ -324,7 +324,7 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| reserve()).collect();
         let delays: Vec<_> = all.iter().map(|call| call.decision.delay().as_millis()).collect();
         assert_eq!(delays, [0, 100, 200, 300]);
-        // When a call is released, the next slot is an interval away.
+        // When a call is admitted, the next slot is an interval away.
         let left = all.iter().map(|call| (call.decision.remaining(), call.decision.next()));
         assert!(left.into_iter().all(|left| left == (0, Some(100 * MS))));
         let denied = reserve().decision;

@@ -112,7 +112,7 @@
 //! the total cost of the queue would then exceed the given percentage of the limit, the call is denied. The wait is at
 //! most one period. With a [`SlidingWindow`], it is at most one period plus one slice. With a [`SlidingCounter`], whose
 //! units count in two windows, it is at most two periods. The `retry_after` of a denied call assumes that the queued
-//! calls are released on time. A call that is released late is charged late, so the real wait can be longer.
+//! calls are admitted on time. A call that is admitted late is charged late, so the real wait can be longer.
 //!
 //! The method [`priority`](crate::middleware::RateLimitLayer::priority) of a layer sets which requests have priority.
 //! [`Tiered`] and [`Lockout`] have the calls with priority of the windows that they contain. Tuples have none. In an

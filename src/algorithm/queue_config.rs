@@ -23,7 +23,7 @@ use crate::clock::Nanos;
 pub struct QueueConfig {
     waits: Waits,
     bound: Bound,
-    /// The maximum number of waiters or, if only calls with priority wait, their maximum total cost.
+    /// The maximum number of waiters. 0 if only calls with priority wait.
     places: u64,
     max_wait: u64,
     overflow: QueueOverflow,
@@ -40,8 +40,8 @@ enum Waits {
     Acquire,
     /// Calls of `acquire`, and requests of a layer.
     Requests,
-    /// Calls with priority. The places are the maximum total cost of these calls.
-    PriorityOnly,
+    /// Calls with priority, up to a total cost.
+    PriorityOnly { max_cost: u64 },
 }
 
 /// What the number of places means.
@@ -131,7 +131,7 @@ impl QueueConfig {
     /// another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
     #[must_use]
     pub const fn priority_only(self, units: u64) -> Self {
-        Self { waits: Waits::PriorityOnly, bound: Bound::Default, places: units, ..self }
+        Self { waits: Waits::PriorityOnly { max_cost: units }, bound: Bound::Default, places: 0, ..self }
     }
 
     /// Declares that it is unknown when a queued call will be admitted, because queued calls are admitted when other
@@ -172,7 +172,7 @@ impl QueueConfig {
     }
 
     pub(crate) const fn is_priority_only(&self) -> bool {
-        matches!(self.waits, Waits::PriorityOnly)
+        self.max_priority_cost().is_some()
     }
 
     /// Returns how many calls without priority may wait. `u64::MAX` means that only the maximum for all keys together
@@ -180,7 +180,6 @@ impl QueueConfig {
     #[must_use]
     pub const fn places(&self) -> u64 {
         match self.bound {
-            _ if self.is_priority_only() => 0,
             Bound::None => u64::MAX,
             Bound::Default | Bound::Set => self.places,
         }
@@ -188,16 +187,18 @@ impl QueueConfig {
 
     /// Returns whether the queue has a place for a call of `cost` behind `waiting` calls whose total cost is `ahead`.
     pub(crate) const fn has_place(&self, waiting: u64, ahead: u128, cost: u64) -> bool {
-        if self.is_priority_only() {
-            ahead + cost as u128 <= self.places as u128
-        } else {
-            waiting < self.places()
+        match self.max_priority_cost() {
+            Some(max_cost) => ahead + cost as u128 <= max_cost as u128,
+            None => waiting < self.places(),
         }
     }
 
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
-    pub(crate) const fn priority_units(&self) -> Option<u64> {
-        if self.is_priority_only() { Some(self.places) } else { None }
+    pub(crate) const fn max_priority_cost(&self) -> Option<u64> {
+        match self.waits {
+            Waits::PriorityOnly { max_cost } => Some(max_cost),
+            Waits::Acquire | Waits::Requests => None,
+        }
     }
 
     pub(crate) const fn is_timed(&self) -> bool {
@@ -223,7 +224,7 @@ impl QueueConfig {
     }
 
     /// Returns how many calls may wait, if [`queue`](QueueConfig::queue) was called.
-    pub(crate) const fn explicit_capacity(&self) -> Option<u64> {
+    pub(crate) const fn explicit_places(&self) -> Option<u64> {
         if matches!(self.bound, Bound::Set) { Some(self.places) } else { None }
     }
 
@@ -260,7 +261,7 @@ macro_rules! queue_methods {
 
             /// Returns an error if calls with priority wait, because other machines do not know which calls wait.
             fn check_no_priority(&self) -> Result<(), $crate::error::ConfigError> {
-                match self.queue_config.priority_units() {
+                match self.queue_config.max_priority_cost() {
                     None => Ok(()),
                     Some(_) => Err($crate::error::ConfigError::new(
                         "a window with priority cannot be kept in Redis, since calls with priority wait in the queue \

@@ -39,7 +39,7 @@ use crate::error::ConfigError;
 /// Each tier of [lockouts](crate::algorithm::Lockout) counts its own denials, so one denial less than locks a key out,
 /// in each of two tiers, does not lock it out.
 ///
-/// Calls of all tiers wait in one queue, in the order of arrival. The first waiter is released when the tier that it
+/// Calls of all tiers wait in one queue, in the order of arrival. The first waiter is admitted when the tier that it
 /// chose admits it.
 ///
 /// ```

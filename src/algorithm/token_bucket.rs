@@ -372,7 +372,7 @@ impl TokenBucket {
             }
             (_, 0) => {
                 state.used = state.used.saturating_add(cost);
-                // The times count from the release.
+                // The times count from the admission.
                 let after_release = |grains: u128| grains.saturating_add(lag).saturating_sub(wait);
                 let (owed, next) = (after_release(self.missing(state)), after_release(self.until(state, 1)));
                 let decision = self.rate.allow(self.capacity(), 0, owed, next);

@@ -241,7 +241,7 @@ macro_rules! tuple {
             }
 
             /// Returns the combined queue configuration of all members. Returns `None` if a member has no queue
-            /// configuration, or if the configurations cannot be combined. A waiter is released once all members admit
+            /// configuration, or if the configurations cannot be combined. A waiter is admitted once all members admit
             /// it.
             fn queue_config(&self) -> Option<QueueConfig> {
                 let members = [$(self.$at.queue_config()?),+];

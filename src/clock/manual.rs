@@ -122,7 +122,7 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        // The waker is bound to a name, so that it is dropped after the lock is released.
+        // The waker is bound to a name, so that it is dropped after the clock is unlocked.
         let _spare = self.clock.lock().sleepers.remove(&self.id);
     }
 }

@@ -35,7 +35,7 @@
 //! | the coarse clock of Linux, which this crate does not offer | 3 ns | up to 4 ms late |
 //!
 //! The default clock is exact, and needs no calibration, which would block a thread for milliseconds. It shows the same
-//! time as tokio's timers, so a queued call is released when its timer ends. It runs as fast as the clocks of callers,
+//! time as tokio's timers, so a queued call is admitted when its timer ends. It runs as fast as the clocks of callers,
 //! so a caller that waits for the [`retry_after`](crate::Decision::retry_after) is neither early nor late. A coarse
 //! clock moves only at its ticks. So it would report each wait up to one tick too long, and would admit a call that
 //! fits between two ticks only at the second tick.

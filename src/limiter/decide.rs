@@ -136,13 +136,16 @@ impl<A: Algorithm> Table<A> {
         judged: Option<Decision>,
     ) -> Acquired<QueuedAcquire<A>> {
         let calls = &self.shared.calls;
-        // Not returned by the closure, so that a waker that panics cancels the call.
+        // Not returned by the closure, so that a waker that panics cancels the call, or releases its permit.
         let mut wait = None;
+        let mut reservation = Reservation::default();
         let acquire = |key: &mut Key<'_, A>| match key.acquire(call, judged) {
             Enqueued::Decided(decision) => {
                 calls.add_decision(&decision, call.is_in_shadow());
-                let held = if decision.is_allowed() { self.reservable(key, id, call) } else { None };
-                Some((decision, held))
+                if decision.is_allowed() {
+                    reservation = self.reservation(key, id, call);
+                }
+                Some(decision)
             }
             Enqueued::Queued(ticket) => {
                 self.of(id).remove_denial();
@@ -160,12 +163,8 @@ impl<A: Algorithm> Table<A> {
         if let Some(wait) = wait {
             return Acquired::Pending(wait);
         }
-        match decided.flatten() {
-            Some((decision, held)) => {
-                Acquired::Ready(decision, held.map(|held| held.reserve(self)).unwrap_or_default())
-            }
-            None => Acquired::Ready(self.deny_without_room(id, call), Reservation::default()),
-        }
+        let decision = decided.flatten().unwrap_or_else(|| self.deny_without_room(id, call));
+        Acquired::Ready(decision, reservation)
     }
 
     /// Charges the call as [`check`](Self::check) does. Also returns the permit of an admitted call or, if the call asks
@@ -175,16 +174,17 @@ impl<A: Algorithm> Table<A> {
         id: Fingerprint,
         call: Attempt<'_, A>,
     ) -> (Decision, Reservation) {
+        // Not returned by the closure, so that a waker that panics releases the permit.
+        let mut reservation = Reservation::default();
         let decided = self.lock(id).call(call, |key| {
             let decision = key.check(call.cost());
             self.shared.calls.add_decision(&decision, false);
-            let held = if decision.is_allowed() { self.reservable(key, id, call) } else { None };
-            (decision, held)
+            if decision.is_allowed() {
+                reservation = self.reservation(key, id, call);
+            }
+            decision
         });
-        let Some((decision, held)) = decided else {
-            return (self.deny_without_room(id, call), Reservation::default());
-        };
-        (decision, held.map(|held| held.reserve(self)).unwrap_or_default())
+        (decided.unwrap_or_else(|| self.deny_without_room(id, call)), reservation)
     }
 
     /// Charges the call as [`check`](Self::check) does, and returns the permit of an admitted call.
@@ -196,6 +196,11 @@ impl<A: Algorithm> Table<A> {
         Permit::decided(decision, reservation)
     }
 
+    /// Returns the reservation of a call that was just admitted. Its key is locked.
+    fn reservation(self: &Arc<Self>, key: &Key<'_, A>, id: Fingerprint, call: Attempt<'_, A>) -> Reservation {
+        self.reservable(key, id, call).map(|held| held.reserve(self)).unwrap_or_default()
+    }
+
     /// Returns what the reservation of a call is made of that was just admitted or queued. Its key is locked.
     pub(super) fn reservable(
         self: &Arc<Self>,
@@ -203,14 +208,16 @@ impl<A: Algorithm> Table<A> {
         id: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Option<Reservable<A>> {
-        if let Some(algorithm) = key.algorithm_to_release(call.cost()) {
-            return Some(Reservable::Permit { id, algorithm, cost: call.cost() });
+        let cost = call.cost();
+        if key.is_closed() {
+            // A closed limiter charges nothing.
+            None
+        } else if A::NEEDS_RELEASE {
+            (cost > 0).then(|| Reservable::Permit { id, algorithm: key.algorithm().clone(), cost })
+        } else {
+            let charge = || MemoryCharge::new(self, id, call, self.charge_time(key.last_update()));
+            call.wants_reservation().then(|| Reservable::Charge(charge()))
         }
-        if !call.wants_reservation() || !key.settles() {
-            return None;
-        }
-        let charged_at = self.charge_time(key.last_update());
-        Some(Reservable::Charge(MemoryCharge::new(self, id, call, charged_at)))
     }
 
     /// Returns whether a denial of a call by `algorithm` may deny later calls. If the algorithm queues the requests of a

@@ -89,11 +89,7 @@ impl<K> LeastUsed<K> {
 
     /// Returns the key to evict, if a key was offered, and its usage, or `None` for the usage if it does not count.
     pub(super) fn choice(self) -> Option<(K, Option<Usage>)> {
-        self.least_used().map(|Sampled { key, usage, .. }| (key, usage))
-    }
-
-    fn least_used(self) -> Option<Sampled<K>> {
-        self.least
+        self.least.map(|Sampled { key, usage, .. }| (key, usage))
     }
 }
 
@@ -211,9 +207,9 @@ mod tests {
             for &(key, is_recent, usage, idle) in &offers {
                 sample.offer(key, is_recent, idle, || usage);
             }
-            let Some(least) = sample.least_used() else { return evicted };
-            offers.retain(|(key, ..)| *key != least.key);
-            evicted.push(least.key);
+            let Some((least, _)) = sample.choice() else { return evicted };
+            offers.retain(|(key, ..)| *key != least);
+            evicted.push(least);
         }
     }
 
@@ -231,7 +227,7 @@ mod tests {
         }
         sample.offer('d', BEFORE, 9, || unreachable!("the choice is made"));
         assert!(!sample.is_complete());
-        assert_eq!(sample.least_used().map(|sampled| sampled.key), Some('c'));
+        assert_eq!(sample.choice().map(|(key, _)| key), Some('c'));
     }
 
     #[test]
@@ -294,7 +290,7 @@ mod tests {
             for &(key, is_recent, used, idle) in keys {
                 sample.offer(key, is_recent, idle, || Usage::of(used, 100));
             }
-            sample.least_used().map(|sampled| sampled.key)
+            sample.choice().map(|(key, _)| key)
         };
         let recent = [('a', RECENT, 50, 9), ('b', RECENT, 1, 2), ('c', RECENT, 1, 3), ('d', RECENT, 2, 8)];
         assert_eq!(offered(&recent), Some('c'));
@@ -313,7 +309,7 @@ mod tests {
                 }
                 !is_complete
             });
-            (keys.count(), sample.least_used().map(|sampled| sampled.key))
+            (keys.count(), sample.choice().map(|(key, _)| key))
         };
         assert_eq!(offered(|_| BEFORE), (8, Some(0)));
         assert_eq!(offered(|key| key < 4), (8, Some(4)));

@@ -39,7 +39,7 @@ pub(super) struct Room {
     full: Recurrence,
 }
 
-/// Room for one key. It is released on drop.
+/// Room for one key. It is free again on drop.
 pub(super) struct Place<'a>(&'a Room);
 
 impl Drop for Place<'_> {
@@ -129,7 +129,7 @@ impl Room {
     pub(super) fn try_reserve(&self) -> Option<Place<'_>> {
         let room = |len| (len < self.max_keys).then_some(len + 1);
         let reserved = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
-        // `then_some` would create a place even if no room was reserved, and dropping that place would release room.
+        // `then_some` would create a place even if no room was reserved, and dropping that place would free room.
         reserved.then(|| Place(self))
     }
 

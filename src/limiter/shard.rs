@@ -83,7 +83,7 @@ pub(super) struct Shard<A: Algorithm> {
 }
 
 /// A key whose shard is locked. Its three methods [`with`](Self::with), [`with_known`](Self::with_known) and
-/// [`peek`](Self::peek) are the ways to a locked [`Key`]. They wake waiters after they have released the lock.
+/// [`peek`](Self::peek) are the ways to a locked [`Key`]. They wake waiters after they have unlocked the shard.
 pub(super) struct Locked<'a, A: Algorithm> {
     shared: &'a Shared,
     shard: SpinGuard<'a, Shard<A>>,
@@ -136,7 +136,7 @@ impl<'a, A: Algorithm> Locked<'a, A> {
     #[inline]
     pub(super) fn with<R>(self, tier: Option<&A>, change: impl FnOnce(&mut Key<'_, A>) -> R) -> Option<R> {
         let mut wake = Wakers::default();
-        // The guard is dropped before `wake`. So the lock is released before the wakers are woken.
+        // The guard is dropped before `wake`. So the shard is unlocked before the wakers are woken.
         let Self { shared, mut shard, id, read } = self;
         let clock = &shared.clock;
         let Shard { config, slots, rare, .. } = &mut *shard;
@@ -282,7 +282,7 @@ impl<A: Algorithm> Shard<A> {
         change: impl FnOnce(&mut Key<'_, A>) -> R,
     ) -> Option<R> {
         let room = &access.shared.room;
-        // If the algorithm panics, the place is released.
+        // If the algorithm panics, the place is free again.
         let place = self.make_room(room, &[], access.now);
         // Once the limiter is closed, nothing is charged, so the call needs no room.
         if place.is_none() && !self.config.closed {
@@ -334,7 +334,7 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    fn has_queue(&self, id: Fingerprint) -> bool {
+    pub(super) fn has_queue(&self, id: Fingerprint) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.queues.contains_key(&id))
     }
 
@@ -387,7 +387,7 @@ impl<A: Algorithm> Shard<A> {
         }
     }
 
-    /// Marks the shard as closed, releases due waiters, and denies all other waiters.
+    /// Marks the shard as closed, admits due waiters, and denies all other waiters.
     pub(super) fn close(&mut self, access: &mut Access<'_, A>) {
         Arc::make_mut(&mut self.config).closed = true;
         self.for_each_queue(access, |key| key.close());
@@ -395,7 +395,7 @@ impl<A: Algorithm> Shard<A> {
 
     /// Ends the pauses that are over.
     pub(super) fn end_pauses(&mut self, access: &mut Access<'_, A>) {
-        self.for_each_queue(access, |key| key.release_due());
+        self.for_each_queue(access, |key| key.admit_due());
     }
 
     fn for_each_queue(&mut self, access: &mut Access<'_, A>, change: impl Fn(&mut Key<'_, A>)) {
@@ -414,7 +414,7 @@ impl<A: Algorithm> Shard<A> {
         let (algorithm, first) = (new.clone(), Some(first));
         let config = Arc::new(ShardConfig { algorithm, one_unit, first, closed: old.closed });
         for (id, state) in slots.iter_mut() {
-            Key::visit(old, state, (id, rare), access, |key| key.release_due());
+            Key::visit(old, state, (id, rare), access, |key| key.admit_due());
             Key::visit(&config, state, (id, rare), access, |key| key.migrate(&old.algorithm));
         }
         *old = config;
@@ -474,7 +474,7 @@ impl<A: Algorithm> Shard<A> {
             }
         }
         let (id, usage) = sample.choice()?;
-        // Another thread may have released a place meanwhile.
+        // Another thread may have freed a place meanwhile.
         if let Some(place) = room.try_reserve() {
             return Some(place);
         }
@@ -517,7 +517,7 @@ impl<A: Algorithm> Shard<A> {
             }
             if algorithm.is_fresh(state, now) && config.may_forget(room, now) {
                 slots.remove_examined();
-                // All places but the first are released here.
+                // All places but the first are freed here.
                 freed.get_or_insert(room.vacate(now));
             }
         }

@@ -122,19 +122,26 @@ impl<A: Algorithm> Table<A> {
 /// Changes of keys that are not caused by new calls: polls and drops of calls that wait, the end of calls, charges and
 /// refunds after the fact, resets, replacements of the algorithm, and closing.
 impl<A: Algorithm> Table<A> {
-    /// Polls a queued call. If `counts`, counts its decision.
-    pub(super) fn poll(&self, id: Fingerprint, ticket: u64, counts: bool, waker: &Waker) -> PollTurn {
-        let polled = self.lock(id).with_known(None, |key| {
-            let polled = key.poll(ticket, waker);
-            if let PollTurn::Ready(decision, _) = &polled.0
-                && counts
-            {
-                self.shared.calls.add_decision(decision, false);
+    /// Polls a queued call. Returns when to poll it again or, if it is decided, `None` after `leave` has got the decision
+    /// and the time of the charge. `leave` is run while the key is locked, before wakers are woken, which may panic.
+    pub(super) fn poll(
+        &self,
+        id: Fingerprint,
+        ticket: u64,
+        waker: &Waker,
+        leave: impl FnOnce(Decision, Nanos),
+    ) -> Option<Nanos> {
+        let polled = self.lock(id).with_known(None, |key| match key.poll(ticket, waker) {
+            (PollTurn::Ready(decision, charged_at), spare) => {
+                leave(decision, charged_at);
+                (None, spare)
             }
-            polled
+            (PollTurn::Waits(wake_at), spare) => (Some(wake_at), spare),
         });
-        let Some((turn, _spare)) = polled else { unreachable!("a key with queued calls is never evicted") };
-        turn
+        let Some((wake_at, _spare)) = polled else {
+            unreachable!("a key with queued calls is never evicted")
+        };
+        wake_at
     }
 
     /// Cancels a queued call. If `counts`, counts it.
@@ -194,7 +201,7 @@ impl<A: Algorithm> Table<A> {
     /// Ends a call that holds a permit.
     pub(super) fn end(&self, id: Fingerprint, algorithm: &A, cost: u64) {
         // A key with calls in progress is not evicted. The key can be missing only after a panic of the algorithm.
-        // The algorithm that admitted the call releases its units. The current algorithm releases waiters.
+        // The algorithm that admitted the call releases its units. The current algorithm admits waiters.
         self.lock(id).with_known(Some(algorithm), |key| key.end(cost));
     }
 
@@ -236,7 +243,7 @@ impl<A: Algorithm> Table<A> {
         self.for_each_shard(&mut Wakers::default(), Shard::reset_all);
     }
 
-    /// Marks all shards as closed, releases due waiters, and denies all other waiters.
+    /// Marks all shards as closed, admits due waiters, and denies all other waiters.
     pub(super) fn close(&self) {
         self.for_each_shard(&mut Wakers::default(), Shard::close);
     }
@@ -245,7 +252,7 @@ impl<A: Algorithm> Table<A> {
     /// at last its generation. Only one replacement runs at a time. A layer that asks for the info does not wait for
     /// it.
     pub(super) fn replace(&self, algorithm: A) {
-        // The wakers are dropped after `_turn`. So both locks are released before the waiters are woken.
+        // The wakers are dropped after `_turn`. So both are unlocked before the waiters are woken.
         let mut wake = Wakers::default();
         let _turn = self.replacement.lock().unwrap_or_else(PoisonError::into_inner);
         let info = self.info().replaced_by(&algorithm);

@@ -13,7 +13,6 @@ use super::charge::Reservable;
 use super::contract::Decided;
 use super::fingerprint::Fingerprint;
 use super::observed::Observed;
-use super::queue::PollTurn;
 use super::table::Table;
 use crate::algorithm::Algorithm;
 use crate::clock::{Nanos, Sleep};
@@ -24,7 +23,7 @@ pin_project! {
     /// # Cancel safety
     ///
     /// If this future is dropped while its call is queued, nothing is charged, and the waiters behind the call move up.
-    /// If the queue has already released the call, and the future was not polled since, the charge is undone. The
+    /// If the queue has already admitted the call, and the future was not polled since, the charge is undone. The
     /// charge stays only if another call of the key was admitted since, or if the state of the key was changed in
     /// another way, such as by a refund. The units of a call that needs a release are always given back.
     #[must_use = "futures do nothing unless polled"]
@@ -97,20 +96,26 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
         // When a sleep has ended, the queue is polled once more. If the next sleep has ended as well, the task is woken
         // to poll again.
         for _ in 0..2 {
-            match place.table.poll(place.id, place.ticket, place.counts, cx.waker()) {
-                PollTurn::Ready(decision, charged_at) => {
-                    place.left = true;
-                    *this.charged_at = charged_at;
-                    this.sleep.set(None);
-                    let held = this.held.take().filter(|_| decision.is_allowed()).map(|held| *held);
-                    let reservation = held.map(|held| held.reserve_at(&place.table, charged_at));
-                    return Poll::Ready(Ok(Decided::new(decision, reservation.unwrap_or_default())));
+            let QueueTicket { table, id, ticket, left, counts } = &mut *place;
+            // Not returned by the closure, so that a waker that panics releases the permit.
+            let mut decided = None;
+            let wake_at = table.poll(*id, *ticket, cx.waker(), |decision, charged_at| {
+                *left = true;
+                *this.charged_at = charged_at;
+                if *counts {
+                    table.shared.calls.add_decision(&decision, false);
                 }
-                PollTurn::NotBefore(wake_at) if this.sleep.is_some() && *this.wake_at == wake_at => {}
-                PollTurn::NotBefore(wake_at) => {
-                    this.sleep.set(Some(place.table.shared.clock.sleep_until(wake_at)));
-                    *this.wake_at = wake_at;
-                }
+                let held = this.held.take().filter(|_| decision.is_allowed());
+                let reservation = held.map(|held| held.reserve_at(table, charged_at)).unwrap_or_default();
+                decided = Some(Decided::new(decision, reservation));
+            });
+            if let Some(decided) = decided {
+                this.sleep.set(None);
+                return Poll::Ready(Ok(decided));
+            }
+            if let Some(wake_at) = wake_at.filter(|at| this.sleep.is_none() || this.wake_at != at) {
+                this.sleep.set(Some(table.shared.clock.sleep_until(wake_at)));
+                *this.wake_at = wake_at;
             }
             match this.sleep.as_mut().as_pin_mut().map(|sleep| sleep.poll(cx)) {
                 Some(Poll::Pending) => return Poll::Pending,

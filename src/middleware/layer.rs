@@ -390,8 +390,8 @@ impl<K: Clone, A: Algorithm, C: Clone, R, L: Limiter<Algorithm = A>> RateLimitLa
     /// If one policy queues the request, the other policy charges the request as soon as the request joins the queue.
     /// If the request is cancelled while it is queued, as much of this charge as still counts is refunded. With
     /// [tiers](crate::algorithm::Tiered), the refund goes to the tier that the key used last. If both policies queue
-    /// the request, the request is admitted as soon as both queues can release it. On average, the inner service then
-    /// receives no more requests than either queue alone would release, but the intervals between the requests are less
+    /// the request, the request is admitted as soon as both queues can admit it. On average, the inner service then
+    /// receives no more requests than either queue alone would admit, but the intervals between the requests are less
     /// even than with a single queue.
     ///
     /// Both layers must have [`RateLimiter`](crate::RateLimiter)s, or both limiters of one `RedisStore` of the crate

@@ -213,7 +213,7 @@ pub(super) fn record_decisions(
 /// Records that a request was admitted after a wait.
 #[cold]
 fn record_release(timeline: &Timeline, now: Nanos, borrowed: u64) {
-    timeline.record(now, Event::Released(borrowed));
+    timeline.record(now, Event::Waited(borrowed));
 }
 
 /// Records the response to a request, or the error of the inner service, in the timelines of its policies. `started` is

@@ -137,9 +137,9 @@ pin_project! {
     /// still counts. If the future is dropped before the reply of a limiter that replies later, such as one in Redis,
     /// that limiter may already have charged the call.
     ///
-    /// The future may also be dropped after the queue has released the call, but before the next poll of the future.
+    /// The future may also be dropped after the queue has admitted the call, but before the next poll of the future.
     /// With state in memory, the charge is then undone, with one exception: the charge stays if another call for the
-    /// key was admitted since the release, or if the key's state was changed in another way, such as by a refund.
+    /// key was admitted since, or if the key's state was changed in another way, such as by a refund.
     ///
     /// Once the inner service was called, the charge stays. If the future is dropped before its response is ready, a
     /// permit of the call is released.

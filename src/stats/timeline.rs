@@ -243,7 +243,7 @@ pub(crate) enum Event {
     Admitted,
     /// The request was admitted after a wait in a queue. The value is the number of units that the request has borrowed
     /// from the next window.
-    Released(u64),
+    Waited(u64),
     Denied,
     Succeeded(u64),
     Failed(u64),
@@ -383,7 +383,7 @@ impl Counters {
     fn add(&self, event: Event) {
         match event {
             Event::Admitted => add(&self.admitted, 1),
-            Event::Released(borrowed) => {
+            Event::Waited(borrowed) => {
                 add(&self.admitted, 1);
                 add(&self.queued, 1);
                 add(&self.borrowed, borrowed);
@@ -498,7 +498,7 @@ mod tests {
             (timeline.total().min_response_time(), timeline.total().mean_response_time()),
             (None, None)
         );
-        for event in [Event::Admitted, Event::Denied, Event::Succeeded(30_000_000), Event::Released(3)] {
+        for event in [Event::Admitted, Event::Denied, Event::Succeeded(30_000_000), Event::Waited(3)] {
             count(&timeline, event);
         }
         clock.set(700 * MS);
@@ -567,7 +567,7 @@ mod tests {
         thread::scope(|scope| {
             let counting = scope.spawn(|| {
                 for _ in 0..200_000 {
-                    count(&timeline, Event::Released(0));
+                    count(&timeline, Event::Waited(0));
                 }
             });
             while !counting.is_finished() {

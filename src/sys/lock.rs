@@ -23,8 +23,8 @@ mod real {
     const MAX_PAUSE: u32 = 64;
     const SLEEP: Duration = Duration::from_micros(50);
 
-    /// A lock that is taken by one compare-exchange, and released by a plain store. By comparison, a mutex of std needs
-    /// a second locked instruction for its release. A panic does not poison the lock.
+    /// A lock that is taken by one compare-exchange, and unlocked by a plain store. By comparison, a mutex of std needs
+    /// a second locked instruction to unlock. A panic does not poison the lock.
     ///
     /// A waiting thread spins for a short time. If the lock is still taken, the thread that has it was probably
     /// preempted, or many threads wait. The waiting thread then takes the mutex `waiting`, so that all waiting threads

@@ -1,4 +1,4 @@
-//! The wakers of queued calls. All of them are woken, even if one of them panics, after all locks are released.
+//! The wakers of queued calls. All of them are woken, even if one of them panics, once no lock is held.
 
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,19 +1,21 @@
 //! If an algorithm or a waker panics once, no other call is affected.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
-use tower_throttle::key::PeerIp;
-use tower_throttle::limiter::Acquire;
-use tower_throttle::{Quota, RateLimiter};
+use tower_throttle::key::{PeerIp, from_fn};
+use tower_throttle::limiter::{Acquire, AcquirePermit};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{OwnAlgorithm, limiter};
 
@@ -169,4 +171,83 @@ fn a_call_whose_arrival_makes_a_waker_panic_does_not_wait() {
     assert_eq!(limiter.stats().store.waiting, 0);
     drop((call, oldest, permit));
     assert!(limiter.try_acquire_permit("key").is_ok());
+}
+
+/// Three calls that are admitted by an access that also wakes another call, whose waker panics.
+#[test]
+fn no_permit_is_lost_if_the_waker_of_another_call_panics() {
+    type Queued = Pin<Box<AcquirePermit<Concurrency>>>;
+    type Act = fn(&RateLimiter<Concurrency>, &mut Queued);
+    fn poll(call: Pin<&mut AcquirePermit<Concurrency>>, waker: &Waker) -> bool {
+        call.poll(&mut Context::from_waker(waker)).is_pending()
+    }
+    let polled: Act = |_, first| _ = poll(first.as_mut(), Waker::noop());
+    let tries: Act = |limiter, _| _ = limiter.try_acquire_permit("key");
+    let arrives: Act = |limiter, _| _ = poll(pin!(limiter.acquire_permit("key")), Waker::noop());
+    for (act, cancelled) in [(polled, 1), (tries, 2), (arrives, 2)] {
+        let clock = ManualClock::new();
+        let limiter = limiter(Concurrency::per_key(3), &clock);
+        assert!(limiter.pause("key", Duration::from_secs(1)));
+        let mut first = Box::pin(limiter.acquire_permit("key"));
+        assert!(poll(first.as_mut(), Waker::noop()));
+        let mut second = Box::pin(limiter.acquire_permit("key"));
+        assert!(poll(second.as_mut(), &Waker::from(Arc::new(Broken))));
+        // The clock wakes all that sleep, and the queue has the waker, too.
+        assert!(catch_unwind(AssertUnwindSafe(|| clock.advance(Duration::from_secs(1)))).is_err());
+        let panic = catch_unwind(AssertUnwindSafe(|| act(&limiter, &mut first))).unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"a waker that panics"));
+        drop((first, second));
+        let stats = limiter.stats().calls;
+        let permits = [(); 3].map(|()| limiter.try_acquire_permit("key"));
+        assert!(permits.iter().all(Result::is_ok), "cancelled: {cancelled}");
+        assert_eq!((stats.admitted, stats.cancelled), (1, cancelled));
+    }
+}
+
+#[test]
+fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
+    let minute = Quota::per_minute(1);
+    let full = LeakyBucket::new(minute).queue(1).overflow(QueueOverflow::DropOldest);
+    for bucket in [LeakyBucket::new(minute).queue(2), full] {
+        let waits = |nth: usize| {
+            let clock = ManualClock::new();
+            let left = Arc::new(AtomicUsize::new(usize::MAX));
+            let asked = Arc::clone(&left);
+            let own = OwnAlgorithm::new(bucket.clone(), move |_| {
+                assert_ne!(asked.fetch_sub(1, Ordering::SeqCst), 0, "broken");
+            });
+            let limiter = limiter(own, &clock);
+            assert!(limiter.check("key").is_allowed());
+            let poll = |call: &mut Queued<_>| call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let mut first = Box::pin(limiter.acquire("key"));
+            assert!(poll(&mut first).is_pending());
+            left.store(nth, Ordering::SeqCst);
+            let mut call = Box::pin(limiter.acquire("key"));
+            let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut call)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            drop((call, first));
+            assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
+            clock.advance(Duration::from_secs(60));
+            assert!(limiter.check("key").is_allowed(), "method {nth}");
+            polled.is_ok()
+        };
+        assert!((0..100).any(waits), "each method panics once, until no call is left");
+    }
+}
+
+#[test]
+fn a_joint_call_leaves_its_queue_if_an_algorithm_panics() {
+    let clock = ManualClock::new();
+    let bucket = limiter(TokenBucket::new(Quota::per_minute(1)).start_empty().queue(1), &clock);
+    let fragile = OwnAlgorithm::new(Concurrency::per_key(1), |method| assert_ne!(method, "check"));
+    let key = || from_fn(|(): &()| Some("key"));
+    let service = RateLimitLayer::with_limiter(key(), bucket.clone())
+        .and(RateLimitLayer::with_limiter(key(), limiter(fragile, &clock)))
+        .responder(ErrorResponder)
+        .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+    let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    assert_eq!(bucket.stats().store.waiting, 0);
+    clock.advance(Duration::from_secs(60));
+    assert!(bucket.check("key").is_allowed());
 }

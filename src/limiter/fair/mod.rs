@@ -748,7 +748,7 @@ impl<A: FairAlgorithm, K: MemoryKey + ?Sized> LimiterFor<K> for FairLimiter<A> {
             cost: attempt.cost(),
             per_key: attempt.algorithm().map(|tier| tier.concurrency().limit_per_key()),
             waits: attempt.may_wait(),
-            max_wait: attempt.max_wait_nanos(),
+            max_wait: attempt.options.max_wait,
             in_shadow: attempt.is_in_shadow(),
         };
         self.core.acquire(self.core.seed.fingerprint(key), &options)

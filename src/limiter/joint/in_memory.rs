@@ -26,7 +26,7 @@
 //! limits, and decisions are reported as they are made. Otherwise they are collected in a [`JointWait`].
 //!
 //! A joint call that must wait in the queue of one key is charged to the other keys when it is queued, because the
-//! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue releases it.
+//! limits of the other keys count arrivals. The call is charged to the key with the queue when that queue admits it.
 //! If the call is cancelled while it waits, the charges to the other keys are undone.
 //!
 //! The recursion and the wait are one file, because both read and change what is known of the calls.
@@ -39,14 +39,13 @@ use std::pin::{Pin, pin};
 use std::ptr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use super::{AllDecisions, AnyAlgorithm, Few, JointDecided, JointKind, JointOutcome, Report};
 use crate::algorithm::{Algorithm, holds_requests};
 use crate::clock::{AnyClock, Nanos};
 use crate::decision::Decision;
 use crate::limiter::Access;
-use crate::limiter::attempt::Attempt;
+use crate::limiter::attempt::{Attempt, CallOptions};
 use crate::limiter::charge::MemoryCharge;
 use crate::limiter::contract::Decided;
 use crate::limiter::fingerprint::Fingerprint;
@@ -70,12 +69,8 @@ pub struct JointRequest<'a> {
     id: Fingerprint,
     /// The address of the lock of the key.
     lock: usize,
-    cost: u64,
     algorithm: Option<AnyAlgorithm>,
-    priority: bool,
-    max_wait: u64,
-    /// `true` if the call asks for a reservation, so that it can be settled.
-    reserves: bool,
+    options: CallOptions,
 }
 
 /// The future of a call in one queue. Yields the decision with the permit of the call, and the clock reading at which
@@ -155,12 +150,11 @@ impl<'a> JointRequest<'a> {
         id: Fingerprint,
         call: Attempt<'_, A>,
     ) -> Self {
-        // A call with ignored priority borrows nothing.
-        let priority = call.has_priority() && limiter.heeds_priority(call.algorithm());
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
-        let (cost, max_wait) = (call.cost(), call.max_wait_nanos());
-        let (reserves, lock) = (call.wants_reservation(), ptr::from_ref(limiter.of(id)).addr());
-        Self { limiter, id, lock, cost, algorithm, priority, max_wait, reserves }
+        let mut options = call.options;
+        // A call with ignored priority borrows nothing.
+        options.priority = options.priority && limiter.heeds_priority(call.algorithm());
+        Self { limiter, id, lock: ptr::from_ref(limiter.of(id)).addr(), algorithm, options }
     }
 
     /// Returns the algorithm that the call chose.
@@ -178,17 +172,19 @@ impl<'a> JointRequest<'a> {
         now: Nanos,
         clock: &AnyClock,
     ) -> Option<(&'s A, &'s mut A::State, Nanos)> {
-        if A::NEEDS_RELEASE || self.reserves || self.algorithm.is_some() {
+        if A::NEEDS_RELEASE || self.options.reserves || self.algorithm.is_some() {
             return None;
         }
         let open = shard.open(self.id, None, now, clock)?;
         Some(open).filter(|(algorithm, ..)| !holds_requests(*algorithm))
     }
 
-    /// Returns the call as one of `cost` units, whose algorithm is of the limiter's type.
+    /// Returns the call as one of `cost` units without a reservation, whose algorithm is of the limiter's type.
     fn attempt<A: Algorithm>(&self, cost: u64) -> Attempt<'_, A> {
-        let max_wait = Duration::from_nanos(self.max_wait);
-        Attempt::of(cost, self.tier(), self.priority).with_max_wait(max_wait)
+        let mut call = Attempt { algorithm: self.tier(), options: self.options };
+        call.options.cost = cost;
+        call.options.reserves = false;
+        call
     }
 
     /// Returns the function that undoes the charge of the call, whose key is locked.
@@ -200,7 +196,7 @@ impl<'a> JointRequest<'a> {
 
     /// Returns the function that creates the reservation of the call, whose key is locked.
     fn reserve<A: Algorithm>(&self, table: &Arc<Table<A>>) -> Reserve {
-        let call = Attempt::of(self.cost, self.tier(), self.priority);
+        let call = Attempt { algorithm: self.tier(), options: self.options };
         let charge = MemoryCharge::new(table, self.id, call, table.charge_time(Nanos::ZERO));
         Box::new(move |at| Reservation::of(charge.charged_at(at)))
     }
@@ -251,7 +247,7 @@ impl Joint<'_> {
         is_allowed: bool,
     ) -> Verdict {
         let [Call { at, request, .. }, others @ ..] = calls else { unreachable!("the call is one of them") };
-        let cost = request.cost;
+        let cost = request.options.cost;
         let preview = algorithm.peek(state, now, cost);
         let verdict = self.decide(others, is_allowed && preview.is_allowed());
         // A call that its own limit denies is checked nevertheless, because the algorithm may count the denial.
@@ -366,8 +362,9 @@ fn complete(
         all.roll_back();
     }
     for (member, request) in all.members.iter_mut().zip(parts) {
-        if let Some(JointRequest { algorithm, cost, priority, .. }) = request {
-            (member.algorithm, member.borrows) = (algorithm.take(), if *priority { *cost } else { 0 });
+        if let Some(JointRequest { algorithm, options, .. }) = request {
+            member.algorithm = algorithm.take();
+            member.borrows = if options.priority { options.cost } else { 0 };
         }
     }
     match verdict {
@@ -425,11 +422,14 @@ struct Turn<'c> {
     is_entered: bool,
 }
 
-/// Removes the new keys if an algorithm panicked, so that their places are free again.
+/// Removes the new keys if an algorithm panicked, so that their places are free again. A call that is queued already
+/// leaves its queue later, and needs its key then.
 impl<A: Algorithm> Drop for LockedCalls<'_, '_, A> {
     fn drop(&mut self) {
         for id in mem::take(&mut self.new) {
-            self.shard.remove(id, &self.table.shared.room, self.now);
+            if !self.shard.has_queue(id) {
+                self.shard.remove(id, &self.table.shared.room, self.now);
+            }
         }
     }
 }
@@ -484,7 +484,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     fn total(&self, index: usize) -> u64 {
         let leader = self.turns[index].leader;
         let alike = self.turns.iter().filter(|other| other.leader == leader);
-        alike.fold(0, |total, other| total.saturating_add(other.call.request.cost))
+        alike.fold(0, |total, other| total.saturating_add(other.call.request.options.cost))
     }
 
     /// Runs `change` on the key of the turn at `index`, with the call as it arrives there.
@@ -584,7 +584,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             let settles = *has_room && !A::NEEDS_RELEASE && !self.shard.is_closed();
             if verdict == Verdict::Denied {
                 member.decision = member.decision.or(turn.previewed());
-            } else if request.reserves && settles {
+            } else if request.options.reserves && settles {
                 member.reserve = Some(request.reserve(self.table));
             }
             member.count(&self.table.shared.calls, verdict);

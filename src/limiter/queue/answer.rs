@@ -5,6 +5,7 @@
 //! call is judged again: a call that has displaced the oldest waiter, and then finds that calls of other keys have taken
 //! what the oldest waiter has left.
 
+use std::mem;
 use std::task::Waker;
 
 use super::{Asked, Key, Newcomer, Projection, Waiter, ready_at};
@@ -55,13 +56,20 @@ pub(in crate::limiter) enum Enqueued {
     Queued(u64),
 }
 
+/// A call that enters the queue. If the algorithm panics meanwhile, the call leaves it, since nobody learns its ticket.
+struct Entering<'k, 'a, A: Algorithm> {
+    key: &'k mut Key<'a, A>,
+    /// The latest ticket before.
+    latest_ticket: u64,
+}
+
 /// The result of polling a waiter.
 #[derive(Debug)]
 pub(in crate::limiter) enum PollTurn {
     /// The decision, and the time at which an admitted call was charged.
     Ready(Decision, Nanos),
     /// The call is not ready. Poll it again at this time, or when it is woken.
-    NotBefore(Nanos),
+    Waits(Nanos),
 }
 
 impl Arrival {
@@ -70,12 +78,12 @@ impl Arrival {
             cost: call.cost(),
             priority: call.has_priority(),
             may_wait: call.may_wait() || queue.holds_requests(),
-            max_wait: call.max_wait_nanos().min(queue.max_wait()),
+            max_wait: call.options.max_wait.min(queue.max_wait()),
             queue,
         }
     }
 
-    /// Returns whether a call that arrives at `now` would be released within its maximum wait, or `true` if the wait is
+    /// Returns whether a call that arrives at `now` would be admitted within its maximum wait, or `true` if the wait is
     /// unknown. All calls ahead have been charged to `state`. `at` is the clock reading for that state.
     fn is_in_time<A: Algorithm>(&self, algorithm: &A, now: Nanos, state: &mut A::State, at: Nanos) -> bool {
         if self.max_wait == u64::MAX || !self.queue.is_timed() {
@@ -120,9 +128,9 @@ impl<A: Algorithm> Key<'_, A> {
         if self.queue.is_none() {
             return self.algorithm().check(self.state, self.now, cost);
         }
-        self.release_due();
+        self.admit_due();
         let decision = self.check_queue(cost);
-        self.release_due();
+        self.admit_due();
         decision
     }
 
@@ -137,7 +145,7 @@ impl<A: Algorithm> Key<'_, A> {
         if self.is_held() { decision.with_remaining(0) } else { decision }
     }
 
-    /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and releases
+    /// Returns a decision that tells whether [`check`](Key::check) would admit a call now. Charges nothing, and admits
     /// no waiter.
     pub(in crate::limiter) fn peek(&mut self, cost: u64) -> Decision {
         if let Some(decision) = self.closed_decision(cost) {
@@ -170,13 +178,16 @@ impl<A: Algorithm> Key<'_, A> {
         let Some(queue) = self.queue_config() else {
             return Enqueued::Decided(self.algorithm().check(self.state, self.now, call.cost()));
         };
-        self.release_due();
-        let entered = self.enter(&Arrival::new(call, queue), judged);
-        self.release_due();
+        self.admit_due();
+        let latest_ticket = self.queue.as_ref().map_or(0, |queue| queue.latest_ticket);
+        let entering = Entering { key: self, latest_ticket };
+        let entered = entering.key.enter(&Arrival::new(call, queue), judged);
+        entering.key.admit_due();
+        mem::forget(entering);
         entered
     }
 
-    /// Returns the outcome that [`acquire`](Key::acquire) would have. Charges nothing. Releases due waiters, as `acquire`
+    /// Returns the outcome that [`acquire`](Key::acquire) would have. Charges nothing. Admits due waiters, as `acquire`
     /// does.
     pub(in crate::limiter) fn preview(&mut self, call: Attempt<'_, A>) -> Preview {
         if let Some(decision) = self.closed_decision(call.cost()) {
@@ -185,7 +196,7 @@ impl<A: Algorithm> Key<'_, A> {
         let Some(queue) = self.queue_config() else {
             return Preview::of(self.algorithm().peek(self.state, self.now, call.cost()));
         };
-        self.release_due();
+        self.admit_due();
         self.ensure_exact_projection(0);
         let arrival = &Arrival::new(call, queue);
         match self.preview_fate(arrival) {
@@ -198,20 +209,20 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Releases all due waiters, and decides what they are told.
+    /// Admits all due waiters, and decides what they are told.
     #[inline]
-    pub(in crate::limiter) fn release_due(&mut self) {
+    pub(in crate::limiter) fn admit_due(&mut self) {
         if let Some(mut schedule) = self.schedule()
-            && let Some(first) = schedule.release_due()
+            && let Some(first) = schedule.admit_due()
         {
-            self.decide_released(first);
+            self.decide_admitted(first);
         }
     }
 
     /// Polls a waiter. Also returns a waker that is no longer needed, which must be dropped while no lock is held, because
     /// dropping a waker may run any code.
     pub(in crate::limiter) fn poll(&mut self, ticket: u64, waker: &Waker) -> (PollTurn, Option<Waker>) {
-        self.release_due();
+        self.admit_due();
         let Some(asked) = self.schedule().and_then(|mut schedule| schedule.ask(ticket, waker)) else {
             unreachable!(
                 "a call stays in its queue until it is ready, and a key with a queue is never evicted"
@@ -219,25 +230,25 @@ impl<A: Algorithm> Key<'_, A> {
         };
         match asked {
             Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
-            Asked::Waits(wake_at, spare) => (PollTurn::NotBefore(wake_at), spare),
+            Asked::Waits(wake_at, spare) => (PollTurn::Waits(wake_at), spare),
             Asked::Late(mut waiter) => {
                 let decision =
                     self.reject(&waiter, false).with_delay(self.now.saturating_since(waiter.arrived));
                 let spare = waiter.waker.take();
                 // The next waiters are told how many units remain, so those of this one must be free.
                 drop(waiter);
-                self.release_due();
+                self.admit_due();
                 (PollTurn::Ready(decision, self.now), spare)
             }
         }
     }
 
-    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are released first,
-    /// and if one is, the charge of this call, if it was released before, is final.
+    /// Cancels a waiter. Returns its waker, which must be dropped while no lock is held. Due waiters are admitted first,
+    /// and if one is, the charge of this call, if it was admitted before, is final.
     pub(in crate::limiter) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
-        self.release_due();
+        self.admit_due();
         let waker = self.schedule()?.cancel(ticket);
-        self.release_due();
+        self.admit_due();
         waker
     }
 
@@ -253,7 +264,7 @@ impl<A: Algorithm> Key<'_, A> {
     }
 }
 
-/// The judgement on a call. Due waiters have been released before.
+/// The judgement on a call. Due waiters have been admitted before.
 impl<A: Algorithm> Key<'_, A> {
     /// Decides a new call, or queues it.
     fn enter(&mut self, arrival: &Arrival, judged: Option<Decision>) -> Enqueued {
@@ -276,7 +287,7 @@ impl<A: Algorithm> Key<'_, A> {
             Fate::Waits(decision) => match self.join(arrival) {
                 Some(ticket) => Enqueued::Queued(ticket),
                 None => {
-                    // It is unknown when another queue will release a waiter. So the call is denied like a call that
+                    // It is unknown when another queue will admit a waiter. So the call is denied like a call that
                     // may not wait.
                     self.ensure_exact_projection(0);
                     let arrival = Arrival { may_wait: false, ..*arrival };
@@ -349,7 +360,7 @@ impl<A: Algorithm> Key<'_, A> {
         let has_queue = arrival.has_queue();
         let is_full = !self.has_place(arrival);
         if has_queue && is_full && arrival.drops_oldest() {
-            // Whether the call can then be released in time is checked later.
+            // Whether the call can then be admitted in time is checked later.
             return Fate::Full(decision);
         }
         let now = self.now;
@@ -394,15 +405,16 @@ impl<A: Algorithm> Key<'_, A> {
     }
 
     /// Returns the projection without the oldest waiter, if the new call can then be queued in its place: its units fit
-    /// into the totals of its algorithm, and it would be released within its maximum wait. If it is unknown when calls
-    /// will be released, there is no projection.
+    /// into the totals of its algorithm, and it would be admitted within its maximum wait. If it is unknown when calls
+    /// will be admitted, there is no projection.
     fn after_oldest(&mut self, arrival: &Arrival) -> Option<Option<Projection<A::State>>> {
         let now = self.now;
         let algorithm = self.algorithm();
         let schedule = self.schedule()?;
         let mut fits = true;
         algorithm.for_each_total(&mut |total| {
-            let freed = schedule.queue.units_of_oldest(total);
+            // The oldest waiter may be of another tier, which counts in other totals.
+            let freed = schedule.queue.waiting.front().map_or(0, |oldest| oldest.permit.units_in(total));
             fits &= total.len().saturating_sub(freed).saturating_add(arrival.cost) <= total.limit();
         });
         if !fits {
@@ -419,10 +431,10 @@ impl<A: Algorithm> Key<'_, A> {
 
 /// The answers that calls are given.
 impl<A: Algorithm> Key<'_, A> {
-    /// Decides the calls that were just released, which are those from the index `first` on. Each decision describes the
-    /// key after all of these releases. Its `reset_after` may come from an approximate projection, because the exact one
-    /// is not recomputed for each released call.
-    fn decide_released(&mut self, first: usize) {
+    /// Decides the calls that were just admitted, which are those from the index `first` on. Each decision describes the
+    /// key after all of these admissions. Its `reset_after` may come from an approximate projection, because the exact one
+    /// is not recomputed for each admitted call.
+    fn decide_admitted(&mut self, first: usize) {
         self.ensure_approximate_projection();
         let count = self.queue.as_ref().map_or(0, |queue| queue.answered.len());
         for at in first..count {
@@ -433,10 +445,10 @@ impl<A: Algorithm> Key<'_, A> {
             // The cost of 0 keeps the call allowed even if a lockout began while the call waited.
             let decision = after.algorithm().report(after.state, after.now, 0, false, decision);
             let Some(queue) = &mut self.queue else { return };
-            let released = &mut queue.answered[at];
-            let delay = released.decision.delay();
-            released.decision = decision.with_delay(Nanos::from(delay).0);
-            released.tier = tier;
+            let answered = &mut queue.answered[at];
+            let delay = answered.decision.delay();
+            answered.decision = decision.with_delay(Nanos::from(delay).0);
+            answered.tier = tier;
         }
     }
 
@@ -457,7 +469,7 @@ impl<A: Algorithm> Key<'_, A> {
         let fits = !decision.never_fits();
         let is_timed = arrival.queue.is_timed();
         // Without waiters, the end of a pause is known, even if the waits are not.
-        let is_known = is_timed || self.is_paused() && !self.has_waiters();
+        let is_known = is_timed || self.is_paused() && self.waiting() == 0;
         let retry = if fits && is_known { self.retry(arrival) } else { None };
         let denial = if self.is_held() {
             self.deny_behind_others(arrival.cost, fits, retry)
@@ -472,7 +484,7 @@ impl<A: Algorithm> Key<'_, A> {
     }
 
     /// Returns the denial of a call that may not wait, and must not overtake the waiters. The first `gone` waiters
-    /// count as released. `counts` is false for a peek.
+    /// count as admitted. `counts` is false for a peek.
     fn deny_behind_queue(&mut self, cost: u64, gone: usize, counts: bool) -> Decision {
         let now = self.now;
         self.ensure_exact_projection(gone);
@@ -527,17 +539,18 @@ impl<A: Algorithm> Key<'_, A> {
     fn retry(&mut self, arrival: &Arrival) -> Option<u64> {
         let Arrival { cost, may_wait, max_wait, queue, .. } = *arrival;
         let turn = self.turn(cost)?;
-        // It is unknown when calls of other keys are released, so the places of these calls count as taken.
+        // It is unknown when calls of other keys are admitted, so the places of these calls count as taken.
         let others = self.shared.waiting.len().saturating_sub(self.waiting());
         let limit = self.shared.waiting.limit();
         if !may_wait || others >= limit || !arrival.has_queue() || !queue.is_timed() {
-            // The call must be admitted at once, or it is unknown when the waiters are released.
+            // The call must be admitted at once, or it is unknown when the waiters are admitted.
             return Some(turn);
         }
-        // The call can be queued once enough waiters have been released.
+        // The call can be queued once enough waiters have been admitted.
         let is_place =
             |waiting, ahead| queue.has_place(waiting, ahead, cost) && others.saturating_add(waiting) < limit;
-        Some(self.time_until_place(is_place).max(turn.saturating_sub(max_wait)))
+        let wait = self.schedule().map_or(0, |schedule| schedule.time_until_place(is_place));
+        Some(wait.max(turn.saturating_sub(max_wait)))
     }
 }
 
@@ -554,11 +567,7 @@ impl<A: Algorithm> Key<'_, A> {
 
     /// Returns whether no call may pass now, whatever the algorithm says.
     fn is_held(&self) -> bool {
-        self.has_waiters() || self.is_paused()
-    }
-
-    fn has_waiters(&self) -> bool {
-        self.waiting() > 0
+        self.waiting() > 0 || self.is_paused()
     }
 
     /// Returns the number of the waiters.
@@ -572,18 +581,14 @@ impl<A: Algorithm> Key<'_, A> {
         arrival.queue.has_place(self.waiting(), ahead, arrival.cost)
     }
 
-    /// Returns the state after all waiters have been released, and the clock reading for that state.
+    /// Returns the state after all waiters have been admitted, and the clock reading for that state.
     fn tail(&mut self) -> (&mut A::State, Nanos) {
         if let Some(queue) = &mut self.queue
-            && let Some(tail) = queue.tail(self.now)
+            && let Some(Projection { state, at, .. }) = &mut queue.projection
         {
-            return tail;
+            return (state, self.now.max(*at));
         }
         (self.state, self.now)
-    }
-
-    fn time_until_place(&mut self, is_place: impl Fn(u64, u128) -> bool) -> u64 {
-        self.schedule().map_or(0, |schedule| schedule.time_until_place(is_place))
     }
 
     fn commit(&mut self) {
@@ -601,6 +606,14 @@ impl<A: Algorithm> Key<'_, A> {
     fn ensure_approximate_projection(&mut self) {
         if let Some(mut schedule) = self.schedule() {
             schedule.ensure_approximate_projection(0);
+        }
+    }
+}
+
+impl<A: Algorithm> Drop for Entering<'_, '_, A> {
+    fn drop(&mut self) {
+        if let Some(queue) = &mut self.key.queue {
+            queue.forget_later_than(self.latest_ticket);
         }
     }
 }

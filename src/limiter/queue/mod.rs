@@ -4,7 +4,7 @@
 //!
 //! - this file: changes after the fact, such as charges, refunds and resets, and the end of calls;
 //! - [`answer`]: the decisions on calls, and the denials;
-//! - [`schedule`]: the waiters, and when they are released.
+//! - [`schedule`]: the waiters, and when they are admitted.
 //!
 //! For a queue with known waits, an algorithm needs only two operations: to compute the time at which *one* call can be
 //! admitted, and to charge that call. By default, `peek` and `check` do both. Of the methods and constants of
@@ -13,9 +13,9 @@
 //! | for | |
 //! |---|---|
 //! | a call that arrives | `queue_config`, `check`, `peek`, and `report`, which may change what the queue has decided |
-//! | the time at which a waiter is released | `ready_at` |
-//! | a release | `admit_queued`. Before, `UNDO_BY_COPY` says whether to copy the state |
-//! | a released call that is cancelled | `restore` of that copy, or `refund` with the time of the charge. Then `release` |
+//! | the time at which a waiter is admitted | `ready_at` |
+//! | an admission of a waiter | `admit_queued`. Before, `UNDO_BY_COPY` says whether to copy the state |
+//! | an admitted waiter that is cancelled | `restore` of that copy, or `refund` with the time of the charge. Then `release` |
 //! | the projection | `project`. If `ADDS_UP`, `refund` without the time of the charge removes a waiter from it |
 //! | a waiter's units in the total of all keys | `for_each_total` |
 //! | the key's time | `last_update` |
@@ -60,36 +60,36 @@ pub(super) struct Rare<A: Algorithm> {
     pub(super) resets: Resets,
 }
 
-/// The waiters of one key, and the calls that were released or denied and whose futures have not been polled since.
+/// The waiters of one key, and the calls that were admitted or denied and whose futures have not been polled since.
 #[derive(Debug)]
 pub(super) struct Queue<A: Algorithm> {
-    /// The waiters, in the order of their tickets, in which they are released.
+    /// The waiters, in the order of their tickets, in which they are admitted.
     waiting: VecDeque<Waiter<A>>,
     /// The total cost of all waiters.
     ahead: u128,
-    /// `None` if it is not computed, or if it is unknown when calls will be released.
+    /// `None` if it is not computed, or if it is unknown when calls will be admitted.
     projection: Option<Projection<A::State>>,
-    /// The calls that were released or denied, and whose futures have not been polled since, in the order of their
+    /// The calls that were admitted or denied, and whose futures have not been polled since, in the order of their
     /// tickets.
     answered: VecDeque<Answered<A>>,
-    /// The latest release, while it can still be undone.
-    undo: Option<LastRelease<A::State>>,
+    /// The latest admission of a waiter, while it can still be undone.
+    undo: Option<LastAdmission<A::State>>,
     /// The latest ticket.
-    next_ticket: u64,
+    latest_ticket: u64,
     /// The time of the latest reset of the key, or the end of its pause if there is one. No waiter is charged at an
     /// earlier time.
-    since: Nanos,
+    not_before: Nanos,
     /// The place of the key in the count of paused keys, from the beginning of a pause until an access finds that it is
     /// over.
     pause: Option<QueueSlot>,
     /// `true` once a charge after the fact, or a pause, has delayed waiters whose waits are known: they are denied at their
     /// deadlines.
     is_delayed: bool,
-    /// `true` if it was unknown, when the first of the waiters arrived, when calls would be released.
+    /// `true` if it was unknown, when the first of the waiters arrived, when calls would be admitted.
     is_untimed: bool,
     /// `true` if the first waiter was found overdue, and no waiter has set its timer since.
     is_overdue: bool,
-    /// The time at which the first waiter is released, as computed at the last access, or [`Nanos::MAX`] if that time
+    /// The time at which the first waiter is admitted, as computed at the last access, or [`Nanos::MAX`] if that time
     /// is unknown. `None` if the first waiter was removed since.
     ready_at: Option<Nanos>,
     /// The latest reading from which until `ready_at` no waiter is due. `None` if the state has changed since. The state
@@ -110,8 +110,8 @@ struct Waiter<A> {
     arrived: Nanos,
     /// The time at which the waiter has waited for its maximum wait: see [`Queue::deadline`].
     deadline: Nanos,
-    /// The time of the release as computed when the call was queued or polled. The timers of the waiter are set by it,
-    /// but it never decides when the waiter is released.
+    /// The time of the admission as computed when the call was queued or polled. The timers of the waiter are set by it,
+    /// but it never decides when the waiter is admitted.
     ready_at: Nanos,
     /// The time to which the waiter's timer is set, or to which it must be set at the next poll.
     wake_at: Nanos,
@@ -122,7 +122,7 @@ struct Waiter<A> {
     permit: SharedPermit,
 }
 
-/// A queued call that was released or denied, and whose future has not been polled since.
+/// A queued call that was admitted or denied, and whose future has not been polled since.
 #[derive(Debug)]
 struct Answered<A> {
     ticket: u64,
@@ -134,13 +134,13 @@ struct Answered<A> {
     permit: SharedPermit,
 }
 
-/// The latest release, with the data that is needed to undo it.
+/// The latest admission of a waiter, with the data that is needed to undo it.
 #[derive(Debug)]
-struct LastRelease<S> {
+struct LastAdmission<S> {
     ticket: u64,
     cost: u64,
     at: Nanos,
-    /// The state before the release, if it was copied.
+    /// The state before the admission, if it was copied.
     before: Option<S>,
 }
 
@@ -150,8 +150,8 @@ struct Projection<S> {
     state: S,
     /// The clock reading to pass to the algorithm as `now` together with this state.
     at: Nanos,
-    /// `true` if a waiter was released late or a release was undone since. It is then good enough only for a call that
-    /// may wait for any time or never fits, and for the decisions of released calls.
+    /// `true` if a waiter was admitted late or an admission was undone since. It is then good enough only for a call that
+    /// may wait for any time or never fits, and for the decisions of admitted calls.
     is_stale: bool,
 }
 
@@ -178,7 +178,7 @@ enum Asked<A> {
 
 /// The queue of a locked key, with its state.
 struct Schedule<'a, A: Algorithm> {
-    /// The algorithm of the limiter, which releases the waiters that chose no tier.
+    /// The algorithm of the limiter, which admits the waiters that chose no tier.
     base: &'a A,
     state: &'a mut A::State,
     queue: &'a mut Queue<A>,
@@ -262,17 +262,8 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.algorithm().last_update(self.state)
     }
 
-    /// Returns whether a call that was just admitted can be settled. A call that needs a release gives back its units
-    /// when it ends, and a closed limiter charges nothing. So neither kind of call is settled.
-    pub(super) fn settles(&self) -> bool {
-        !A::NEEDS_RELEASE && !self.config.closed
-    }
-
-    /// Returns the algorithm of the call if a call of `cost` holds units from its admission until it ends. Otherwise
-    /// returns `None`.
-    pub(super) fn algorithm_to_release(&self, cost: u64) -> Option<A> {
-        let holds = cost > 0 && A::NEEDS_RELEASE && !self.config.closed;
-        holds.then(|| self.algorithm().clone())
+    pub(super) fn is_closed(&self) -> bool {
+        self.config.closed
     }
 
     /// Refunds up to `cost` units. If `charged_at` is known, undoes that charge, as far as it still counts.
@@ -283,7 +274,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
     }
 
     /// Charges `cost` units after the fact, even if they are not available, but only up to the maximum debt. Waiters are
-    /// then released later. Returns how many units were charged. A closed limiter charges nothing.
+    /// then admitted later. Returns how many units were charged. A closed limiter charges nothing.
     pub(super) fn charge(&mut self, cost: u64) -> u64 {
         if self.config.closed {
             return 0;
@@ -300,7 +291,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 algorithm.charge(state, now, cost, max_debt)
             }
         };
-        self.release_due();
+        self.admit_due();
         let charged = match self.schedule() {
             None => charge(self.state),
             // While calls wait, no units are available.
@@ -313,7 +304,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
                 charged
             }
         };
-        self.release_due();
+        self.admit_due();
         charged
     }
 
@@ -334,19 +325,19 @@ impl<'a, A: Algorithm> Key<'a, A> {
         (self.preview(look).decision(), charged)
     }
 
-    /// Releases the `cost` units of a call that has ended, and then releases due waiters. The algorithm of the key is
+    /// Releases the `cost` units of a call that has ended, and then admits due waiters. The algorithm of the key is
     /// the one that admitted the call that has ended.
     pub(super) fn end(&mut self, cost: u64) {
         self.algorithm().release(self.state, self.now, cost);
         if let Some(queue) = &mut self.queue {
             queue.invalidate();
         }
-        self.release_due();
+        self.admit_due();
     }
 
-    /// Releases due waiters, and denies all other waiters.
+    /// Admits due waiters, and denies all other waiters.
     pub(super) fn close(&mut self) {
-        self.release_due();
+        self.admit_due();
         let denial = Decision::closed(limit_of_new_key(self.algorithm()));
         if let Some(mut schedule) = self.schedule() {
             schedule.close(denial);
@@ -358,7 +349,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         let now = self.now;
         let algorithm = self.base();
         if let Some(queue) = &mut self.queue {
-            queue.since = now;
+            queue.not_before = now;
             queue.pause = None;
         }
         self.change_and_reschedule(|state| {
@@ -376,7 +367,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
     /// Pauses the key for `duration` nanoseconds from now, instead of a pause that it may be in. Ends that pause if
     /// `duration` is 0. Returns whether the key is paused.
     pub(super) fn pause(&mut self, duration: u64) -> bool {
-        self.release_due();
+        self.admit_due();
         let (now, base, shared) = (self.now, self.base(), self.shared);
         let mut slot = self.queue.as_mut().and_then(|queue| queue.pause.take());
         if slot.is_none() {
@@ -391,7 +382,7 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.ensure_queue();
         let Some(mut schedule) = self.schedule() else { return false };
         schedule.set_pause(seen.saturating_add(duration), (duration > 0).then_some(slot));
-        self.release_due();
+        self.admit_due();
         if let Some(mut schedule) = self.schedule() {
             schedule.reschedule();
         }
@@ -417,28 +408,28 @@ impl<'a, A: Algorithm> Key<'a, A> {
         self.change_and_reschedule(|state| algorithm.migrate(state, old, now));
     }
 
-    /// Runs `change`, which resets the state or converts it to another algorithm. Earlier releases then become final, due
-    /// waiters are released, and the others are woken to set their timers again.
+    /// Runs `change`, which resets the state or converts it to another algorithm. Earlier admissions then become final, due
+    /// waiters are admitted, and the others are woken to set their timers again.
     fn change_and_reschedule(&mut self, change: impl FnOnce(&mut A::State)) {
-        // No waiter is released here before the change. A replacement has released the due ones by the old algorithm.
+        // No waiter is admitted here before the change. A replacement has admitted the due ones by the old algorithm.
         match self.schedule() {
             None => return change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
-        self.release_due();
+        self.admit_due();
         if let Some(mut schedule) = self.schedule() {
             schedule.reschedule();
         }
     }
 
-    /// Runs `change` on the state, between two releases of due waiters.
+    /// Runs `change` on the state, and admits due waiters before and after it.
     fn change(&mut self, change: impl FnOnce(&mut A::State)) {
-        self.release_due();
+        self.admit_due();
         match self.schedule() {
             None => change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
-        self.release_due();
+        self.admit_due();
     }
 }
 

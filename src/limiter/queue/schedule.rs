@@ -1,21 +1,21 @@
-//! The waiters of a key: their order, the times of their releases, and what is remembered of the calls that have left.
+//! The waiters of a key: their order, the times of their admissions, and what is remembered of the calls that have left.
 //! Nothing here decides a call.
 //!
 //! A call that waits goes through these states. Every change happens while the key is locked:
 //!
 //! ```text
-//!           join                    release                  poll, or the drop of its future
-//! arrives ───────► waiting (ticket) ───────► released ─────────────────────────────────────► gone
+//!           join                    admit                    poll, or the drop of its future
+//! arrives ───────► waiting (ticket) ───────► admitted ─────────────────────────────────────► gone
 //!                     │  └─ displaced, closed ──► denied ──────────────────────────────────► gone
 //!                     └─ the drop of its future, or `max_wait` at a poll: leaves, and those behind move up ──► gone
 //! ```
 //!
-//! - Waiters are released in the order of their tickets. When is computed from the state, and not fixed at the arrival.
-//! - Most accesses release due waiters before and after their own change, so no operation between the two releases finds
-//!   a waiter that is due. The end of a call, a reset and a lockout by hand release after it only, and a peek never. So a
+//! - Waiters are admitted in the order of their tickets. When is computed from the state, and not fixed at the arrival.
+//! - Most accesses admit due waiters before and after their own change, so no operation between the two finds a waiter
+//!   that is due. The end of a call, a reset and a lockout by hand admit after it only, and a peek never. So a
 //!   queue advances even if its first waiter is not polled.
-//! - A released call that is dropped before its poll gives its charge back, as long as `undo` is about it. Each other
-//!   change of the state is a [`Schedule::change`] or calls `commit`, after which the latest release stays. The end of a
+//! - An admitted waiter that is dropped before its poll gives its charge back, as long as `undo` is about it. Each other
+//!   change of the state is a [`Schedule::change`] or calls `commit`, after which the latest admission stays. The end of a
 //!   call leaves `undo` as it is.
 //! - The *projection* is the state after all waiters were charged, each at its time. It is computed when needed, and
 //!   used only after one of the two `ensure` methods. A new waiter is added to it in constant time.
@@ -26,13 +26,13 @@ use std::mem;
 use std::ops::Range;
 use std::task::Waker;
 
-use super::{Answered, Asked, LastRelease, Newcomer, Projection, Queue, Schedule, Waiter, ready_at};
-use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, Semaphore, SharedPermit};
+use super::{Answered, Asked, LastAdmission, Newcomer, Projection, Queue, Schedule, Waiter, ready_at};
+use crate::algorithm::{Algorithm, QueueConfig, QueueSlot, SharedPermit};
 use crate::clock::Nanos;
 use crate::decision::Decision;
 
-/// The time after which other waiters release the first one, because its future was not polled: three milliseconds. With
-/// the tick of tokio's timer, it is less than the time by which a release may be late without moving the schedule.
+/// The time after which other waiters admit the first one, because its future was not polled: three milliseconds. With
+/// the tick of tokio's timer, it is less than the time by which an admission may be late without moving the schedule.
 const GRACE: u64 = 3_000_000;
 
 impl<A: Algorithm> Default for Queue<A> {
@@ -43,8 +43,8 @@ impl<A: Algorithm> Default for Queue<A> {
             projection: None,
             answered: VecDeque::new(),
             undo: None,
-            next_ticket: 0,
-            since: Nanos::ZERO,
+            latest_ticket: 0,
+            not_before: Nanos::ZERO,
             pause: None,
             is_delayed: false,
             is_untimed: false,
@@ -58,21 +58,21 @@ impl<A: Algorithm> Default for Queue<A> {
 
 impl<A: Algorithm> Queue<A> {
     /// Returns whether there are, at `now`, neither a pause, nor waiters, nor calls that have not learned that they were
-    /// released or denied.
+    /// admitted or denied.
     pub(super) fn is_unused(&self, now: Nanos) -> bool {
         self.waiting.is_empty() && self.answered.is_empty() && !self.is_paused(now)
     }
 
     /// Returns whether the key is paused at `now`.
     pub(super) fn is_paused(&self, now: Nanos) -> bool {
-        self.pause.is_some() && now < self.since
+        self.pause.is_some() && now < self.not_before
     }
 
     /// Returns the state ahead of the first waiter, at `now` or at the end of the pause.
     fn ahead_of_all(&self, base: &A, state: &A::State, now: Nanos) -> Projection<A::State> {
         let mut ahead = Projection { state: state.clone(), at: now, is_stale: false };
         if self.is_paused(now) {
-            ahead.at = self.since;
+            ahead.at = self.not_before;
             let _ = base.peek(&mut ahead.state, ahead.at, 0);
         }
         ahead
@@ -85,16 +85,6 @@ impl<A: Algorithm> Queue<A> {
         const NO_QUEUE: QueueConfig = QueueConfig::enabled(0);
         let no_queue = || if self.is_untimed { NO_QUEUE.untimed() } else { NO_QUEUE };
         algorithm.queue_config().unwrap_or_else(no_queue)
-    }
-
-    /// Returns the state after all waiters have been released, and the clock reading for it, if it is computed.
-    pub(super) fn tail(&mut self, now: Nanos) -> Option<(&mut A::State, Nanos)> {
-        self.projection.as_mut().map(|projection| (&mut projection.state, projection.at.max(now)))
-    }
-
-    /// Returns the units of the oldest waiter in `total`. A waiter of another tier may count in other totals.
-    pub(super) fn units_of_oldest(&self, total: &Semaphore) -> u64 {
-        self.waiting.front().map_or(0, |oldest| oldest.permit.units_in(total))
     }
 
     /// Returns the time at which the waiter at the index `at` is denied, or [`Nanos::MAX`]. If its wait is known, it was
@@ -118,13 +108,22 @@ impl<A: Algorithm> Queue<A> {
         self.answered.remove(at)
     }
 
-    /// Makes the latest release final, and discards what was computed from the state, because the state has changed.
+    /// Removes the calls with later tickets than `ticket`, without asking the algorithm, which has panicked.
+    pub(super) fn forget_later_than(&mut self, ticket: u64) {
+        self.waiting.retain(|waiter| waiter.ticket <= ticket);
+        self.answered.retain(|answered| answered.ticket <= ticket);
+        self.ahead = self.waiting.iter().map(|waiter| u128::from(waiter.cost)).sum();
+        self.ready_at = None;
+        self.commit();
+    }
+
+    /// Makes the latest admission final, and discards what was computed from the state, because the state has changed.
     pub(super) fn commit(&mut self) {
         self.undo = None;
         self.invalidate();
     }
 
-    /// Discards what was computed from the state, because the state has changed. The latest release can be undone.
+    /// Discards what was computed from the state, because the state has changed. The latest admission can be undone.
     pub(super) fn invalidate(&mut self) {
         self.projection = None;
         self.checked_at = None;
@@ -137,20 +136,20 @@ impl<A: Algorithm> Queue<A> {
         }
     }
 
-    /// Records the time at which the first waiter is released, as computed at `now`. Returns that time. If the time is
+    /// Records the time at which the first waiter is admitted, as computed at `now`. Returns that time. If the time is
     /// unknown, returns [`Nanos::MAX`], and each access computes the time again.
     fn set_ready_at(&mut self, ready_at: Option<Nanos>, now: Nanos) -> Nanos {
         self.checked_at = ready_at.map(|_| now);
         *self.ready_at.insert(ready_at.unwrap_or(Nanos::MAX))
     }
 
-    /// Records that the first waiter was released at `at`, by an access at `now`. If `at` is later than the computed
+    /// Records that the first waiter was admitted at `at`, by an access at `now`. If `at` is later than the computed
     /// time, the waiters behind it are delayed, and the projection is only approximate.
     fn record_departure(&mut self, now: Nanos, at: Nanos) {
         self.is_overdue |= self.ready_at.is_some_and(|ready_at| now >= ready_at.saturating_add(GRACE));
         if self.ready_at.is_none_or(|ready_at| at > ready_at) {
             self.mark_stale();
-            // The schedule of a bucket or a `Smooth` has moved, which is rare. The decisions of the released calls must
+            // The schedule of a bucket or a `Smooth` has moved, which is rare. The decisions of the admitted calls must
             // be computed from the new schedule. A window charges each late call at `now`.
             if A::ADDS_UP || at != now {
                 self.projection = None;
@@ -168,7 +167,7 @@ impl<A: Algorithm> Queue<A> {
                 waiter.ready_at = earlier(waiter.ready_at, back);
                 waiter.wake_at = earlier(waiter.wake_at, back);
             }
-            self.since = self.since.min(seen).max(earlier(self.since, back));
+            self.not_before = self.not_before.min(seen).max(earlier(self.not_before, back));
             self.projection = None;
         }
         self.seen = seen;
@@ -194,7 +193,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let now = *now;
         let Newcomer { tier, cost, max_wait, is_timed, slot, permit } = call;
         let algorithm = tier.unwrap_or(base);
-        queue.next_ticket += 1;
+        queue.latest_ticket += 1;
         let ready_at = match &mut queue.projection {
             Some(projection) => {
                 if tier.is_some() {
@@ -202,7 +201,7 @@ impl<A: Algorithm> Schedule<'_, A> {
                     let _ = algorithm.ready_at(state, now, cost);
                 }
                 let ready_at = ready_at(algorithm, &mut projection.state, projection.at, cost);
-                let arrived = now.min(algorithm.last_update(state)).max(queue.since);
+                let arrived = now.min(algorithm.last_update(state)).max(queue.not_before);
                 projection.add(algorithm, arrived, cost);
                 ready_at
             }
@@ -217,7 +216,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         queue.ahead += u128::from(cost);
         queue.waiting.push_back(Waiter {
-            ticket: queue.next_ticket,
+            ticket: queue.latest_ticket,
             cost,
             tier: tier.cloned().map(Box::new),
             arrived: now,
@@ -228,12 +227,12 @@ impl<A: Algorithm> Schedule<'_, A> {
             slot: Some(slot),
             permit,
         });
-        queue.next_ticket
+        queue.latest_ticket
     }
 
-    /// Releases all due waiters. Returns the index of the first of them among the answered calls, or
-    /// `None` if no waiter was due. The decisions of the released calls have only their delays.
-    pub(super) fn release_due(&mut self) -> Option<usize> {
+    /// Admits all due waiters. Returns the index of the first of them among the answered calls, or
+    /// `None` if no waiter was due. The decisions of the admitted calls have only their delays.
+    pub(super) fn admit_due(&mut self) -> Option<usize> {
         let is_paused = self.observe_pause();
         if self.is_known_to_wait() {
             return None;
@@ -251,11 +250,11 @@ impl<A: Algorithm> Schedule<'_, A> {
         while let Some(first) = queue.waiting.front() {
             let cost = first.cost;
             let before = A::UNDO_BY_COPY.then(|| state.clone());
-            let arrived = first.arrived.max(queue.since);
+            let arrived = first.arrived.max(queue.not_before);
             let admitted = first.algorithm(base).admit_queued(state, now, arrived, cost);
             queue.observe_time(base.last_update(state));
             let Some(at) = admitted else { break };
-            // If the first of the released waiters was released on time, the other waiters were as well.
+            // If the first of them was admitted on time, the others were as well.
             if queue.answered.len() == known {
                 queue.record_departure(now, at);
             }
@@ -263,22 +262,22 @@ impl<A: Algorithm> Schedule<'_, A> {
                 break;
             };
             queue.ahead -= u128::from(cost);
-            queue.undo = Some(LastRelease { ticket, cost, at: queue.seen, before });
+            queue.undo = Some(LastAdmission { ticket, cost, at: queue.seen, before });
             let decision = Decision::allow(0, 0, 0).with_delay(now.saturating_since(arrived));
             // A bucket may admit a call without advancing its state to `now`.
             let charged_at = now.max(queue.seen);
             queue.answered.push_back(Answered { ticket, cost, tier, decision, charged_at, permit });
             wake.extend(waker);
         }
-        let has_released = queue.answered.len() > known;
+        let has_admitted = queue.answered.len() > known;
         self.wake_head();
-        has_released.then_some(known)
+        has_admitted.then_some(known)
     }
 
     /// Begins a pause until `end`, or ends the pause if there is no `slot`.
     pub(super) fn set_pause(&mut self, end: Nanos, slot: Option<QueueSlot>) {
         self.queue.invalidate();
-        (self.queue.since, self.queue.pause) = (end, slot);
+        (self.queue.not_before, self.queue.pause) = (end, slot);
         self.record_delay();
     }
 
@@ -291,7 +290,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         self.observe_checked();
         let Self { base, state, queue, now, .. } = self;
         queue.seen = queue.seen.max(base.last_update(state));
-        let _ = base.peek(state, (*now).min(queue.since.max(queue.seen)), 0);
+        let _ = base.peek(state, (*now).min(queue.not_before.max(queue.seen)), 0);
         queue.observe_time(base.last_update(state));
         let is_paused = queue.is_paused(*now);
         if !is_paused {
@@ -322,7 +321,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
-    /// Simulates the release of all due waiters. The state must be a copy of the key's state. Returns the number of due
+    /// Simulates the admission of all due waiters. The state must be a copy of the key's state. Returns the number of due
     /// waiters.
     pub(super) fn simulate_due(&mut self) -> usize {
         self.observe_checked();
@@ -330,15 +329,15 @@ impl<A: Algorithm> Schedule<'_, A> {
         if queue.is_paused(*now) {
             return 0;
         }
-        let mut released = 0;
+        let mut count = 0;
         let mut is_late = false;
         let seen = queue.seen.max(base.last_update(state));
         for waiter in &queue.waiting {
-            let arrived = waiter.arrived.max(queue.since);
+            let arrived = waiter.arrived.max(queue.not_before);
             let admitted = waiter.algorithm(base).admit_queued(state, *now, arrived, waiter.cost);
             let Some(at) = admitted else { break };
-            is_late |= released == 0 && queue.ready_at.is_none_or(|ready_at| at > ready_at);
-            released += 1;
+            is_late |= count == 0 && queue.ready_at.is_none_or(|ready_at| at > ready_at);
+            count += 1;
         }
         if is_late {
             queue.mark_stale();
@@ -346,17 +345,17 @@ impl<A: Algorithm> Schedule<'_, A> {
         if base.last_update(state) < seen {
             queue.projection = None;
         }
-        released
+        count
     }
 
-    /// Computes the time at which the first waiter is released. Wakes each waiter with a timer that is set to a later
+    /// Computes the time at which the first waiter is admitted. Wakes each waiter with a timer that is set to a later
     /// time than it must be: one of the first two, or any waiter of an untimed queue.
     pub(super) fn wake_head(&mut self) {
         let Self { base, state, queue, wake, now } = self;
         let Some(first) = queue.waiting.front() else { return };
         let algorithm = first.algorithm(base);
         let ready_at = if queue.is_paused(*now) {
-            ready_at(algorithm, &mut state.clone(), queue.since, first.cost)
+            ready_at(algorithm, &mut state.clone(), queue.not_before, first.cost)
         } else {
             algorithm.ready_at(state, *now, first.cost)
         };
@@ -369,14 +368,14 @@ impl<A: Algorithm> Schedule<'_, A> {
             }
         }
         if ready_at < Nanos::MAX && !queue.config(base).is_timed() {
-            // The others have set no timers while it was unknown when the first is released.
+            // The others have set no timers while it was unknown when the first is admitted.
             for waiter in queue.waiting.iter_mut().skip(2).filter(|other| other.wake_at >= other.deadline) {
                 waiter.wake_now(wake);
             }
         }
     }
 
-    /// Changes the state other than by a release, and makes the latest release final.
+    /// Changes the state other than by the admission of a waiter, and makes the latest one final.
     pub(super) fn change<R>(&mut self, change: impl FnOnce(&mut A::State) -> R) -> R {
         self.queue.commit();
         change(self.state)
@@ -395,14 +394,14 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
-    /// Computes when each waiter is released, and wakes all waiters, because the state was reset, or converted to another
+    /// Computes when each waiter is admitted, and wakes all waiters, because the state was reset, or converted to another
     /// algorithm, so that all timers are wrong.
     pub(super) fn reschedule(&mut self) {
         let Self { base, state, queue, wake, now } = self;
         let mut ahead = queue.ahead_of_all(base, state, *now);
         let seen = base.last_update(state);
         for waiter in &mut queue.waiting {
-            let arrived = waiter.eligible_since(queue.since, seen);
+            let arrived = waiter.eligible_from(queue.not_before, seen);
             let algorithm = waiter.tier.as_deref().unwrap_or(base);
             let ready_at = ready_at(algorithm, &mut ahead.state, ahead.at, waiter.cost);
             waiter.ready_at = ready_at.unwrap_or(Nanos::MAX);
@@ -415,12 +414,12 @@ impl<A: Algorithm> Schedule<'_, A> {
     pub(super) fn ask(&mut self, ticket: u64, waker: &Waker) -> Option<Asked<A>> {
         let Self { base, queue, now, .. } = self;
         let now = *now;
-        if let Some(released) = queue.take_answered(ticket) {
+        if let Some(answered) = queue.take_answered(ticket) {
             queue.undo.take_if(|undo| undo.ticket == ticket);
-            if released.decision.is_allowed() {
-                released.permit.forget();
+            if answered.decision.is_allowed() {
+                answered.permit.forget();
             }
-            return Some(Asked::Ready(released.decision, released.charged_at));
+            return Some(Asked::Ready(answered.decision, answered.charged_at));
         }
         let at = queue.find(ticket)?;
         let deadline = queue.deadline(base, at);
@@ -442,14 +441,14 @@ impl<A: Algorithm> Schedule<'_, A> {
 
     /// Returns the time to which the waiter at the index `at` sets its timer. The first waiter is not due.
     ///
-    /// The timer of the first waiter is set to the time of its release. A future that is kept and not polled does not
-    /// notice its timer, so the others release the waiters before them, too. The timer of the second waiter is set [a
+    /// The timer of the first waiter is set to the time of its admission. A future that is kept and not polled does not
+    /// notice its timer, so the others admit the waiters before them, too. The timer of the second waiter is set [a
     /// little later](GRACE) than that of the first. The timer of any other waiter is set to the half of the wait that is
     /// left, again and again. So behind `k` waiters that are not polled, a call waits at most half as long again as it
     /// would otherwise, and is polled about `log2(k)` times if all are polled. If the first one was found overdue, the
     /// next timer is that of a second waiter.
     ///
-    /// If it is unknown when calls will be released, the others set timers only while the time of the first is known.
+    /// If it is unknown when calls will be admitted, the others set timers only while the time of the first is known.
     /// Each then counts as one that waits as long as the first.
     fn next_timer(&mut self, at: usize) -> Nanos {
         let Self { base, queue, now, .. } = self;
@@ -482,10 +481,9 @@ impl<A: Algorithm> Schedule<'_, A> {
         ready_at.min(half.max(second))
     }
 
-    /// Cancels a waiter, or a released call whose future was not polled since the release. The charge of a released
-    /// call is undone, unless another call was admitted since the release, or the state was changed in another way,
-    /// such as by a refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), the units of an
-    /// admitted call are released in any case.
+    /// Cancels a waiter that waits, or that was admitted and whose future was not polled since. The charge of an admitted
+    /// waiter is undone, unless another call was admitted since, or the state was changed in another way, such as by a
+    /// refund. With an algorithm that [needs a release](Algorithm::NEEDS_RELEASE), its units are released in any case.
     ///
     /// Returns the waker of the call, which must be dropped while no lock is held.
     pub(super) fn cancel(&mut self, ticket: u64) -> Option<Waker> {
@@ -493,8 +491,8 @@ impl<A: Algorithm> Schedule<'_, A> {
             return self.leave(at)?.waker;
         }
         let Self { base, state, queue, .. } = self;
-        let released = queue.take_answered(ticket)?;
-        let algorithm = released.tier.as_deref().unwrap_or(base);
+        let answered = queue.take_answered(ticket)?;
+        let algorithm = answered.tier.as_deref().unwrap_or(base);
         if let Some(undo) = queue.undo.take_if(|undo| undo.ticket == ticket) {
             match undo.before {
                 Some(before) => algorithm.restore(state, before),
@@ -503,15 +501,15 @@ impl<A: Algorithm> Schedule<'_, A> {
             queue.mark_stale();
             queue.checked_at = None;
         }
-        if released.decision.is_allowed() {
-            // The units of the call are subtracted from the totals when `released.permit` is dropped.
-            algorithm.release(state, algorithm.last_update(state), released.cost);
+        if answered.decision.is_allowed() {
+            // The units of the call are subtracted from the totals when `answered.permit` is dropped.
+            algorithm.release(state, algorithm.last_update(state), answered.cost);
             queue.checked_at = None;
         }
         None
     }
 
-    /// Removes the waiter at the index `at`, and wakes the waiter behind it, which may now be released earlier.
+    /// Removes the waiter at the index `at`, and wakes the waiter behind it, which may now be admitted earlier.
     fn leave(&mut self, at: usize) -> Option<Waiter<A>> {
         let Self { base, queue, wake, now, .. } = self;
         let waiter = queue.remove(base, *now, at)?;
@@ -557,7 +555,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         self.queue.answered.push_back(denied);
     }
 
-    /// Denies all waiters. Calls that were released before stay admitted.
+    /// Denies all waiters. Calls that were admitted before stay admitted.
     pub(super) fn close(&mut self, denial: Decision) {
         for waiter in mem::take(&mut self.queue.waiting) {
             self.deny(waiter, denial);
@@ -589,7 +587,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
     }
 
-    /// Returns the time, in nanoseconds from now, until enough waiters have been released for `is_place` to return true.
+    /// Returns the time, in nanoseconds from now, until enough waiters have been admitted for `is_place` to return true.
     /// The arguments of `is_place` are the number and the total cost of the remaining waiters.
     pub(super) fn time_until_place(&self, is_place: impl Fn(u64, u128) -> bool) -> u64 {
         let Self { base, state, queue, now, .. } = self;
@@ -608,7 +606,7 @@ impl<A: Algorithm> Schedule<'_, A> {
             if is_place(waiting, ahead) {
                 return turn.saturating_since(*now);
             }
-            tail.add(algorithm, waiter.eligible_since(queue.since, seen), waiter.cost);
+            tail.add(algorithm, waiter.eligible_from(queue.not_before, seen), waiter.cost);
         }
         0
     }
@@ -619,7 +617,7 @@ impl<A: Algorithm> Schedule<'_, A> {
         let mut projection = queue.ahead_of_all(base, state, now);
         let seen = base.last_update(state);
         for waiter in queue.waiting.range(part) {
-            let arrived = waiter.eligible_since(queue.since, seen);
+            let arrived = waiter.eligible_from(queue.not_before, seen);
             projection.add(waiter.algorithm(base), arrived, waiter.cost);
         }
         projection
@@ -627,16 +625,15 @@ impl<A: Algorithm> Schedule<'_, A> {
 }
 
 impl<A> Waiter<A> {
-    /// Returns the algorithm that releases the waiter: its tier, or otherwise the algorithm of the limiter.
+    /// Returns the algorithm that admits the waiter: its tier, or otherwise the algorithm of the limiter.
     fn algorithm<'a>(&'a self, base: &'a A) -> &'a A {
         self.tier.as_deref().unwrap_or(base)
     }
 
     /// Returns the earliest time at which the waiter can be charged: its arrival, but at most `seen`, the key's time,
-    /// because the clock may have been set back. If `since` is later, the time of the latest reset of the key or the end
-    /// of its pause, returns that.
-    fn eligible_since(&self, since: Nanos, seen: Nanos) -> Nanos {
-        self.arrived.min(seen).max(since)
+    /// because the clock may have been set back. Returns `not_before`, that of the queue, if it is later.
+    fn eligible_from(&self, not_before: Nanos, seen: Nanos) -> Nanos {
+        self.arrived.min(seen).max(not_before)
     }
 
     /// Lets the waiter set its timer again.

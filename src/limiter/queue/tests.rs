@@ -71,8 +71,8 @@ impl Bench<LeakyBucket> {
         Self::of(bucket)
     }
 
-    fn release(&mut self, at: u64) {
-        self.with(at, |key| key.release_due());
+    fn admit(&mut self, at: u64) {
+        self.with(at, |key| key.admit_due());
     }
 
     fn try_enqueue(&mut self, at: u64, cost: u64) -> Enqueued {
@@ -121,11 +121,11 @@ fn five_at_one_instant() {
     let first = bench.decided(0);
     assert!(first.is_allowed());
     assert_eq!((first.limit(), first.remaining()), (1, 0));
-    let next_ticket = [(); 3].map(|()| bench.ticket(0, 1));
+    let tickets = [(); 3].map(|()| bench.ticket(0, 1));
     let fifth = bench.decided(0);
     assert!(!fifth.is_allowed());
     assert_eq!(fifth.retry_after(), Some(Duration::from_millis(100)));
-    for (n, ticket) in (1..).zip(next_ticket) {
+    for (n, ticket) in (1..).zip(tickets) {
         assert!(!bench.passes(n * 100 * MS - 1, ticket));
         assert!(bench.passes(n * 100 * MS, ticket));
     }
@@ -143,11 +143,11 @@ fn waiters_behind_a_cancelled_one_move_up() {
 }
 
 #[test]
-fn an_unobserved_release_gives_its_slot_back() {
+fn an_unobserved_admission_gives_its_slot_back() {
     let mut bench = Bench::new(ten_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second] = [(); 2].map(|()| bench.ticket(0, 1));
-    bench.release(100 * MS);
+    bench.admit(100 * MS);
     bench.cancel(100 * MS, first);
     assert!(bench.passes(100 * MS, second));
 }
@@ -157,7 +157,7 @@ fn a_slot_is_not_given_back_once_another_has_followed() {
     let mut bench = Bench::new(thousand_a_second());
     assert!(bench.decided(0).is_allowed());
     let [first, second, third] = [(); 3].map(|()| bench.ticket(0, 1));
-    bench.release(2 * MS);
+    bench.admit(2 * MS);
     bench.cancel(2 * MS, first);
     assert!(bench.passes(2 * MS, second));
     assert!(!bench.passes(3 * MS - 1, third));
@@ -173,14 +173,14 @@ fn a_queue_advances_though_its_first_waiter_is_never_polled() {
 }
 
 #[test]
-fn overdue_slots_are_released_at_once() {
+fn overdue_slots_are_admitted_at_once() {
     let mut bench = Bench::new(LeakyBucket::new(Quota::per_second(5_000)).queue(10));
     assert!(bench.decided(0).is_allowed());
-    let next_ticket = [(); 10].map(|()| bench.ticket(0, 1));
+    let tickets = [(); 10].map(|()| bench.ticket(0, 1));
     // The timer ticks in milliseconds, so five slots have passed.
-    bench.release(MS);
+    bench.admit(MS);
     assert_eq!(bench.queue.answered.len(), 5);
-    assert!(bench.passes(2 * MS, next_ticket[9]));
+    assert!(bench.passes(2 * MS, tickets[9]));
 }
 
 #[test]
@@ -227,10 +227,10 @@ fn a_clock_set_back_does_not_hold_up_the_denial_of_a_call_whose_wait_is_unknown(
     assert!(matches!(acquire(hour), Enqueued::Decided(decision) if decision.is_allowed()));
     let Enqueued::Queued(ticket) = acquire(hour) else { panic!("the permit is taken") };
     let mut poll = |at| bench.with(at, |key| key.poll(ticket, Waker::noop()).0);
-    assert!(matches!(poll(hour + 40 * MS), PollTurn::NotBefore(_)));
+    assert!(matches!(poll(hour + 40 * MS), PollTurn::Waits(_)));
     // The clock is set back by an hour. 60 ms of the maximum wait are left, as before.
-    assert!(matches!(poll(40 * MS), PollTurn::NotBefore(_)));
-    assert!(matches!(poll(100 * MS - 1), PollTurn::NotBefore(_)));
+    assert!(matches!(poll(40 * MS), PollTurn::Waits(_)));
+    assert!(matches!(poll(100 * MS - 1), PollTurn::Waits(_)));
     assert!(matches!(poll(100 * MS), PollTurn::Ready(decision, _) if !decision.is_allowed()));
 }
 
@@ -308,7 +308,7 @@ impl Algorithm for Gate {
     }
 }
 
-/// Most operations on a queue take constant time, however long the queue is, even if timers are late and released calls
+/// Most operations on a queue take constant time, however long the queue is, even if timers are late and admitted calls
 /// are cancelled.
 #[test]
 fn arrivals_and_cancellations_do_not_recompute_the_projection() {
@@ -320,21 +320,21 @@ fn arrivals_and_cancellations_do_not_recompute_the_projection() {
                 Enqueued::Queued(ticket) => ticket,
                 Enqueued::Decided(_) => 0,
             };
-        let next_ticket: Vec<_> = (0..=length).map(|_| enter(&mut bench, 0)).collect();
+        let tickets: Vec<_> = (0..=length).map(|_| enter(&mut bench, 0)).collect();
         assert_eq!(gate.take() as u64, length + 1, "each once, real or simulated");
 
-        // One call is released every ten nanoseconds, although one could be released every nanosecond.
+        // One call is admitted every ten nanoseconds, although one could be admitted every nanosecond.
         for late in 1..20 {
             enter(&mut bench, late * 10);
             let admissions = gate.take();
             assert!(admissions <= 2, "one leaves, one arrives: {admissions}");
         }
         // Answered calls are cancelled one after another, before they are polled. Each time, the next waiter is
-        // released instead.
-        for ticket in &next_ticket[1..20] {
+        // admitted instead.
+        for ticket in &tickets[1..20] {
             bench.with(200, |key| key.cancel(*ticket));
             let admissions = gate.take();
-            assert!(admissions <= 2, "one released for one cancelled: {admissions}");
+            assert!(admissions <= 2, "one admitted for one cancelled: {admissions}");
         }
         // A call that needs its exact wait recomputes the projection, once.
         gate.take();
