@@ -19,6 +19,7 @@ use super::policies::{
     Verdict, undecided,
 };
 use crate::algorithm::{Algorithm, AlgorithmInfo};
+use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
@@ -119,11 +120,12 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
         match self.limiter.acquire(key, options.attempt(in_shadow, max_wait)) {
-            Acquired::Ready(decision, reservation) => {
-                info.count_decision(&decision, in_shadow);
-                let mut decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
+            // A reference, so that the decision is copied only once, to its place.
+            Acquired::Ready(ref decision, reservation) => {
+                info.count_decision(decision, in_shadow);
+                let verdict = verdict(info, decision, in_shadow);
+                let mut decided = Outcome::new(*decision, in_shadow, reservation).with_names(names);
                 decided.set_tier(options.algorithm());
-                let verdict = verdict(info, &decided);
                 decided.put(outcome);
                 Progress::Ready(verdict)
             }
@@ -213,7 +215,7 @@ where
                     outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
                 outcome.set_tier(tier.as_ref());
                 outcome.set_borrowed(borrows);
-                verdict(info, outcome)
+                verdict(info, &decision, in_shadow)
             }
             Err(error) => undecided([(info, mode)], error),
         }
@@ -318,14 +320,14 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> fmt::Debug for Policy<K, A, 
 
 /// Returns the verdict on a request. If the request is denied in shadow mode, counts the denial and admits the request.
 #[inline]
-fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
-    match outcome.decision().is_allowed() {
-        true => Ok(()),
-        false if outcome.is_shadow() => {
-            info.record_shadow_denial(outcome.decision());
-            Ok(())
-        }
-        false => Err(RejectReason::Denied),
+fn verdict(info: &PolicyInfo, decision: &Decision, in_shadow: bool) -> Verdict {
+    if decision.is_allowed() {
+        Ok(())
+    } else if in_shadow {
+        info.record_shadow_denial(decision);
+        Ok(())
+    } else {
+        Err(RejectReason::Denied)
     }
 }
 
