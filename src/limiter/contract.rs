@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::attempt::Attempt;
+use super::fingerprint::MemoryKey;
 use super::reservation::Reservation;
 use crate::algorithm::{Algorithm, AlgorithmInfo};
 use crate::decision::Decision;
@@ -37,6 +38,14 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     /// contain nothing about a server, and each call that is not decided at once is queued.
     #[doc(hidden)]
     const IS_LOCAL: bool = false;
+
+    /// Returns the hash of a key for [`acquire_hashed`](LimiterFor::acquire_hashed), or 0 if the limiter needs none. A
+    /// layer hashes a key where the key is found.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn hash_of<K: MemoryKey + ?Sized>(&self, _key: &K) -> u64 {
+        0
+    }
 
     /// Returns what a layer reports of the current algorithm. It is not called for each request.
     fn info(&self) -> Arc<AlgorithmInfo>;
@@ -91,6 +100,19 @@ pub trait LimiterFor<K: ?Sized>: Limiter {
     ///
     /// A call with a cost of 0 should be admitted, and must not be charged.
     fn acquire(&self, key: &K, attempt: Attempt<'_, Self::Algorithm>) -> Acquired<Self::Wait>;
+
+    /// Calls [`acquire`](Self::acquire). `hash` is the [hash](Limiter::hash_of) of `key`. A limiter that needs only the
+    /// hash does not read `key`.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn acquire_hashed(
+        &self,
+        key: &K,
+        _hash: u64,
+        attempt: Attempt<'_, Self::Algorithm>,
+    ) -> Acquired<Self::Wait> {
+        self.acquire(key, attempt)
+    }
 }
 
 /// A limiter that returns a [`Reservation::on_settle`] with admitted calls that [ask for a

@@ -79,6 +79,12 @@ impl Fingerprint {
         self.0.get() as usize
     }
 
+    /// Returns the fingerprint with this [`word`](Self::word).
+    #[inline]
+    pub(super) fn of_word(word: u64) -> Self {
+        Self(NonZeroU64::new(word).unwrap_or(KEYLESS))
+    }
+
     /// Returns the fingerprint as a word, which is not 0.
     #[inline]
     pub(super) fn word(self) -> u64 {
@@ -201,6 +207,9 @@ mod tests {
             assert_ne!(unknown, seed.fingerprint(&()));
             assert_eq!(unknown.0.get() & HAS_KEY.get(), 0);
             assert_eq!(seed.fingerprint("a").0.get() & HAS_KEY.get(), HAS_KEY.get());
+            for id in [unknown, seed.fingerprint("a")] {
+                assert_eq!(Fingerprint::of_word(id.word()), id);
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Shared;
 use super::attempt::Attempt;
 use super::contract::{Acquired, Limiter, LimiterFor, Settles};
-use super::fingerprint::MemoryKey;
+use super::fingerprint::{Fingerprint, MemoryKey};
 use super::joint::{InMemory, JointLimiter, JointRequest};
 use super::observed::Observed;
 use super::options::{OnClose, OnFull};
@@ -628,6 +628,11 @@ impl<A: Algorithm> Limiter for RateLimiter<A> {
 
     const IS_LOCAL: bool = true;
 
+    #[inline(always)]
+    fn hash_of<K: MemoryKey + ?Sized>(&self, key: &K) -> u64 {
+        self.table.fingerprint(key).word()
+    }
+
     fn info(&self) -> Arc<AlgorithmInfo> {
         self.table.info()
     }
@@ -654,6 +659,11 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> LimiterFor<K> for RateLimiter<A> {
     #[inline]
     fn acquire(&self, key: &K, attempt: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
         self.table.acquire(self.table.fingerprint(key), attempt)
+    }
+
+    #[inline(always)]
+    fn acquire_hashed(&self, _: &K, hash: u64, attempt: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        self.table.acquire(Fingerprint::of_word(hash), attempt)
     }
 }
 

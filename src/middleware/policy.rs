@@ -19,6 +19,7 @@ use super::policies::{
     Verdict, undecided,
 };
 use crate::algorithm::{Algorithm, AlgorithmInfo};
+use crate::decision::Decision;
 use crate::error::BoxError;
 use crate::key::{KeyError, KeyExtractor, StoreKey};
 use crate::limiter::joint::{JointDecided, JointKind, JointLimiter};
@@ -84,25 +85,41 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
     where
         K: KeyExtractor<Req>,
     {
-        if mode == Mode::Off {
-            return Ok(None);
-        }
-        match self.key.extract(request) {
+        Self::store_key(info, mode, self.extract(mode, request))
+    }
+
+    /// Returns what the extractor finds in the request, or no key if the policy is not enabled.
+    #[inline(always)]
+    fn extract<Req>(&self, mode: Mode, request: &Req) -> Result<Option<K::Key>, KeyError>
+    where
+        K: KeyExtractor<Req>,
+    {
+        if mode == Mode::Off { Ok(None) } else { self.key.extract(request) }
+    }
+
+    /// Returns what [`key`](Self::key) does, from what [`extract`](Self::extract) has returned.
+    #[inline(always)]
+    fn store_key<T>(
+        info: &PolicyInfo,
+        mode: Mode,
+        extracted: Result<Option<T>, KeyError>,
+    ) -> Result<Option<StoreKey<T>>, KeyError> {
+        match extracted {
             Ok(Some(key)) => Ok(Some(StoreKey::Key(key))),
             Ok(None) => Ok(None),
             Err(error) => info.without_key(error, mode == Mode::Shadow),
         }
     }
 
-    /// Decides a request whose key is known. If the decision is made at once, sets `outcome`. Otherwise, returns the
-    /// wait for the decision.
+    /// Decides a request whose key is known. `hash` is the [hash](Limiter::hash_of) of the key. If the decision is made at
+    /// once, sets `outcome`. Otherwise, returns the wait for the decision.
     #[inline(always)]
     fn decide_alone<Req>(
         &self,
         info: &PolicyInfo,
         mode: Mode,
         request: &Req,
-        key: &StoreKey<K::Key>,
+        (key, hash): (&StoreKey<K::Key>, u64),
         max_wait: Option<Duration>,
         outcome: &mut Option<Outcome>,
     ) -> Progress<PolicyWait<L::Wait, A>>
@@ -118,12 +135,13 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         let options = self.options.options(request, key.key());
         // In shadow mode, a request must not wait in a queue.
         let max_wait = if in_shadow { Some(Duration::ZERO) } else { max_wait };
-        match self.limiter.acquire(key, options.attempt(in_shadow, max_wait)) {
-            Acquired::Ready(decision, reservation) => {
-                info.count_decision(&decision, in_shadow);
-                let mut decided = Outcome::new(decision, in_shadow, reservation).with_names(names);
+        match self.limiter.acquire_hashed(key, hash, options.attempt(in_shadow, max_wait)) {
+            // A reference, so that the decision is copied only once, to its place.
+            Acquired::Ready(ref decision, reservation) => {
+                info.count_decision(decision, in_shadow);
+                let verdict = verdict(info, decision, in_shadow);
+                let mut decided = Outcome::new(*decision, in_shadow, reservation).with_names(names);
                 decided.set_tier(options.algorithm());
-                let verdict = verdict(info, &decided);
                 decided.put(outcome);
                 Progress::Ready(verdict)
             }
@@ -185,8 +203,14 @@ where
         [outcome]: &mut Self::Outcomes,
     ) -> Progress<Self::Wait> {
         let (info, mode) = (&infos[0], infos[0].mode());
-        match self.key(info, mode, request) {
-            Ok(Some(key)) => self.decide_alone(info, mode, request, &key, max_wait, outcome),
+        let extracted = self.extract(mode, request);
+        // The key is hashed before it moves: a copy of what was just written in parts would have to wait for them.
+        let hash = match &extracted {
+            Ok(Some(key)) => self.limiter.hash_of(key),
+            _ => self.limiter.hash_of(&StoreKey::<K::Key>::Missing),
+        };
+        match Self::store_key(info, mode, extracted) {
+            Ok(Some(key)) => self.decide_alone(info, mode, request, (&key, hash), max_wait, outcome),
             Ok(None) => Progress::Ready(Ok(())),
             Err(error) => Progress::Ready(Err(RejectReason::KeyError(error))),
         }
@@ -213,7 +237,7 @@ where
                     outcome.insert(Outcome::new(decision, in_shadow, reservation).with_names(names));
                 outcome.set_tier(tier.as_ref());
                 outcome.set_borrowed(borrows);
-                verdict(info, outcome)
+                verdict(info, &decision, in_shadow)
             }
             Err(error) => undecided([(info, mode)], error),
         }
@@ -298,7 +322,8 @@ where
             && let Some(key) = self.key_uncounted(info, request)
         {
             // A policy in shadow mode neither rejects nor queues the request.
-            let _ = self.decide_alone(info, Mode::Shadow, request, &key, None, outcome);
+            let hash = self.limiter.hash_of(&key);
+            let _ = self.decide_alone(info, Mode::Shadow, request, (&key, hash), None, outcome);
         }
     }
 }
@@ -318,14 +343,14 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> fmt::Debug for Policy<K, A, 
 
 /// Returns the verdict on a request. If the request is denied in shadow mode, counts the denial and admits the request.
 #[inline]
-fn verdict(info: &PolicyInfo, outcome: &Outcome) -> Verdict {
-    match outcome.decision().is_allowed() {
-        true => Ok(()),
-        false if outcome.is_shadow() => {
-            info.record_shadow_denial(outcome.decision());
-            Ok(())
-        }
-        false => Err(RejectReason::Denied),
+fn verdict(info: &PolicyInfo, decision: &Decision, in_shadow: bool) -> Verdict {
+    if decision.is_allowed() {
+        Ok(())
+    } else if in_shadow {
+        info.record_shadow_denial(decision);
+        Ok(())
+    } else {
+        Err(RejectReason::Denied)
     }
 }
 

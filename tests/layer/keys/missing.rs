@@ -1,6 +1,9 @@
 //! Requests without a key are rejected, share a budget, or pass.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tower::{Layer, ServiceExt, service_fn};
 use tower_throttle::algorithm::{FixedWindow, Tiered};
@@ -8,6 +11,7 @@ use tower_throttle::key::{
     Bearer, ClientIp, Cookie, Global, Header, KeyError, KeyExtractor, MissingKey, Networks, PeerIp, StoreKey,
     TrustedProxies,
 };
+use tower_throttle::middleware::Shadow;
 use tower_throttle::stats::KeyStats;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer};
 
@@ -42,6 +46,45 @@ async fn callers_without_a_token_a_cookie_or_a_header_share_one_budget() {
     assert_shared!(Bearer::new());
     assert_shared!(Cookie::new("session").unwrap());
     assert_shared!(Header::new("x-api-key").unwrap());
+}
+
+/// A second extraction would log and count a mistake twice.
+#[tokio::test]
+async fn the_key_of_a_request_is_extracted_once_whatever_the_decision_is() {
+    #[derive(Clone, Default)]
+    struct Counted(Arc<AtomicU32>);
+    impl KeyExtractor<Http> for Counted {
+        type Key = IpAddr;
+        fn extract(&self, request: &Http) -> Result<Option<IpAddr>, KeyError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            PeerIp::new().extract(request)
+        }
+    }
+    for missing in [MissingKey::Reject, MissingKey::Shared, MissingKey::Pass] {
+        let counted = Counted::default();
+        let shadow = Shadow::off();
+        let layer =
+            RateLimitLayer::new(counted.clone(), at_once(2)).missing_key(missing).shadow(&shadow).name("one");
+        let mut asked = 0;
+        let mut ask_once = async |request: Http| {
+            let status = ask(&layer, request).await.status;
+            asked += 1;
+            assert_eq!(counted.0.load(Ordering::Relaxed), asked, "{missing:?}");
+            status
+        };
+        // A new key, a known one, a denial that is made, and one that stands.
+        for expected in [200, 200, 429, 429] {
+            assert_eq!(ask_once(from("1.2.3.4")).await, expected);
+        }
+        ask_once(get("/")).await;
+        layer.limiter().replace(at_once(3));
+        ask_once(from("1.2.3.4")).await;
+        shadow.set(true);
+        ask_once(from("1.2.3.4")).await;
+        ask_once(get("/")).await;
+        let keys = layer.stats().keys;
+        assert_eq!(keys.rejected + keys.shared + keys.unlimited, 2, "{missing:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::{Pending, poll_fn};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_throttle::algorithm::{Algorithm, AlgorithmInfo, LeakyBucket, TokenBucket};
 use tower_throttle::clock::{ManualClock, Nanos};
-use tower_throttle::key::{Global, from_fn};
+use tower_throttle::key::{Global, MissingKey, PeerIp, from_fn};
 use tower_throttle::limiter::{Acquired, Attempt, Decided, Limiter, LimiterFor, Reservation};
 use tower_throttle::stats::LimiterStats;
 use tower_throttle::{Error, ErrorResponder, Quota, RateLimitLayer, RateLimiter};
@@ -138,6 +139,37 @@ async fn a_layer_reports_the_replaced_algorithm_of_a_limiter_that_forwards() {
         later.layer(service_fn(async |(): ()| Ok::<_, Infallible>(()))).oneshot(()).await.unwrap_err();
     let Error::Limited(decision) = error else { panic!("{error:?}") };
     assert_eq!(decision.limit(), 1);
+}
+
+/// The layer passes only the hash of a key to a limiter in memory, and the key itself to a limiter that forwards it.
+#[tokio::test]
+async fn a_key_is_the_same_to_a_limiter_and_to_one_that_forwards_to_it() {
+    let inner = limiter(TokenBucket::new(Quota::per_hour(2)), &ManualClock::new());
+    let straight = RateLimitLayer::with_limiter(PeerIp::new(), inner.clone()).missing_key(MissingKey::Shared);
+    let forwarded = RateLimitLayer::with_limiter(PeerIp::new(), Forwarding(inner.clone()));
+    let forwarded = forwarded.missing_key(MissingKey::Shared);
+    let hello = || service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    for peer in [Some("192.0.2.1"), Some("2001:db8::1"), None] {
+        let address = peer.map(|peer| peer.parse::<IpAddr>().unwrap());
+        let request = || {
+            let mut request = Request::new(());
+            if let Some(address) = address {
+                request.extensions_mut().insert(address);
+            }
+            request
+        };
+        let statuses = [
+            straight.layer(hello()).oneshot(request()).await.unwrap().status().as_u16(),
+            forwarded.layer(hello()).oneshot(request()).await.unwrap().status().as_u16(),
+            straight.layer(hello()).oneshot(request()).await.unwrap().status().as_u16(),
+            forwarded.layer(hello()).oneshot(request()).await.unwrap().status().as_u16(),
+        ];
+        assert_eq!(statuses, [200, 200, 429, 429], "{peer:?}");
+        if let Some(address) = address {
+            assert!(!inner.check(&PeerIp::new().key(address)).is_allowed());
+        }
+    }
+    assert_eq!(inner.len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
