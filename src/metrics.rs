@@ -9,7 +9,6 @@
 //! limiter or a store counts for them is set, since several policies may have the same limiter. The calls of a limiter
 //! have names of their own, since they include those of its layers.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -139,13 +138,8 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
     let PolicyStats { name, calls, keys, units, .. } = stats;
     let of_policy = owner == POLICY;
     passed.check_name(owner, name);
-    let named = |metric: &'static str| -> Cow<'static, str> {
-        if of_policy {
-            metric.into()
-        } else {
-            metric.replacen("tower_throttle_", "tower_throttle_limiter_", 1).into()
-        }
-    };
+    let prefix = if of_policy { "tower_throttle_" } else { "tower_throttle_limiter_" };
+    let named = |metric: &'static str| metric.replacen("tower_throttle_", prefix, 1);
     let mut passed = passed.counts.iter();
     // Adds what was counted since the last time. Each total has its place in `passed`, so the order never changes.
     let mut add = |metric: &'static str, outcome: Option<&'static str>, total: u64| {
@@ -156,9 +150,7 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
         let before = passed.next().map_or(total, |passed| passed.fetch_max(total, Ordering::Relaxed));
         counter.increment(total.saturating_sub(before));
     };
-    let describe = |metric: &'static str, description: &'static str| {
-        describe_counter!(named(metric), description);
-    };
+    let describe = |metric: &'static str, text: &'static str| describe_counter!(named(metric), text);
     let set = |(metric, description, get): Metric| {
         describe(metric, description);
         counter!(named(metric), owner => name.clone()).absolute(get(stats));

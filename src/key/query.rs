@@ -63,6 +63,11 @@ impl Query {
     pub fn or<E>(self, other: E) -> Or<Self, E> {
         Or::new(self, other)
     }
+
+    #[cold]
+    fn error(&self, problem: &str) -> KeyError {
+        KeyError::invalid(format!("the parameter `{}` {problem}", self.name))
+    }
 }
 
 /// The key of a [`Query`]: the value of the parameter, or its absence.
@@ -103,13 +108,6 @@ impl<B> OptionalExtractor<Request<B>> for Query {
             }
             (Some(value), None) => Ok(Some(QueryKey(Some(decoded(value.as_bytes(), b' ').collect())))),
         }
-    }
-}
-
-impl Query {
-    #[cold]
-    fn error(&self, problem: &str) -> KeyError {
-        KeyError::invalid(format!("the parameter `{}` {problem}", self.name))
     }
 }
 

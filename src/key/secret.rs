@@ -148,18 +148,14 @@ impl Default for Bearer {
 impl<B, S: HashSecret> OptionalExtractor<Request<B>> for Bearer<S> {
     fn find(&self, request: &Request<B>) -> Result<Option<Option<S::Hash>>, KeyError> {
         let header = single_value(&AUTHORIZATION, request.headers())?;
-        let found = header.map_or(Ok(None), |header| token(header.as_bytes()))?;
-        let Some(token) = found else {
-            return if self.is_required {
-                Err(KeyError::unauthorized("send a bearer token"))
-            } else {
-                Ok(None)
-            };
-        };
-        if token.len() > self.max_len {
-            return Err(KeyError::header(HeaderProblem::TooLong, &AUTHORIZATION));
+        match header.map_or(Ok(None), |header| token(header.as_bytes()))? {
+            Some(token) if token.len() > self.max_len => {
+                Err(KeyError::header(HeaderProblem::TooLong, &AUTHORIZATION))
+            }
+            Some(token) => Ok(Some(Some(self.hash_key.hash_secret(token)))),
+            None if self.is_required => Err(KeyError::unauthorized("send a bearer token")),
+            None => Ok(None),
         }
-        Ok(Some(Some(self.hash_key.hash_secret(token))))
     }
 }
 

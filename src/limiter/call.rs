@@ -273,9 +273,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     pub fn check(self) -> Decision {
         const { RateLimiter::<A>::NO_RELEASE }
         let decision = self.table().check(self.id(), self.options.attempt());
-        if !decision.is_allowed() {
-            self.table().shared.observed.denied(&decision);
-        }
+        self.table().shared.observed.checked(&decision);
         decision
     }
 
@@ -335,9 +333,7 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> Call<'_, A, K> {
     pub fn reserve(self) -> Result<Reservation, Denied> {
         let attempt = self.options.attempt().with_reservation();
         let (decision, reservation) = self.table().reserve(self.id(), attempt);
-        if !decision.is_allowed() {
-            self.table().shared.observed.denied(&decision);
-        }
+        self.table().shared.observed.checked(&decision);
         reservation.decided(decision)
     }
 
@@ -413,18 +409,6 @@ pin_project! {
     }
 }
 
-impl<A: Algorithm> Stage<A> {
-    /// Logs a call that was denied, or admitted after a wait.
-    #[cold]
-    fn observe(self: Pin<&mut Self>, decision: &Decision) {
-        match self.project() {
-            StageProj::Start { table, .. } => table.shared.observed.called(decision),
-            StageProj::Waiting { wait } => wait.observed().called(decision),
-            StageProj::Done => {}
-        }
-    }
-}
-
 impl<A: Algorithm> Acquire<A> {
     fn poll_inner(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<(Decision, Reservation)> {
         // tokio's budget is checked before the decision. So if the task has no budget left, the call charges nothing
@@ -437,21 +421,21 @@ impl<A: Algorithm> Acquire<A> {
                 StageProj::Start { table, id, options } => {
                     let attempt = options.attempt().wait().with_max_wait(options.max_wait);
                     match table.acquire(*id, attempt) {
-                        Acquired::Ready(decision, reservation) => break Decided::new(decision, reservation),
+                        Acquired::Ready(decision, reservation) => {
+                            table.shared.observed.checked(&decision);
+                            break Decided::new(decision, reservation);
+                        }
                         Acquired::Pending(wait) => stage.set(Stage::Waiting { wait }),
                     }
                 }
-                StageProj::Waiting { wait } => match ready!(wait.poll(cx)) {
-                    Ok(decided) => break decided,
-                    Err(never) => match never {},
-                },
+                StageProj::Waiting { mut wait } => {
+                    let Ok(decided) = ready!(wait.as_mut().poll(cx));
+                    wait.observed().called(decided.decision());
+                    break decided;
+                }
                 StageProj::Done => panic!("polled after it was ready"),
             }
         };
-        let decision = decided.decision();
-        if !decision.is_allowed() || decision.is_delayed() {
-            stage.as_mut().observe(decision);
-        }
         stage.set(Stage::Done);
         budget.made_progress();
         Poll::Ready(decided.into_parts())

@@ -190,9 +190,7 @@ impl<A: Algorithm> Table<A> {
     /// Charges the call as [`check`](Self::check) does, and returns the permit of an admitted call.
     pub(super) fn permit(self: &Arc<Self>, id: Fingerprint, call: Attempt<'_, A>) -> Result<Permit, Denied> {
         let (decision, reservation) = self.reserve(id, call);
-        if !decision.is_allowed() {
-            self.shared.observed.denied(&decision);
-        }
+        self.shared.observed.checked(&decision);
         Permit::decided(decision, reservation)
     }
 

@@ -35,20 +35,22 @@ impl Observed {
         self.name.as_deref()
     }
 
-    /// Logs a denial of a call that no layer has made. The caller must hold no lock.
+    /// Logs a call that no layer has made and that has not waited, if it was denied. The caller must hold no lock.
     #[inline]
-    pub fn denied(&self, denial: &Decision) {
-        if let Some(name) = &self.name {
-            observe::call_denied(name, denial);
+    pub fn checked(&self, decision: &Decision) {
+        if !decision.is_allowed()
+            && let Some(name) = &self.name
+        {
+            observe::call_denied(name, decision);
         }
     }
 
     /// Logs a call that no layer has made and that might wait, if it was denied, or admitted after a wait. The caller
     /// must hold no lock.
     pub fn called(&self, decision: &Decision) {
-        if !decision.is_allowed() {
-            self.denied(decision);
-        } else if decision.is_delayed()
+        self.checked(decision);
+        if decision.is_allowed()
+            && decision.is_delayed()
             && let Some(name) = &self.name
         {
             observe::call_queued(name, decision);

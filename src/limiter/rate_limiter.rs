@@ -195,9 +195,7 @@ impl<A: Algorithm> RateLimiter<A> {
     pub fn check_n<K: Hash + ?Sized>(&self, key: &K, cost: u64) -> Decision {
         const { Self::NO_RELEASE }
         let decision = self.table.check(self.table.fingerprint(key), Attempt::new(cost));
-        if !decision.is_allowed() {
-            self.table.shared.observed.denied(&decision);
-        }
+        self.table.shared.observed.checked(&decision);
         decision
     }
 

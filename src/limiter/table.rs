@@ -222,11 +222,9 @@ impl<A: Algorithm> Table<A> {
             return false;
         }
         let pause = || self.lock(id).with(None, |key| key.pause(duration)) == Some(true);
-        if pause() {
-            return true;
-        }
-        if self.shared.paused.available() > 0 {
-            return false;
+        let is_paused = pause();
+        if is_paused || self.shared.paused.available() > 0 {
+            return is_paused;
         }
         // The places may be those of pauses that are over.
         self.for_each_shard(&mut Wakers::default(), Shard::end_pauses);

@@ -159,7 +159,7 @@ impl TopKeys {
     /// Returns the listed keys, in descending order of [`denied`](TopKey::denied).
     #[must_use]
     pub fn list(&self) -> Vec<TopKey> {
-        let slices = self.locked(self.present(), |slices| slices.clone());
+        let slices = self.locked(|slices| slices.clone());
         self.merged(&slices)
     }
 
@@ -175,19 +175,19 @@ impl TopKeys {
     /// is recorded meanwhile is either returned or kept.
     #[must_use]
     pub fn take(&self) -> Vec<TopKey> {
-        let slices = self.locked(self.present(), mem::take);
+        let slices = self.locked(mem::take);
         self.merged(&slices)
     }
 
     /// Returns the number of denials of all keys together, with a [window](Self::window) of those in it.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.locked(self.present(), |slices| slices.all().map(|sketch| sketch.total).sum())
+        self.locked(|slices| slices.all().map(|sketch| sketch.total).sum())
     }
 
     /// Removes all keys, and sets all counts to 0.
     pub fn clear(&self) {
-        self.locked(self.present(), mem::take);
+        self.locked(mem::take);
     }
 
     /// Counts a denial of a key. The label of the key is a hash of the key, with a random seed.
@@ -210,23 +210,19 @@ impl TopKeys {
     }
 
     fn count(&self, hash: u64, label: impl FnOnce() -> String) {
-        let present = self.present();
-        if !self.locked(present, |slices| slices.newest.count_known(hash)) {
+        if !self.locked(|slices| slices.newest.count_known(hash)) {
             // No lock is held here, because `label` may call a slow function that a user of the crate wrote.
             let label = label();
-            self.locked(present, |slices| slices.newest.count(hash, label, self.record.capacity));
+            self.locked(|slices| slices.newest.count(hash, label, self.record.capacity));
         }
-    }
-
-    /// Returns the number of the present slice.
-    fn present(&self) -> u64 {
-        self.record.slice.map_or(0, |slice| self.record.clock.now().0 / slice)
     }
 
     /// Passes the slices to `f` under their lock. The newest one is the present one, or a later one if the clock was
     /// set back by less than the window.
     #[inline]
-    fn locked<T>(&self, present: u64, f: impl FnOnce(&mut Slices) -> T) -> T {
+    fn locked<T>(&self, f: impl FnOnce(&mut Slices) -> T) -> T {
+        // The clock may be one that a user of the crate wrote, so it is read without the lock.
+        let present = self.record.slice.map_or(0, |slice| self.record.clock.now().0 / slice);
         let mut slices = self.record.slices.lock().unwrap_or_else(PoisonError::into_inner);
         let is_present = (present..present.saturating_add(SLICES)).contains(&slices.number);
         let left = if is_present { Vec::new() } else { slices.turn_to(present) };

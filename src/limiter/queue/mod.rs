@@ -369,23 +369,17 @@ impl<'a, A: Algorithm> Key<'a, A> {
     pub(super) fn pause(&mut self, duration: u64) -> bool {
         self.admit_due();
         let (now, base, shared) = (self.now, self.base(), self.shared);
-        let mut slot = self.queue.as_mut().and_then(|queue| queue.pause.take());
-        if slot.is_none() {
-            if duration == 0 || self.config.closed {
-                return false;
-            }
-            slot = shared.paused.try_acquire_one();
+        let held = self.queue.as_mut().and_then(|queue| queue.pause.take());
+        if held.is_none() && (duration == 0 || self.config.closed) {
+            return false;
         }
-        let Some(slot) = slot else { return false };
+        let Some(slot) = held.or_else(|| shared.paused.try_acquire_one()) else { return false };
         let _ = base.peek(self.state, now, 0);
         let seen = base.last_update(self.state).max(now);
         self.ensure_queue();
         let Some(mut schedule) = self.schedule() else { return false };
         schedule.set_pause(seen.saturating_add(duration), (duration > 0).then_some(slot));
-        self.admit_due();
-        if let Some(mut schedule) = self.schedule() {
-            schedule.reschedule();
-        }
+        self.admit_and_reschedule();
         duration > 0
     }
 
@@ -416,6 +410,10 @@ impl<'a, A: Algorithm> Key<'a, A> {
             None => return change(self.state),
             Some(mut schedule) => schedule.change(change),
         }
+        self.admit_and_reschedule();
+    }
+
+    fn admit_and_reschedule(&mut self) {
         self.admit_due();
         if let Some(mut schedule) = self.schedule() {
             schedule.reschedule();

@@ -572,16 +572,14 @@ impl<A: Algorithm> Schedule<'_, A> {
         self.ensure_approximate_projection(gone);
     }
 
-    /// Makes sure that there is a projection if there are waiters whose wait is known. The projection may be
-    /// approximate. A newly computed projection leaves out the first `gone` waiters.
+    /// Makes sure that there is a projection if there are waiters whose wait is known, or if the key is paused and has no
+    /// waiters. The projection may be approximate. A newly computed projection leaves out the first `gone` waiters.
     pub(super) fn ensure_approximate_projection(&mut self, gone: usize) {
         let is_timed = self.queue.config(self.base).is_timed();
         let count = self.queue.waiting.len();
-        let is_paused = self.queue.is_paused(self.now);
+        let is_known = if count > 0 { is_timed } else { self.queue.is_paused(self.now) };
         match &mut self.queue.projection {
-            None if count == 0 && is_paused => self.queue.projection = Some(self.after(self.now, 0..0)),
-            Some(_) if count == 0 && is_paused => {}
-            _ if count == 0 || !is_timed => self.queue.projection = None,
+            _ if !is_known => self.queue.projection = None,
             Some(projection) => projection.at = projection.at.max(self.now),
             None => self.queue.projection = Some(self.after(self.now, gone..count)),
         }

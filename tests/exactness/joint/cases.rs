@@ -22,7 +22,7 @@ fn agree(count: u64, time: Time, table: Table, keys: Key, events: &[&str]) {
 }
 
 /// The events of all manners.
-const EVENTS: [&str; 14] = [
+const EVENTS: [&str; 17] = [
     "joint_calls",
     "admitted",
     "denied",
@@ -37,6 +37,9 @@ const EVENTS: [&str; 14] = [
     "settled",
     "held",
     "closed",
+    "paused",
+    "paused_waiters",
+    "one_is_paused",
 ];
 
 #[test]

@@ -14,6 +14,9 @@
 //! - A limit in shadow mode decides the calls that all other limits admit, neither denies nor delays any, and charges
 //!   those that it would have admitted.
 //! - A permit is held until the call ends. A settled call costs what it really cost.
+//! - No call passes while its key is paused, and no waiter is released. Time goes on for the key, a waiter that is delayed
+//!   is denied at its deadline, and no denial of a pause is counted. A later pause replaces an earlier one, a reset ends
+//!   it, and a replacement keeps it. A paused key is not evicted.
 //!
 //! The arithmetic of the algorithms is not the point here, and has models of its own. So a limit of this model keeps one
 //! state per key, and passes it to the algorithm. Keys are never removed, so the removal of fresh keys must not be
@@ -69,10 +72,20 @@ pub(crate) enum Slip {
     NotSettled,
     /// The policies that admit a call that another policy denies count it as admitted.
     OthersCountAdmitted,
+    /// A new call passes during a pause if its key has no waiters.
+    NewCallsPassInPause,
+    /// Waiters are released during a pause.
+    WaitersPassInPause,
+    /// The denials of a pause are counted.
+    PauseIsCounted,
+    /// A shorter pause does not end a longer one.
+    LongestPauseLasts,
+    ReplacementEndsPause,
+    ResetKeepsPause,
 }
 
 impl Slip {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::DenialCharges,
         Self::DenialIsCountedByAll,
         Self::OthersChargeAtRelease,
@@ -90,6 +103,12 @@ impl Slip {
         Self::DropKeepsPermit,
         Self::NotSettled,
         Self::OthersCountAdmitted,
+        Self::NewCallsPassInPause,
+        Self::WaitersPassInPause,
+        Self::PauseIsCounted,
+        Self::LongestPauseLasts,
+        Self::ReplacementEndsPause,
+        Self::ResetKeepsPause,
     ];
 }
 
@@ -235,6 +254,8 @@ pub(crate) enum Peek {
     Exactly(Decision),
     /// Only these two are known: whether the call is allowed, and the remaining units.
     Roughly(bool, u64),
+    /// A denial by a pause, with its wait in nanoseconds.
+    Paused(Option<u64>),
     Closed,
 }
 
@@ -263,6 +284,9 @@ pub(crate) trait Limit {
     fn settle(&mut self, at: u64, question: &Question, charged_at: u64, actual: u64);
     fn refund(&mut self, at: u64, key: Key, cost: u64);
     fn reset(&mut self, at: u64, key: Key);
+    /// Pauses the key, or ends its pause if `duration` is 0. Returns whether the key is paused.
+    fn pause(&mut self, at: u64, key: Key, duration: u64) -> bool;
+    fn is_paused(&self, at: u64, key: Key) -> bool;
     fn replace(&mut self, at: u64, params: &Params);
     fn close(&mut self, at: u64);
     /// Advances the key to this reading, as a call of cost 0 does.
@@ -277,7 +301,8 @@ pub(crate) trait Limit {
     fn queued(&self) -> usize;
     /// Returns for each key of a call whether the table has room for it.
     fn has_room(&self, at: u64, keys: &[Key]) -> Vec<bool>;
-    /// Returns the keys that must be in the table: those that are not fresh, have waiters or calls in progress.
+    /// Returns the keys that must be in the table: those that are not fresh, are paused, or have waiters or calls in
+    /// progress.
     fn used(&self, at: u64) -> Vec<Key>;
     /// Returns whether the key may be evicted.
     fn may_evict(&self, at: u64, key: Key) -> bool;
@@ -338,11 +363,13 @@ struct KeyState<A: Algorithm> {
     unseen: Vec<(Waiter, Turn)>,
     /// The latest release, with the state before it, while nothing else has changed the key since.
     latest: Option<(Id, A::State)>,
-    /// No waiter is charged before this time.
+    /// No waiter is charged before this time: the latest reset, or the end of the latest pause.
     since: u64,
+    /// `true` from the beginning of a pause until a look at the key after its end.
+    is_paused: bool,
     /// The key's time when its waiters were last looked at.
     seen: u64,
-    /// `true` once a settlement has delayed the waiters. From then on, they are denied at their deadlines.
+    /// `true` once a settlement or a pause has delayed the waiters. From then on, they are denied at their deadlines.
     is_delayed: bool,
     /// `true` if a call was charged or counted, so that the key is no longer like a new one.
     is_used: bool,
@@ -356,6 +383,26 @@ struct Waiter {
     arrived: u64,
     /// The time from which the call is denied, if it is unknown when it will be released, or if it was delayed.
     deadline: u64,
+}
+
+impl<A: Algorithm> KeyState<A> {
+    fn is_paused(&self, at: u64) -> bool {
+        self.is_paused && at < self.since
+    }
+
+    /// Records the key's time. If it goes on from an earlier reading, the waiters have waited as long as before, and as
+    /// much of the pause is left.
+    fn observe_time(&mut self, seen: u64) {
+        let (back, left) = (self.seen.saturating_sub(seen), self.since.saturating_sub(self.seen));
+        self.seen = seen;
+        if back > 0 {
+            for waiter in &mut self.waiting {
+                waiter.arrived = waiter.arrived.min(seen);
+                waiter.deadline -= if waiter.deadline < u64::MAX { back } else { 0 };
+            }
+            self.since = self.since.min(seen + left);
+        }
+    }
 }
 
 impl<A: Kind> Single<A> {
@@ -400,6 +447,7 @@ impl<A: Kind> Single<A> {
             unseen,
             latest: None,
             since: 0,
+            is_paused: false,
             seen: 0,
             is_delayed: false,
             is_used: false,
@@ -423,8 +471,50 @@ impl<A: Kind> Single<A> {
         has_deadline && waiter.deadline < u64::MAX && waiter.deadline <= at
     }
 
+    /// Returns the state of the key before its first waiter is released, and the earliest time for that: `at`, or the end
+    /// of the pause.
+    fn start(&self, at: u64, key: &KeyState<A>) -> (A::State, Nanos) {
+        let mut state = key.state.clone();
+        if !key.is_paused(at) {
+            return (state, Nanos(at));
+        }
+        let _ = self.algorithm.peek(&mut state, Nanos(key.since), 0);
+        (state, Nanos(key.since))
+    }
+
+    /// Returns the wait of a call that a pause denies, if it is not denied for ever: what is left of the pause, or longer
+    /// by the algorithm. This call does not count as denied.
+    fn wait_in_pause(&self, at: u64, key: &KeyState<A>, cost: u64) -> Option<u64> {
+        let (mut state, end) = self.start(at, key);
+        if self.algorithm.peek(&mut state, end, cost).never_fits() {
+            return None;
+        }
+        let ready_at = if A::is_locked_out(&self.algorithm, &state, end.0) {
+            let denied = self.algorithm.peek(&mut state, end, cost);
+            denied.retry_after().map(|wait| end.saturating_add(wait.as_nanos() as u64))
+        } else {
+            self.algorithm.ready_at(&mut state, end, cost)
+        };
+        ready_at.map(|ready_at| ready_at.max(end).0 - at)
+    }
+
+    /// Lets the key's time go on in a pause, up to its end.
+    fn observe_pause(&self, at: u64, key: &mut KeyState<A>) {
+        if key.is_paused {
+            key.seen = key.seen.max(self.algorithm.last_update(&key.state).0);
+            let until = at.min(key.since.max(key.seen));
+            let _ = self.algorithm.peek(&mut key.state, Nanos(until), 0);
+            key.observe_time(self.algorithm.last_update(&key.state).0);
+            key.is_paused = at < key.since;
+        }
+    }
+
     /// Releases the waiters that are due.
     fn release(&self, at: u64, key: &mut KeyState<A>) {
+        self.observe_pause(at, key);
+        if key.is_paused && self.fixed.slip != Slip::WaitersPassInPause {
+            return;
+        }
         while !key.waiting.is_empty() {
             let fits = |waiter: &Waiter, state: &mut A::State| {
                 let arrived = waiter.arrived.max(key.since);
@@ -438,14 +528,7 @@ impl<A: Kind> Single<A> {
             };
             let before = key.state.clone();
             let due = (0..last).find(|nth| fits(&key.waiting[*nth], &mut key.state));
-            // If the key's time goes on from an earlier reading, the waiters have waited as long as before.
-            let seen = self.algorithm.last_update(&key.state).0;
-            let back = key.seen.saturating_sub(seen);
-            key.seen = seen;
-            for waiter in key.waiting.iter_mut().filter(|_| back > 0) {
-                waiter.arrived = waiter.arrived.min(seen);
-                waiter.deadline -= if waiter.deadline < u64::MAX { back } else { 0 };
-            }
+            key.observe_time(self.algorithm.last_update(&key.state).0);
             let Some(nth) = due else { return };
             let Some(waiter) = key.waiting.remove(nth) else { return };
             key.latest = Some((waiter.id, before));
@@ -468,7 +551,7 @@ impl<A: Kind> Single<A> {
         if max_wait == u64::MAX || !self.settings.is_timed {
             return true;
         }
-        let (mut state, mut now) = (key.state.clone(), Nanos(at));
+        let (mut state, mut now) = self.start(at, key);
         for waiter in key.waiting.iter().skip(gone) {
             let algorithm = self.algorithm(waiter.tier);
             now = algorithm.ready_at(&mut state, now, waiter.cost).map_or(now, |ready_at| ready_at.max(now));
@@ -477,7 +560,7 @@ impl<A: Kind> Single<A> {
         }
         let (algorithm, latest) = (self.algorithm(question.tier), at.saturating_add(max_wait));
         let ready_at = algorithm.ready_at(&mut state, now, question.cost);
-        ready_at.is_some_and(|ready_at| ready_at.0 <= latest.min(u64::MAX - 1))
+        ready_at.is_some_and(|ready_at| ready_at.max(now).0 <= latest.min(u64::MAX - 1))
     }
 
     fn fits_in_total(&self, cost: u64, freed: u64) -> bool {
@@ -519,13 +602,20 @@ impl<A: Kind> Single<A> {
     }
 
     fn count(&self, at: u64, key: &mut KeyState<A>, cost: u64, tier: Option<usize>) {
-        let denial = Decision::deny(1, 0, None, 0);
         key.is_used = true;
-        let _ = self.algorithm(tier).report(&mut key.state, Nanos(at), cost, true, denial);
+        if !key.is_paused(at) || self.fixed.slip == Slip::PauseIsCounted {
+            let denial = Decision::deny(1, 0, None, 0);
+            let _ = self.algorithm(tier).report(&mut key.state, Nanos(at), cost, true, denial);
+        }
+    }
+
+    /// Returns whether something holds the key in the table, whatever its algorithm says.
+    fn is_held(&self, at: u64, key: &KeyState<A>) -> bool {
+        key.is_paused(at) || !key.waiting.is_empty() || !key.unseen.is_empty()
     }
 
     fn is_fresh(&self, at: u64, key: &KeyState<A>) -> bool {
-        key.waiting.is_empty() && key.unseen.is_empty() && self.algorithm.is_fresh(&key.state, Nanos(at))
+        !self.is_held(at, key) && self.algorithm.is_fresh(&key.state, Nanos(at))
     }
 }
 
@@ -546,8 +636,9 @@ impl<A: Kind> Limit for Single<A> {
             this.release(at, key);
             let algorithm = this.algorithm(tier);
             let alone = algorithm.peek(&mut key.state, Nanos(at), cost);
-            let passes = alone.is_allowed() && key.waiting.is_empty() && this.fits_in_total(cost, 0);
-            if cost == 0 || passes {
+            let is_open = !key.is_paused(at) || this.fixed.slip == Slip::NewCallsPassInPause;
+            let passes = alone.is_allowed() && is_open && key.waiting.is_empty();
+            if cost == 0 || passes && this.fits_in_total(cost, 0) {
                 return Verdict::Pass;
             }
             let bars = A::is_locked_out(algorithm, &key.state, at);
@@ -612,7 +703,7 @@ impl<A: Kind> Limit for Single<A> {
             // A denied call adds its tier, so that its wait stays true.
             let algorithm = this.algorithm(tier);
             let fits = !algorithm.peek(&mut key.state, Nanos(at), cost).never_fits();
-            if fits && key.waiting.is_empty() {
+            if fits && key.waiting.is_empty() && !key.is_paused(at) {
                 let _ = algorithm.ready_at(&mut key.state, Nanos(at), cost);
             }
         });
@@ -746,11 +837,40 @@ impl<A: Kind> Limit for Single<A> {
                 let _ = this.algorithm.charge(&mut key.state, Nanos(at), held, 0);
                 this.algorithm.restore(&mut key.state, new);
             }
-            (key.since, key.latest) = (at, None);
+            key.latest = None;
+            if !key.is_paused || this.fixed.slip != Slip::ResetKeepsPause {
+                (key.since, key.is_paused) = (at, false);
+            }
             // Without waiters and calls in progress, the key is a new key.
-            key.is_used = held > 0 || !key.waiting.is_empty() || !key.unseen.is_empty();
+            key.is_used = held > 0 || this.is_held(at, key);
             this.release(at, key);
         });
+    }
+
+    fn pause(&mut self, at: u64, key: Key, duration: u64) -> bool {
+        if self.is_closed || duration > 0 && !self.has_room(at, &[key])[0] {
+            return false;
+        }
+        self.with(at, key, |this, key| {
+            this.release(at, key);
+            if duration == 0 && !key.is_paused {
+                return;
+            }
+            let _ = this.algorithm.peek(&mut key.state, Nanos(at), 0);
+            key.seen = this.algorithm.last_update(&key.state).0;
+            let end = key.seen.max(at) + duration;
+            let lasts = key.is_paused && this.fixed.slip == Slip::LongestPauseLasts;
+            key.since = if lasts { key.since.max(end) } else { end };
+            key.is_paused = at < key.since;
+            key.is_delayed |= !key.waiting.is_empty();
+            key.is_used = true;
+            this.release(at, key);
+        });
+        duration > 0
+    }
+
+    fn is_paused(&self, at: u64, key: Key) -> bool {
+        self.keys.get(&key).is_some_and(|key| key.is_paused(at))
     }
 
     fn replace(&mut self, at: u64, params: &Params) {
@@ -768,6 +888,9 @@ impl<A: Kind> Limit for Single<A> {
             self.with(at, key, |this, key| {
                 this.algorithm.migrate(&mut key.state, &old, Nanos(at));
                 key.latest = None;
+                if this.fixed.slip == Slip::ReplacementEndsPause {
+                    key.is_paused = false;
+                }
                 this.release(at, key);
             });
         }
@@ -778,6 +901,7 @@ impl<A: Kind> Limit for Single<A> {
         for key in self.keys.keys().copied().collect::<Vec<_>>() {
             self.with(at, key, |this, key| {
                 this.release(at, key);
+                key.is_paused = false;
                 for waiter in std::mem::take(&mut key.waiting) {
                     this.in_total -= waiter.cost;
                     key.unseen.push((waiter, Turn::Denied(Denial::Closed)));
@@ -802,9 +926,13 @@ impl<A: Kind> Limit for Single<A> {
             _ => cost,
         };
         self.release(at, &mut found);
+        if cost > 0 && found.is_paused(at) && found.waiting.is_empty() && self.settings.is_timed {
+            return Peek::Paused(self.wait_in_pause(at, &found, cost));
+        }
+        let is_held = found.is_paused(at) || !found.waiting.is_empty();
         let decision = self.algorithm.peek(&mut found.state, Nanos(at), cost);
         match self.settings.total {
-            _ if !found.waiting.is_empty() => Peek::Roughly(cost == 0, 0),
+            _ if is_held => Peek::Roughly(cost == 0, 0),
             None => Peek::Exactly(decision),
             Some(total) => {
                 let left = decision.remaining().min(total.saturating_sub(self.in_total));
@@ -830,9 +958,9 @@ impl<A: Kind> Limit for Single<A> {
     fn next_release(&self, at: u64, key: Key) -> Option<u64> {
         let found = self.keys.get(&key)?;
         let first = found.waiting.front()?;
-        let algorithm = self.algorithm(first.tier);
-        let ready_at = algorithm.ready_at(&mut found.state.clone(), Nanos(at), first.cost);
-        ready_at.map(|ready_at| ready_at.0)
+        let (mut state, start) = self.start(at, found);
+        let ready_at = self.algorithm(first.tier).ready_at(&mut state, start, first.cost);
+        ready_at.map(|ready_at| ready_at.max(start).0)
     }
 
     fn queued(&self) -> usize {
@@ -859,11 +987,9 @@ impl<A: Kind> Limit for Single<A> {
         self.keys.iter().filter(|(_, found)| !self.is_fresh(at, found)).map(|(key, _)| *key).collect()
     }
 
-    fn may_evict(&self, _at: u64, key: Key) -> bool {
+    fn may_evict(&self, at: u64, key: Key) -> bool {
         let evicts = self.fixed.room.is_some_and(|room| room.evicts);
-        let is_free = |key: &KeyState<A>| {
-            key.waiting.is_empty() && key.unseen.is_empty() && self.algorithm.in_flight(&key.state) == 0
-        };
+        let is_free = |key: &KeyState<A>| !self.is_held(at, key) && self.algorithm.in_flight(&key.state) == 0;
         evicts && self.keys.get(&key).is_none_or(is_free)
     }
 

@@ -266,7 +266,7 @@ impl World {
         self.touched.clear();
         self.one_by_one.clear();
         let (before, is_lazy) = (self.tables(), self.random.one_in(5));
-        let operation = self.random.below(64);
+        let operation = self.random.below(66);
         match operation {
             0..34 => self.call(),
             34..44 => self.move_clock(),
@@ -279,6 +279,7 @@ impl World {
             60 => self.replace(),
             61 if self.random.one_in(8) => self.close(),
             62 if self.calls.is_empty() => self.toggle_shadow(),
+            63 | 64 => self.pause(),
             _ => self.poll_any(),
         }
         if self.is_over() {
@@ -332,6 +333,10 @@ impl World {
 
     fn any_cost(&mut self) -> u64 {
         self.random.one_of(&[0, 1, 1, 1, 1, 1, 2, 2, 3, 7])
+    }
+
+    fn is_paused(&self, limiter: usize, key: Key) -> bool {
+        self.model.limit_ref(limiter).is_paused(self.now, key)
     }
 
     fn touch(&mut self, limiter: usize, key: Key) {
@@ -391,6 +396,9 @@ impl World {
             asks.iter().filter(|ask| !ask.is_shadow).map(|ask| (ask.limiter, ask.key)).collect();
         keys.sort_unstable();
         self.saw("same_key", u64::from(keys.windows(2).any(|pair| pair[0] == pair[1])));
+        let is_paused = |(limiter, key): &&(usize, Key)| self.is_paused(*limiter, *key);
+        let (all, paused) = (keys.len(), keys.iter().filter(is_paused).count());
+        self.saw("one_is_paused", u64::from(all > 1 && paused == 1));
         self.start(id, CallInfo { running, way, asks, was_queued: false, is_admitted: false });
     }
 
@@ -589,9 +597,11 @@ impl World {
         };
         let wait = (wait.as_nanos() as u64).next_multiple_of(grid);
         self.last_wait = wait;
-        // The wait of a call is computed before it adds its tier to a key with waiters.
+        // The wait of a call is computed before it adds its tier to a key with waiters, or that is paused.
         let queues = self.model.queues();
-        let adds_tier = asks.iter().any(|ask| ask.tier.is_some() && queues.contains(&(ask.limiter, ask.key)));
+        let is_held =
+            |ask: &&Ask| queues.contains(&(ask.limiter, ask.key)) || self.is_paused(ask.limiter, ask.key);
+        let adds_tier = asks.iter().filter(is_held).any(|ask| ask.tier.is_some());
         // The call may displace the oldest waiter now, but not find the units later that the waiter has taken.
         let displaces = limits().any(|limiter| self.settings[limiter].drops_oldest);
         // The places of all keys together are taken by calls of other keys.
@@ -601,7 +611,11 @@ impl World {
         assert!(wait > 0, "{decision:?}");
         let holds = self.holds();
         let denies = |after: u64| self.model.denies_at(now, now + after, info.way, asks, &holds);
-        assert!(!denies(wait), "denied after {wait}, {decision:?}");
+        // The end of a pause is told even if it is unknown when calls of other keys free a part of the total.
+        let is_paused = |ask: &&Ask| self.is_paused(ask.limiter, ask.key);
+        let is_lower_bound =
+            asks.iter().filter(is_paused).any(|ask| self.settings[ask.limiter].total.is_some());
+        assert!(is_lower_bound || !denies(wait), "denied after {wait}, {decision:?}");
         assert!(denies(wait - grid), "allowed before {wait}, {decision:?}");
         let early = self.random.below(wait / grid) * grid;
         assert!(denies(early), "allowed after {early}, before {wait}, {decision:?}");
@@ -773,8 +787,33 @@ impl World {
         }
         let (limiter, key) = (self.any_limiter(), self.any_key());
         self.note(|_| format!("reset {key} of limiter {limiter}"));
-        self.live[limiter].reset(key);
+        let was_paused = self.is_paused(limiter, key);
+        let was_used = self.live[limiter].reset(key);
+        assert!(was_used || !was_paused, "a paused key is not as a new key");
         self.model.limit(limiter).reset(self.now, key);
+    }
+
+    /// Pauses a key, if possible one with waiters, or ends its pause.
+    fn pause(&mut self) {
+        let queues = self.model.queues();
+        let (limiter, key) = if queues.is_empty() || self.random.one_in(2) {
+            (self.any_limiter(), self.any_key())
+        } else {
+            self.random.one_of(&queues)
+        };
+        let grid = self.scale.grid;
+        let duration = match self.random.below(5) {
+            0 => 0,
+            1 => grid,
+            _ => self.random.below(self.params[limiter].period / grid * 2) * grid,
+        };
+        self.note(|_| format!("pause {key} of limiter {limiter} for {duration}"));
+        self.touch(limiter, key);
+        let is_paused = self.model.limit(limiter).pause(self.now, key, duration);
+        assert_eq!(self.live[limiter].pause(key, duration), is_paused);
+        self.last_wait = duration;
+        self.saw("paused", u64::from(is_paused));
+        self.saw("paused_waiters", u64::from(is_paused && queues.contains(&(limiter, key))));
     }
 
     fn replace(&mut self) {
@@ -1025,6 +1064,10 @@ fn agrees(got: &Decision, due: &Peek, grid: u64) -> bool {
         Peek::Closed => got.is_closed(),
         Peek::Roughly(is_allowed, remaining) => {
             (got.is_allowed(), got.remaining()) == (*is_allowed, *remaining)
+        }
+        Peek::Paused(retry) => {
+            let wait = retry.map(Duration::from_nanos);
+            !got.is_allowed() && got.remaining() == 0 && up(got.retry_after()) == up(wait)
         }
         Peek::Exactly(due) if grid == 1 => got == due,
         Peek::Exactly(due) => {

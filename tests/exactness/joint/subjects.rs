@@ -427,7 +427,8 @@ pub(crate) trait Live {
     fn peek(&self, key: Key, cost: u64) -> Decision;
     fn acquire(&self, key: Key, cost: u64) -> Pin<Box<dyn Future<Output = Decision>>>;
     fn refund(&self, key: Key, cost: u64);
-    fn reset(&self, key: Key);
+    fn reset(&self, key: Key) -> bool;
+    fn pause(&self, key: Key, duration: u64) -> bool;
     fn replace(&self, params: &Params);
     fn close(&self);
     fn queued(&self) -> usize;
@@ -453,8 +454,12 @@ impl<A: Kind> Live for RateLimiter<A> {
         self.refund(&key, cost);
     }
 
-    fn reset(&self, key: Key) {
-        self.reset(&key);
+    fn reset(&self, key: Key) -> bool {
+        self.reset(&key)
+    }
+
+    fn pause(&self, key: Key, duration: u64) -> bool {
+        self.pause(&key, Duration::from_nanos(duration))
     }
 
     fn replace(&self, params: &Params) {

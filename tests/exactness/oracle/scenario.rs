@@ -131,6 +131,20 @@ impl Setup {
         now.saturating_add(on).min(self.end)
     }
 
+    /// Returns the duration of the next pause. With 0, it ends the pause of the key.
+    pub(crate) fn next_pause(&self, random: &mut Random, rule: &Rule, reported: Reported) -> u64 {
+        let duration = match random.below(8) {
+            0 | 1 => 0,
+            2 => 1,
+            3 => reported.retry,
+            4 => reported.reset,
+            5 => rule.period / 2,
+            6 => rule.period,
+            _ => random.within(0..=rule.period.saturating_mul(3)),
+        };
+        duration.min(self.longest())
+    }
+
     pub(crate) fn next_act(&self, random: &mut Random, rule: &Rule, most: u64, reported: Reported) -> Act {
         let cost = next_cost(random, most, reported);
         match random.below(16) {

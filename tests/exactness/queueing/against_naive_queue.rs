@@ -193,6 +193,8 @@ fn a_broken_model_is_detected() {
         Slip::ANanosecondLate,
         Slip::NewCallsIgnoreAPause,
         Slip::APauseIsShort,
+        Slip::WaitersOutlastAPause,
+        Slip::AResetKeepsAPause,
     ] {
         let found = (0..300).find(|seed| {
             let life = || kind(seed % 10, Manner { seed: *seed, late: false, slip });

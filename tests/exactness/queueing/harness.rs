@@ -32,6 +32,7 @@ pub(crate) struct World<A: Algorithm> {
     /// `true` if time advances by large steps, so that no call is polled at its scheduled time.
     late: bool,
     pub(crate) passed: Vec<(u64, u64)>,
+    /// `true` once units were given back, by a refund or a reset.
     pub(crate) refunded: bool,
     /// `true` if refunds are made. They are made only if the algorithm starts full. Otherwise, a refund could give back
     /// units that no call has taken.
@@ -49,7 +50,7 @@ pub(crate) struct Seen {
     pub(crate) reported: u64,
     /// The calls that were denied while their key was paused.
     pub(crate) paused: u64,
-    /// The calls that had waited too long, because of a pause.
+    /// The calls that had waited too long, because of a pause or a charge.
     pub(crate) late: u64,
 }
 
@@ -73,7 +74,7 @@ impl<A: Algorithm> World<A> {
 
     pub(crate) fn step(&mut self, random: &mut Random) {
         let most = self.line.rule.capacity().min(4);
-        match random.below(22) {
+        match random.below(25) {
             0..7 => self.acquire(random.within(1..=most), random),
             7 => self.acquire(random.within(0..=most + 1), random),
             8 => self.check(random.within(0..=most + 1), random),
@@ -98,6 +99,27 @@ impl<A: Algorithm> World<A> {
                 self.log.push(format!("at {}: pause {duration}", self.now));
                 assert_eq!(self.limiter.pause("key", Duration::from_nanos(duration)), duration > 0);
                 self.line.pause(duration, self.now);
+                self.settle();
+            }
+            22 => {
+                let cost = random.within(1..=3);
+                self.log.push(format!("at {}: charge {cost}", self.now));
+                self.limiter.charge("key", cost);
+                self.line.charge(cost, self.now);
+                self.settle();
+            }
+            23 if random.one_in(3) => {
+                self.log.push(format!("at {}: reset", self.now));
+                let was_used = self.limiter.reset("key");
+                assert!(was_used || !self.line.is_paused(self.now));
+                self.line.reset(self.now);
+                self.refunded = true;
+                self.settle();
+            }
+            // The queue and the pause stay as they are.
+            24 => {
+                self.log.push(format!("at {}: replace", self.now));
+                self.limiter.replace(self.limiter.algorithm());
                 self.settle();
             }
             // Advances to the nanosecond of a scheduled time, or to the nanosecond before it.

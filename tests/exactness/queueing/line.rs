@@ -20,6 +20,10 @@ pub(crate) enum Slip {
     NewCallsIgnoreAPause,
     /// A pause ends a nanosecond too early.
     APauseIsShort,
+    /// A pause delays waiters beyond their maximum wait.
+    WaitersOutlastAPause,
+    /// A reset does not end a pause.
+    AResetKeepsAPause,
 }
 
 /// The settings of a queue.
@@ -33,6 +37,8 @@ pub(crate) struct QueueConfig {
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) rule: Naive,
+    /// The algorithm of a key that was never used.
+    unused: Naive,
     pub(crate) patience: QueueConfig,
     /// The cost and arrival of each waiter.
     pub(crate) waiting: VecDeque<(u64, u64)>,
@@ -41,12 +47,12 @@ pub(crate) struct Line {
     lost: usize,
     /// The maximum number of waiters of all keys together. There is only one key.
     pub(crate) total: usize,
-    /// The end of the latest pause. No waiter is charged at an earlier time.
+    /// The end of the latest pause, or the latest reset. No waiter is charged at an earlier time.
     since: u64,
     /// `true` from the beginning of a pause until a release after its end.
     is_paused: bool,
-    /// `true` if a pause began while the present waiters waited. They are then denied when they have waited for
-    /// `max_wait`.
+    /// `true` if a pause began, or units were charged after the fact, while the present waiters waited. They are then
+    /// denied when they have waited for `max_wait`.
     pub(crate) is_delayed: bool,
 }
 
@@ -63,7 +69,23 @@ impl Line {
     pub(crate) fn new(rule: Naive, patience: QueueConfig, slip: Slip, total: usize) -> Self {
         let (waiting, lost) = (VecDeque::new(), 0);
         let (since, is_paused, is_delayed) = (0, false, false);
-        Self { rule, patience, waiting, slip, lost, total, since, is_paused, is_delayed }
+        let unused = rule.clone();
+        Self { rule, unused, patience, waiting, slip, lost, total, since, is_paused, is_delayed }
+    }
+
+    /// Charges a call after the fact.
+    pub(crate) fn charge(&mut self, cost: u64, now: u64) {
+        self.rule.charge(cost, now);
+        self.is_delayed |= !self.waiting.is_empty();
+    }
+
+    /// Makes the key a new key, which is not paused. The waiters stay.
+    pub(crate) fn reset(&mut self, now: u64) {
+        self.rule = self.unused.clone();
+        self.rule.observe(now);
+        if self.slip != Slip::AResetKeepsAPause || !self.is_paused {
+            (self.since, self.is_paused) = (now, false);
+        }
     }
 
     /// Pauses the key, or ends its pause if `duration` is 0.
@@ -76,7 +98,7 @@ impl Line {
             self.since = self.since.saturating_sub(1).max(now);
         }
         self.is_paused = true;
-        self.is_delayed |= !self.waiting.is_empty();
+        self.is_delayed |= !self.waiting.is_empty() && self.slip != Slip::WaitersOutlastAPause;
     }
 
     pub(crate) fn is_paused(&self, now: u64) -> bool {

@@ -1,5 +1,7 @@
 //! The algorithms, written as plainly as possible. They compute when a call may be released, and what the call takes.
 
+use tower_throttle::algorithm::MAX_DEBT;
+
 use crate::oracle::config::Rule;
 use crate::oracle::model::{Counter, Fixed, Oracle, Sliding, Verdict};
 
@@ -234,6 +236,17 @@ impl Naive {
         }
         self.observe(now);
         false
+    }
+
+    /// Charges a call after the fact, at `now`, whether or not it fits.
+    pub(crate) fn charge(&mut self, cost: u64, now: u64) {
+        match self {
+            Self::Bucket(_) | Self::Leaky(_) | Self::Bursty(_) => self.take(cost, now),
+            Self::Fixed(rule) => drop(rule.charge(cost, MAX_DEBT)),
+            Self::Sliding(rule) => drop(rule.charge(cost, MAX_DEBT)),
+            Self::Counter(rule) => drop(rule.charge(cost, MAX_DEBT)),
+            Self::All(rules) => rules.iter_mut().for_each(|rule| rule.charge(cost, now)),
+        }
     }
 
     pub(crate) fn refund(&mut self, cost: u64) {

@@ -7,6 +7,7 @@ mod bucket;
 mod counter;
 mod fixed;
 mod leaky;
+mod paused;
 mod sliding;
 mod smooth;
 mod store;
@@ -18,6 +19,7 @@ pub(crate) use bucket::Bucket;
 pub(crate) use counter::Counter;
 pub(crate) use fixed::Fixed;
 pub(crate) use leaky::Leaky;
+pub(crate) use paused::Paused;
 pub(crate) use sliding::Sliding;
 pub(crate) use smooth::Smooth;
 
