@@ -30,7 +30,7 @@ pub(crate) use own_algorithm::OwnAlgorithm;
 pub(crate) use own_limiter::OwnLimiter;
 pub(crate) use polled::{Alarm, Now, PolledByHand, patient, waits};
 pub(crate) use random::Random;
-pub(crate) use scale::{every, scaled};
+pub(crate) use scale::scaled;
 pub(crate) use server::{Server, Task, listen};
 pub(crate) use threads::{ends_within, on_threads};
 

@@ -7,11 +7,3 @@ pub(crate) fn scaled(n: u64) -> u64 {
         None => n / 10,
     }
 }
-
-/// Returns `n`, or 1 if the environment variable `FULL_SIZE` is set. A test takes every `n`-th of its cases.
-pub(crate) fn every(n: usize) -> usize {
-    match std::env::var_os("FULL_SIZE") {
-        Some(_) => 1,
-        None => n,
-    }
-}

@@ -9,7 +9,6 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::{Quota, RateLimiter};
 
 use super::{Count, INVENTED_KEYS, MAX_KEYS, MINUTE, SECOND, bucket};
-use crate::support::every;
 
 /// The units of its limit that a key of the flood has used.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -294,4 +293,12 @@ fn figures_for_full_tables() {
     print("FixedWindow 5/min, block_for 1 h after 10", &logins, &usages, 0);
     print("FixedWindow 5/min, block_for 1 h after 10", &logins, &[(Used::All, "all, and locked out")], 10);
     print("FixedWindow 1/hour", &FixedWindow::new(Quota::per_hour(1)), &[(Used::All, "all")], 0);
+}
+
+/// Returns `n`, or 1 if the environment variable `FULL_SIZE` is set. A test takes every `n`-th of its cases.
+fn every(n: usize) -> usize {
+    match std::env::var_os("FULL_SIZE") {
+        Some(_) => 1,
+        None => n,
+    }
 }
