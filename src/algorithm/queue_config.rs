@@ -23,8 +23,9 @@ use crate::clock::Nanos;
 pub struct QueueConfig {
     waits: Waits,
     bound: Bound,
-    /// The maximum number of waiters. 0 if only calls with priority wait.
-    places: u64,
+    /// The maximum number of waiters or, if only calls with priority wait, their maximum total cost: in one number, since
+    /// each limiter and each state of `Tiered` contains a configuration.
+    capacity: u64,
     max_wait: u64,
     overflow: QueueOverflow,
     /// True if it is unknown when a queued call will be admitted.
@@ -41,13 +42,13 @@ enum Waits {
     /// Calls of `acquire`, and requests of a layer.
     Requests,
     /// Calls with priority, up to a total cost.
-    PriorityOnly { max_cost: u64 },
+    PriorityOnly,
 }
 
-/// What the number of places means.
+/// What the capacity means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// Any number of calls may wait. If another setting bounds the queue, it has this number of places.
+    /// Any number of calls may wait. If another setting bounds the queue, it has this capacity.
     None,
     Default,
     /// [`queue`](QueueConfig::queue) has set the number.
@@ -78,7 +79,7 @@ impl QueueConfig {
         Self {
             waits: Waits::Acquire,
             bound: Bound::None,
-            places: default_places,
+            capacity: default_places,
             max_wait: u64::MAX,
             overflow: QueueOverflow::RejectNew,
             untimed: false,
@@ -112,7 +113,7 @@ impl QueueConfig {
         if self.is_priority_only() {
             return self;
         }
-        Self { waits: Waits::Requests, bound: Bound::Set, places, ..self }
+        Self { waits: Waits::Requests, bound: Bound::Set, capacity: places, ..self }
     }
 
     /// Sets the maximum time that a call waits, and enables the queue for requests of a layer.
@@ -131,7 +132,7 @@ impl QueueConfig {
     /// another, so [`with_overflow`](QueueConfig::with_overflow) has no effect.
     #[must_use]
     pub const fn priority_only(self, units: u64) -> Self {
-        Self { waits: Waits::PriorityOnly { max_cost: units }, bound: Bound::Default, places: 0, ..self }
+        Self { waits: Waits::PriorityOnly, bound: Bound::Default, capacity: units, ..self }
     }
 
     /// Declares that it is unknown when a queued call will be admitted, because queued calls are admitted when other
@@ -163,7 +164,7 @@ impl QueueConfig {
         Self {
             waits: if is_for_all { Waits::Requests } else { Waits::Acquire },
             bound,
-            places: self.places().min(other.places()),
+            capacity: self.places().min(other.places()),
             max_wait: self.max_wait.min(other.max_wait),
             overflow: if self.overflow == other.overflow { self.overflow } else { QueueOverflow::RejectNew },
             untimed: self.untimed || other.untimed,
@@ -172,7 +173,7 @@ impl QueueConfig {
     }
 
     pub(crate) const fn is_priority_only(&self) -> bool {
-        self.max_priority_cost().is_some()
+        matches!(self.waits, Waits::PriorityOnly)
     }
 
     /// Returns how many calls without priority may wait. `u64::MAX` means that only the maximum for all keys together
@@ -180,8 +181,9 @@ impl QueueConfig {
     #[must_use]
     pub const fn places(&self) -> u64 {
         match self.bound {
+            _ if self.is_priority_only() => 0,
             Bound::None => u64::MAX,
-            Bound::Default | Bound::Set => self.places,
+            Bound::Default | Bound::Set => self.capacity,
         }
     }
 
@@ -195,10 +197,7 @@ impl QueueConfig {
 
     /// Returns the maximum total cost of queued calls, if only calls with priority wait.
     pub(crate) const fn max_priority_cost(&self) -> Option<u64> {
-        match self.waits {
-            Waits::PriorityOnly { max_cost } => Some(max_cost),
-            Waits::Acquire | Waits::Requests => None,
-        }
+        if self.is_priority_only() { Some(self.capacity) } else { None }
     }
 
     pub(crate) const fn is_timed(&self) -> bool {
@@ -225,7 +224,7 @@ impl QueueConfig {
 
     /// Returns how many calls may wait, if [`queue`](QueueConfig::queue) was called.
     pub(crate) const fn explicit_places(&self) -> Option<u64> {
-        if matches!(self.bound, Bound::Set) { Some(self.places) } else { None }
+        if matches!(self.bound, Bound::Set) { Some(self.capacity) } else { None }
     }
 
     /// Returns whether requests of a layer are queued as well, not only calls of `acquire`.
