@@ -152,6 +152,9 @@ impl<'a> JointRequest<'a> {
     ) -> Self {
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
         let mut options = call.options;
+        // A joint call waits only if the algorithm queues the requests of layers. An attempt that waits anyway was made for
+        // a limiter in Redis, whose algorithm queues requests, and whose fallback this limiter is.
+        options.may_wait = false;
         // A call with ignored priority borrows nothing.
         options.priority = options.priority && limiter.heeds_priority(call.algorithm());
         Self { limiter, id, lock: ptr::from_ref(limiter.of(id)).addr(), algorithm, options }
