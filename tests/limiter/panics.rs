@@ -5,9 +5,10 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 use tower::{Layer, Service, service_fn};
@@ -213,8 +214,8 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
             let clock = ManualClock::new();
             let left = Arc::new(AtomicUsize::new(usize::MAX));
             let asked = Arc::clone(&left);
-            let own = OwnAlgorithm::new(bucket.clone(), move |_| {
-                assert_ne!(asked.fetch_sub(1, Ordering::SeqCst), 0, "broken");
+            let own = OwnAlgorithm::new(bucket.clone(), move |method| {
+                assert!(method == "drop" || asked.fetch_sub(1, Ordering::SeqCst) != 0, "broken");
             });
             let limiter = limiter(own, &clock);
             assert!(limiter.check("key").is_allowed());
@@ -233,6 +234,32 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
         };
         assert!((0..100).any(waits), "each method panics once, until no call is left");
     }
+}
+
+/// What an algorithm does when it is dropped may need a lock.
+#[test]
+fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
+    let known = Arc::new(OnceLock::<RateLimiter<OwnAlgorithm<Concurrency>>>::new());
+    let is_polled = Arc::new(AtomicBool::new(false));
+    let (dropped, watched) = (Arc::clone(&known), Arc::clone(&is_polled));
+    let own = OwnAlgorithm::new(Concurrency::per_key(1), move |method| {
+        if method == "drop" && watched.swap(false, Ordering::SeqCst) {
+            let limiter = dropped.get().unwrap().clone();
+            let (sender, receiver) = mpsc::channel();
+            thread::spawn(move || sender.send(limiter.try_acquire_permit("key").is_err()));
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(5)), Ok(true), "the key is locked");
+        }
+    });
+    let limiter = known.get_or_init(|| limiter(own, &ManualClock::new()));
+    let _permit = limiter.try_acquire_permit("key").unwrap();
+    let mut call = Box::pin(limiter.acquire_permit("key"));
+    let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    limiter.close();
+    is_polled.store(true, Ordering::SeqCst);
+    assert!(matches!(poll(), Poll::Ready(Err(denied)) if denied.decision().is_closed()));
+    drop(call);
+    assert!(!is_polled.load(Ordering::SeqCst), "it was dropped");
 }
 
 #[test]
