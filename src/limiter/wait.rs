@@ -60,15 +60,14 @@ impl<A: Algorithm> Drop for QueueTicket<A> {
 }
 
 impl<A: Algorithm> QueuedAcquire<A> {
-    pub(super) fn new(
-        table: Arc<Table<A>>,
-        id: Fingerprint,
-        ticket: u64,
-        held: Option<Reservable<A>>,
-        counts: bool,
-    ) -> Self {
+    pub(super) fn new(table: Arc<Table<A>>, id: Fingerprint, ticket: u64, counts: bool) -> Self {
         let place = QueueTicket { table, id, ticket, left: false, counts };
-        Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
+        Self { place, wake_at: Nanos::ZERO, sleep: None, held: None, charged_at: Nanos::ZERO }
+    }
+
+    /// Sets what the reservation of the call is made of when the call is admitted.
+    pub(super) fn hold(&mut self, held: Option<Reservable<A>>) {
+        self.held = held.map(Box::new);
     }
 
     /// Returns what observes the limiter.

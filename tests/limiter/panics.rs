@@ -15,7 +15,7 @@ use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 use tower_throttle::key::{PeerIp, from_fn};
-use tower_throttle::limiter::{Acquire, AcquirePermit};
+use tower_throttle::limiter::{Acquire, AcquirePermit, Acquired, Attempt, LimiterFor, QueuedAcquire};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{OwnAlgorithm, limiter};
@@ -236,6 +236,55 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
     }
 }
 
+type Fragile = OwnAlgorithm<TokenBucket>;
+
+/// Returns a limiter whose keys start empty and queue calls, and the number of the methods after which one panics.
+fn breaks_once(clock: &ManualClock) -> (RateLimiter<Fragile>, Arc<AtomicUsize>) {
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let asked = Arc::clone(&left);
+    let bucket = TokenBucket::new(Quota::per_minute(1)).start_empty().queue(1);
+    let own = OwnAlgorithm::new(bucket, move |method| {
+        assert!(method == "drop" || asked.fetch_sub(1, Ordering::SeqCst) != 0, "broken");
+    });
+    (limiter(own, clock), left)
+}
+
+fn starts_empty_without_waiters(limiter: &RateLimiter<Fragile>, clock: &ManualClock, nth: usize) {
+    assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
+    let decision = limiter.check("key");
+    assert!(!decision.is_allowed(), "method {nth}");
+    clock.advance(Duration::from_secs(60));
+    assert!(limiter.check("key").is_allowed(), "method {nth}");
+}
+
+#[test]
+fn a_new_key_whose_first_call_or_pause_makes_the_algorithm_panic_keeps_no_queue() {
+    type Act = fn(&RateLimiter<Fragile>, &mut Option<Acquired<QueuedAcquire<Fragile>>>);
+    let acquires: Act = |limiter, call| {
+        let attempt = Attempt::new(1).wait().with_reservation();
+        let call = call.insert(LimiterFor::acquire(limiter, "key", attempt));
+        assert!(matches!(call, Acquired::Pending(_)));
+    };
+    let pauses: Act = |limiter, _| assert!(limiter.pause("key", Duration::from_secs(120)));
+    for act in [acquires, pauses] {
+        let ends = |nth: usize| {
+            let clock = ManualClock::new();
+            let (limiter, left) = breaks_once(&clock);
+            let mut call = None;
+            left.store(nth, Ordering::SeqCst);
+            let acted = catch_unwind(AssertUnwindSafe(|| act(&limiter, &mut call)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            drop(call);
+            if acted.is_ok() {
+                limiter.pause("key", Duration::ZERO);
+            }
+            starts_empty_without_waiters(&limiter, &clock, nth);
+            acted.is_ok()
+        };
+        assert!((0..100).any(ends), "each method panics once, until no call is left");
+    }
+}
+
 /// What an algorithm does when it is dropped may need a lock.
 #[test]
 fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
@@ -277,4 +326,29 @@ fn a_joint_call_leaves_its_queue_if_an_algorithm_panics() {
     assert_eq!(bucket.stats().store.waiting, 0);
     clock.advance(Duration::from_secs(60));
     assert!(bucket.check("key").is_allowed());
+}
+
+#[test]
+fn a_joint_call_leaves_the_queue_of_an_algorithm_that_panics() {
+    let waits = |nth: usize| {
+        let clock = ManualClock::new();
+        let (bucket, left) = breaks_once(&clock);
+        let window = limiter(FixedWindow::new(Quota::per_minute(9)), &clock);
+        let key = || from_fn(|(): &()| Some("key"));
+        let service = RateLimitLayer::with_limiter(key(), bucket.clone())
+            .and(RateLimitLayer::with_limiter(key(), window))
+            .responder(ErrorResponder)
+            .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+        left.store(nth, Ordering::SeqCst);
+        let mut call = None;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let call = call.insert(Box::pin(service.clone().call(())));
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }));
+        left.store(usize::MAX, Ordering::SeqCst);
+        drop(call);
+        starts_empty_without_waiters(&bucket, &clock, nth);
+        polled.is_ok()
+    };
+    assert!((0..100).any(waits), "each method panics once, until no call is left");
 }

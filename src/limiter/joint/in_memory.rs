@@ -495,13 +495,13 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         &mut self,
         index: usize,
         cost: u64,
-        all: &mut JointWait,
+        wake: &mut Wakers,
         change: impl FnOnce(&mut Key<'_, A>, Attempt<'_, A>) -> R,
     ) -> R {
         let request = self.turns[index].call.request;
         let call = request.attempt(cost);
         let shared = &self.table.shared;
-        let access = &mut Access { shared, tier: call.algorithm(), now: self.now, wake: &mut all.wake };
+        let access = &mut Access { shared, tier: call.algorithm(), now: self.now, wake };
         let Some(result) = self.shard.with_known(request.id, access, |key| change(key, call)) else {
             unreachable!("it was given a state")
         };
@@ -511,7 +511,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     fn preview(&mut self, index: usize, cost: u64, all: &mut JointWait) -> Preview {
         let Turn { call: Call { request, .. }, has_room, .. } = self.turns[index];
         if has_room {
-            return self.with(index, cost, all, |key, call| key.preview(call));
+            return self.with(index, cost, &mut all.wake, |key, call| key.preview(call));
         }
         let call = request.attempt(cost);
         if cost > 0 && !self.shard.is_closed() {
@@ -529,27 +529,29 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         let Turn { call: Call { at, request, .. }, .. } = self.turns[index];
         let total = self.total(index);
         let table = self.table;
-        let (entered, held, charged_at) = self.with(index, total, all, |key, call| {
+        let JointWait { members, wake } = all;
+        let member = &mut members[at];
+        self.with(index, total, wake, |key, call| {
             let held = table.reservable(key, request.id, call);
-            (key.acquire(call, None), held, key.last_update())
-        });
-        let member = &mut all.members[at];
-        member.charged_at = charged_at;
-        match entered {
-            Enqueued::Decided(decision) => {
-                member.decision = Some(decision);
-                if decision.is_allowed() {
-                    member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
-                    // A closed limiter charges nothing, so there is nothing to undo.
-                    member.undo = (undoes && !self.shard.is_closed()).then(|| request.undo(table, total));
+            match key.acquire(call, None) {
+                Enqueued::Decided(decision) => {
+                    member.decision = Some(decision);
+                    if decision.is_allowed() {
+                        member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
+                        // A closed limiter charges nothing, so there is nothing to undo.
+                        member.undo = (undoes && !key.is_closed()).then(|| request.undo(table, total));
+                    }
+                }
+                Enqueued::Queued(ticket) => {
+                    // The wait comes first, so that the call leaves its queue if the algorithm panics.
+                    let mut wait = QueuedAcquire::new(Arc::clone(table), request.id, ticket, false);
+                    wait.hold(held);
+                    member.wait = Some(boxed(wait));
+                    member.undo = Some(request.undo(table, total));
                 }
             }
-            Enqueued::Queued(ticket) => {
-                member.undo = Some(request.undo(table, total));
-                let wait = QueuedAcquire::new(Arc::clone(table), request.id, ticket, held, false);
-                member.wait = Some(boxed(wait));
-            }
-        }
+            member.charged_at = key.last_update();
+        });
     }
 
     /// Charges the calls that are not charged yet, or counts their denials. Then removes the new keys that are not used,
