@@ -352,3 +352,21 @@ fn a_joint_call_leaves_the_queue_of_an_algorithm_that_panics() {
     };
     assert!((0..100).any(waits), "each method panics once, until no call is left");
 }
+
+#[test]
+fn a_joint_call_charges_no_tokens_if_an_algorithm_panics() {
+    let clock = ManualClock::new();
+    let two = limiter((TokenBucket::new(Quota::per_minute(2)), Concurrency::per_key(1)), &clock);
+    let fragile = OwnAlgorithm::new(FixedWindow::new(Quota::per_minute(9)), |method| {
+        assert_ne!(method, "check");
+    });
+    drop(two.try_acquire_permit("key").unwrap());
+    let key = || from_fn(|(): &()| Some("key"));
+    let service = RateLimitLayer::with_limiter(key(), two.clone())
+        .and(RateLimitLayer::with_limiter(key(), limiter(fragile, &clock)))
+        .responder(ErrorResponder)
+        .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+    let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    assert!(two.try_acquire_permit("key").is_ok(), "its token is back");
+}

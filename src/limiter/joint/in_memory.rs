@@ -360,10 +360,12 @@ fn complete(
     verdict: Verdict,
 ) -> JointOutcome<Box<JointWait>> {
     parts.iter().flatten().for_each(|request| request.limiter.warn_if_full());
-    drop(mem::take(&mut all.wake));
+    // If a waker panics, all that is charged is already undone, or is undone when `all` is dropped.
+    let wake = mem::take(&mut all.wake);
     if verdict == Verdict::Denied {
         all.roll_back();
     }
+    drop(wake);
     for (member, request) in all.members.iter_mut().zip(parts) {
         if let Some(JointRequest { algorithm, options, .. }) = request {
             member.algorithm = algorithm.take();
@@ -712,6 +714,8 @@ impl JointWait {
             let decision = self.decision(at)?;
             let charged_at = self.members[self.members[at].leader].charged_at;
             let member = &mut self.members[at];
+            // The charge is final.
+            member.undo = None;
             let reserve = member.reserve.take().filter(|_| decision.is_allowed());
             let permit = mem::take(&mut member.permit);
             let reservation = reserve.map_or(permit, |reserve| reserve(charged_at));
@@ -758,12 +762,13 @@ impl Future for JointWait {
 
 impl Drop for JointWait {
     fn drop(&mut self) {
-        if !self.is_waiting() {
-            return;
-        }
+        let was_waiting = self.is_waiting();
+        // Something is left to undo only if the call waits, or if an algorithm or a waker has panicked.
         self.roll_back();
-        let counts = self.members.iter().filter_map(|member| member.counts.as_ref());
-        counts.for_each(|counts| counts.add(CallOutcome::Cancelled));
+        if was_waiting {
+            let counts = self.members.iter().filter_map(|member| member.counts.as_ref());
+            counts.for_each(|counts| counts.add(CallOutcome::Cancelled));
+        }
     }
 }
 
