@@ -221,12 +221,19 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
             assert!(limiter.check("key").is_allowed());
             let poll = |call: &mut Queued<_>| call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let mut first = Box::pin(limiter.acquire("key"));
-            assert!(poll(&mut first).is_pending());
+            let woken = Arc::new(Count::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             left.store(nth, Ordering::SeqCst);
             let mut call = Box::pin(limiter.acquire("key"));
             let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut call)));
             left.store(usize::MAX, Ordering::SeqCst);
-            drop((call, first));
+            drop(call);
+            if let Poll::Ready(decision) = poll(&mut first) {
+                assert!(decision.is_queue_full(), "method {nth}");
+                assert!(woken.0.load(Ordering::SeqCst) > 0, "method {nth}");
+            }
+            drop(first);
             assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
             clock.advance(Duration::from_secs(60));
             assert!(limiter.check("key").is_allowed(), "method {nth}");
