@@ -15,7 +15,7 @@ pub struct Attempt<'a, A> {
 pub(super) struct CallOptions {
     pub(super) cost: u64,
     pub(super) priority: bool,
-    may_wait: bool,
+    pub(super) may_wait: bool,
     /// The maximum wait in nanoseconds, or `u64::MAX` if the call sets none.
     pub(super) max_wait: u64,
     /// `true` if the call asks for a reservation, so that it can be settled.

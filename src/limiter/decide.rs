@@ -150,8 +150,9 @@ impl<A: Algorithm> Table<A> {
             Enqueued::Queued(ticket) => {
                 self.of(id).remove_denial();
                 calls.add(CallOutcome::Queued);
-                let held = self.reservable(key, id, call);
-                wait = Some(QueuedAcquire::new(Arc::clone(self), id, ticket, held, true));
+                // The wait comes first, so that the call leaves its queue if the algorithm panics.
+                let wait = wait.insert(QueuedAcquire::new(Arc::clone(self), id, ticket, true));
+                wait.hold(self.reservable(key, id, call));
                 None
             }
         };

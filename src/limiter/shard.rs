@@ -121,6 +121,21 @@ impl<A: Algorithm> Shards<A> {
     }
 }
 
+/// A key that gets its place only after its first access. If the algorithm panics meanwhile, the key leaves no queue,
+/// because a key with a queue must have a state.
+struct NewKey<'s, A: Algorithm> {
+    shard: &'s mut Shard<A>,
+    id: Fingerprint,
+}
+
+impl<A: Algorithm> Drop for NewKey<'_, A> {
+    fn drop(&mut self) {
+        if let Some(rare) = &mut self.shard.rare {
+            rare.queues.remove(&self.id);
+        }
+    }
+}
+
 impl<'a, A: Algorithm> Locked<'a, A> {
     #[inline]
     pub(super) fn new(
@@ -288,12 +303,14 @@ impl<A: Algorithm> Shard<A> {
         if place.is_none() && !self.config.closed {
             return None;
         }
-        let Self { config, rare, .. } = self;
+        let new = NewKey { shard: self, id };
+        let Self { config, rare, .. } = &mut *new.shard;
         let mut state = config.new_state(access.tier, room, access.now);
         let result = Key::visit(config, &mut state, (id, rare), access, change);
         if let Some(place) = place {
-            self.insert_if_used(id, state, place, access);
+            new.shard.insert_if_used(id, state, place, access);
         }
+        mem::forget(new);
         Some(result)
     }
 
@@ -326,8 +343,8 @@ impl<A: Algorithm> Shard<A> {
     fn insert_if_used(&mut self, id: Fingerprint, state: A::State, place: Place<'_>, access: &Access<'_, A>) {
         let now = access.now;
         let room = &access.shared.room;
-        let is_fresh = self.config.algorithm_of(access.tier).is_fresh(&state, now);
-        if !is_fresh || self.has_queue(id) || !self.config.may_forget(room, now) {
+        let algorithm = self.config.algorithm_of(access.tier);
+        if self.has_queue(id) || !algorithm.is_fresh(&state, now) || !self.config.may_forget(room, now) {
             self.insert(id, state, place, now);
         } else {
             room.observe_removal(now);

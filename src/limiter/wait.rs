@@ -60,15 +60,14 @@ impl<A: Algorithm> Drop for QueueTicket<A> {
 }
 
 impl<A: Algorithm> QueuedAcquire<A> {
-    pub(super) fn new(
-        table: Arc<Table<A>>,
-        id: Fingerprint,
-        ticket: u64,
-        held: Option<Reservable<A>>,
-        counts: bool,
-    ) -> Self {
+    pub(super) fn new(table: Arc<Table<A>>, id: Fingerprint, ticket: u64, counts: bool) -> Self {
         let place = QueueTicket { table, id, ticket, left: false, counts };
-        Self { place, wake_at: Nanos::ZERO, sleep: None, held: held.map(Box::new), charged_at: Nanos::ZERO }
+        Self { place, wake_at: Nanos::ZERO, sleep: None, held: None, charged_at: Nanos::ZERO }
+    }
+
+    /// Sets what the reservation of the call is made of when the call is admitted.
+    pub(super) fn hold(&mut self, held: Option<Reservable<A>>) {
+        self.held = held.map(Box::new);
     }
 
     /// Returns what observes the limiter.
@@ -105,7 +104,8 @@ impl<A: Algorithm> Future for QueuedAcquire<A> {
                 if *counts {
                     table.shared.calls.add_decision(&decision, false);
                 }
-                let held = this.held.take().filter(|_| decision.is_allowed());
+                // Of a denied call, it is dropped later, because the algorithm in it may run any code when it is dropped.
+                let held = if decision.is_allowed() { this.held.take() } else { None };
                 let reservation = held.map(|held| held.reserve_at(table, charged_at)).unwrap_or_default();
                 decided = Some(Decided::new(decision, reservation));
             });

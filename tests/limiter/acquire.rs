@@ -7,6 +7,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::ManualClock;
+use tower_throttle::limiter::Attempt;
+use tower_throttle::store_support::{JointOutcome, decide_in_memory, memory_part};
 use tower_throttle::{Decision, Quota, RateLimiter};
 
 use crate::support::PolledByHand;
@@ -290,4 +292,20 @@ fn a_denial_by_a_full_queue_names_the_queue() {
         denied.decision().to_string(),
         format!("denied, 0 of 2 left, the queue is full, retry after {wait:?}")
     );
+}
+
+#[test]
+fn a_fallback_that_queues_no_requests_denies_a_joint_call_at_once_though_the_limiter_in_redis_would_queue_it()
+{
+    let (fallback, _) = limiter(TokenBucket::new(Quota::per_minute(1)));
+    let decide = || {
+        // The call can be settled, so it is not plain.
+        let attempt = Attempt::new(1).wait().with_reservation();
+        decide_in_memory([Some(memory_part(&fallback, "key", attempt))].into_iter().collect())
+    };
+    for is_allowed in [true, false] {
+        let JointOutcome::Ready(decided) = decide() else { panic!("it must not wait") };
+        let (decision, _) = decided.into_iter().flatten().next().unwrap().decided.into_parts();
+        assert_eq!(decision.is_allowed(), is_allowed);
+    }
 }

@@ -5,16 +5,17 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::*;
 use tower_throttle::clock::{Clock, ManualClock, Nanos};
 use tower_throttle::key::{PeerIp, from_fn};
-use tower_throttle::limiter::{Acquire, AcquirePermit};
+use tower_throttle::limiter::{Acquire, AcquirePermit, Acquired, Attempt, LimiterFor, QueuedAcquire};
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::{OwnAlgorithm, limiter};
@@ -213,19 +214,26 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
             let clock = ManualClock::new();
             let left = Arc::new(AtomicUsize::new(usize::MAX));
             let asked = Arc::clone(&left);
-            let own = OwnAlgorithm::new(bucket.clone(), move |_| {
-                assert_ne!(asked.fetch_sub(1, Ordering::SeqCst), 0, "broken");
+            let own = OwnAlgorithm::new(bucket.clone(), move |method| {
+                assert!(method == "drop" || asked.fetch_sub(1, Ordering::SeqCst) != 0, "broken");
             });
             let limiter = limiter(own, &clock);
             assert!(limiter.check("key").is_allowed());
             let poll = |call: &mut Queued<_>| call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let mut first = Box::pin(limiter.acquire("key"));
-            assert!(poll(&mut first).is_pending());
+            let woken = Arc::new(Count::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
             left.store(nth, Ordering::SeqCst);
             let mut call = Box::pin(limiter.acquire("key"));
             let polled = catch_unwind(AssertUnwindSafe(|| poll(&mut call)));
             left.store(usize::MAX, Ordering::SeqCst);
-            drop((call, first));
+            drop(call);
+            if let Poll::Ready(decision) = poll(&mut first) {
+                assert!(decision.is_queue_full(), "method {nth}");
+                assert!(woken.0.load(Ordering::SeqCst) > 0, "method {nth}");
+            }
+            drop(first);
             assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
             clock.advance(Duration::from_secs(60));
             assert!(limiter.check("key").is_allowed(), "method {nth}");
@@ -233,6 +241,81 @@ fn a_call_whose_arrival_makes_the_algorithm_panic_does_not_wait() {
         };
         assert!((0..100).any(waits), "each method panics once, until no call is left");
     }
+}
+
+type Fragile = OwnAlgorithm<TokenBucket>;
+
+/// Returns a limiter whose keys start empty and queue calls, and the number of the methods after which one panics.
+fn breaks_once(clock: &ManualClock) -> (RateLimiter<Fragile>, Arc<AtomicUsize>) {
+    let left = Arc::new(AtomicUsize::new(usize::MAX));
+    let asked = Arc::clone(&left);
+    let bucket = TokenBucket::new(Quota::per_minute(1)).start_empty().queue(1);
+    let own = OwnAlgorithm::new(bucket, move |method| {
+        assert!(method == "drop" || asked.fetch_sub(1, Ordering::SeqCst) != 0, "broken");
+    });
+    (limiter(own, clock), left)
+}
+
+fn starts_empty_without_waiters(limiter: &RateLimiter<Fragile>, clock: &ManualClock, nth: usize) {
+    assert_eq!(limiter.stats().store.waiting, 0, "method {nth}");
+    let decision = limiter.check("key");
+    assert!(!decision.is_allowed(), "method {nth}");
+    clock.advance(Duration::from_secs(60));
+    assert!(limiter.check("key").is_allowed(), "method {nth}");
+}
+
+#[test]
+fn a_new_key_whose_first_call_or_pause_makes_the_algorithm_panic_keeps_no_queue() {
+    type Act = fn(&RateLimiter<Fragile>, &mut Option<Acquired<QueuedAcquire<Fragile>>>);
+    let acquires: Act = |limiter, call| {
+        let attempt = Attempt::new(1).wait().with_reservation();
+        let call = call.insert(LimiterFor::acquire(limiter, "key", attempt));
+        assert!(matches!(call, Acquired::Pending(_)));
+    };
+    let pauses: Act = |limiter, _| assert!(limiter.pause("key", Duration::from_secs(120)));
+    for act in [acquires, pauses] {
+        let ends = |nth: usize| {
+            let clock = ManualClock::new();
+            let (limiter, left) = breaks_once(&clock);
+            let mut call = None;
+            left.store(nth, Ordering::SeqCst);
+            let acted = catch_unwind(AssertUnwindSafe(|| act(&limiter, &mut call)));
+            left.store(usize::MAX, Ordering::SeqCst);
+            drop(call);
+            if acted.is_ok() {
+                limiter.pause("key", Duration::ZERO);
+            }
+            starts_empty_without_waiters(&limiter, &clock, nth);
+            acted.is_ok()
+        };
+        assert!((0..100).any(ends), "each method panics once, until no call is left");
+    }
+}
+
+/// What an algorithm does when it is dropped may need a lock.
+#[test]
+fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
+    let known = Arc::new(OnceLock::<RateLimiter<OwnAlgorithm<Concurrency>>>::new());
+    let is_polled = Arc::new(AtomicBool::new(false));
+    let (dropped, watched) = (Arc::clone(&known), Arc::clone(&is_polled));
+    let own = OwnAlgorithm::new(Concurrency::per_key(1), move |method| {
+        if method == "drop" && watched.swap(false, Ordering::SeqCst) {
+            let limiter = dropped.get().unwrap().clone();
+            let (sender, receiver) = mpsc::channel();
+            thread::spawn(move || sender.send(limiter.try_acquire_permit("key").is_err()));
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(5)), Ok(true), "the key is locked");
+        }
+    });
+    let limiter = known.get_or_init(|| limiter(own, &ManualClock::new()));
+    let _permit = limiter.try_acquire_permit("key").unwrap();
+    let mut call = Box::pin(limiter.acquire_permit("key"));
+    let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    limiter.close();
+    is_polled.store(true, Ordering::SeqCst);
+    assert!(matches!(poll(), Poll::Ready(Err(denied)) if denied.decision().is_closed()));
+    drop(call);
+    assert!(!is_polled.load(Ordering::SeqCst), "it was dropped");
 }
 
 #[test]
@@ -250,4 +333,47 @@ fn a_joint_call_leaves_its_queue_if_an_algorithm_panics() {
     assert_eq!(bucket.stats().store.waiting, 0);
     clock.advance(Duration::from_secs(60));
     assert!(bucket.check("key").is_allowed());
+}
+
+#[test]
+fn a_joint_call_leaves_the_queue_of_an_algorithm_that_panics() {
+    let waits = |nth: usize| {
+        let clock = ManualClock::new();
+        let (bucket, left) = breaks_once(&clock);
+        let window = limiter(FixedWindow::new(Quota::per_minute(9)), &clock);
+        let key = || from_fn(|(): &()| Some("key"));
+        let service = RateLimitLayer::with_limiter(key(), bucket.clone())
+            .and(RateLimitLayer::with_limiter(key(), window))
+            .responder(ErrorResponder)
+            .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+        left.store(nth, Ordering::SeqCst);
+        let mut call = None;
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            let call = call.insert(Box::pin(service.clone().call(())));
+            assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        }));
+        left.store(usize::MAX, Ordering::SeqCst);
+        drop(call);
+        starts_empty_without_waiters(&bucket, &clock, nth);
+        polled.is_ok()
+    };
+    assert!((0..100).any(waits), "each method panics once, until no call is left");
+}
+
+#[test]
+fn a_joint_call_charges_no_tokens_if_an_algorithm_panics() {
+    let clock = ManualClock::new();
+    let two = limiter((TokenBucket::new(Quota::per_minute(2)), Concurrency::per_key(1)), &clock);
+    let fragile = OwnAlgorithm::new(FixedWindow::new(Quota::per_minute(9)), |method| {
+        assert_ne!(method, "check");
+    });
+    drop(two.try_acquire_permit("key").unwrap());
+    let key = || from_fn(|(): &()| Some("key"));
+    let service = RateLimitLayer::with_limiter(key(), two.clone())
+        .and(RateLimitLayer::with_limiter(key(), limiter(fragile, &clock)))
+        .responder(ErrorResponder)
+        .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+    let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+    assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+    assert!(two.try_acquire_permit("key").is_ok(), "its token is back");
 }

@@ -7,8 +7,9 @@ use tower_throttle::Decision;
 use tower_throttle::algorithm::{Algorithm, QueueConfig, QuotaPolicy, Semaphore};
 use tower_throttle::clock::Nanos;
 
-/// An algorithm that calls a function with the name of each method that may change a state, and then decides as another
-/// algorithm does. The function may count the calls, or panic.
+/// An algorithm that calls a function with the name of each method that takes a state, and then decides as another
+/// algorithm does. The function may count the calls, or panic. It is also called with "drop" when a copy of the algorithm
+/// is dropped.
 #[derive(Clone)]
 pub(crate) struct OwnAlgorithm<A> {
     inner: A,
@@ -23,6 +24,12 @@ impl<A> OwnAlgorithm<A> {
     fn ask(&self, method: &str) -> &A {
         (self.asked)(method);
         &self.inner
+    }
+}
+
+impl<A> Drop for OwnAlgorithm<A> {
+    fn drop(&mut self) {
+        (self.asked)("drop");
     }
 }
 
@@ -44,7 +51,7 @@ impl<A: Algorithm> Algorithm for OwnAlgorithm<A> {
     }
 
     fn last_update(&self, state: &A::State) -> Nanos {
-        self.inner.last_update(state)
+        self.ask("last_update").last_update(state)
     }
 
     fn check(&self, state: &mut A::State, now: Nanos, cost: u64) -> Decision {
@@ -72,7 +79,7 @@ impl<A: Algorithm> Algorithm for OwnAlgorithm<A> {
     }
 
     fn is_fresh(&self, state: &A::State, now: Nanos) -> bool {
-        self.inner.is_fresh(state, now)
+        self.ask("is_fresh").is_fresh(state, now)
     }
 
     fn policy(&self) -> QuotaPolicy {

@@ -152,6 +152,9 @@ impl<'a> JointRequest<'a> {
     ) -> Self {
         let algorithm = call.algorithm().map(|algorithm| Box::new(algorithm.clone()) as AnyAlgorithm);
         let mut options = call.options;
+        // A joint call waits only if the algorithm queues the requests of layers. An attempt that waits anyway was made for
+        // a limiter in Redis, whose algorithm queues requests, and whose fallback this limiter is.
+        options.may_wait = false;
         // A call with ignored priority borrows nothing.
         options.priority = options.priority && limiter.heeds_priority(call.algorithm());
         Self { limiter, id, lock: ptr::from_ref(limiter.of(id)).addr(), algorithm, options }
@@ -357,10 +360,12 @@ fn complete(
     verdict: Verdict,
 ) -> JointOutcome<Box<JointWait>> {
     parts.iter().flatten().for_each(|request| request.limiter.warn_if_full());
-    drop(mem::take(&mut all.wake));
+    // If a waker panics, all that is charged is already undone, or is undone when `all` is dropped.
+    let wake = mem::take(&mut all.wake);
     if verdict == Verdict::Denied {
         all.roll_back();
     }
+    drop(wake);
     for (member, request) in all.members.iter_mut().zip(parts) {
         if let Some(JointRequest { algorithm, options, .. }) = request {
             member.algorithm = algorithm.take();
@@ -492,13 +497,13 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         &mut self,
         index: usize,
         cost: u64,
-        all: &mut JointWait,
+        wake: &mut Wakers,
         change: impl FnOnce(&mut Key<'_, A>, Attempt<'_, A>) -> R,
     ) -> R {
         let request = self.turns[index].call.request;
         let call = request.attempt(cost);
         let shared = &self.table.shared;
-        let access = &mut Access { shared, tier: call.algorithm(), now: self.now, wake: &mut all.wake };
+        let access = &mut Access { shared, tier: call.algorithm(), now: self.now, wake };
         let Some(result) = self.shard.with_known(request.id, access, |key| change(key, call)) else {
             unreachable!("it was given a state")
         };
@@ -508,7 +513,7 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
     fn preview(&mut self, index: usize, cost: u64, all: &mut JointWait) -> Preview {
         let Turn { call: Call { request, .. }, has_room, .. } = self.turns[index];
         if has_room {
-            return self.with(index, cost, all, |key, call| key.preview(call));
+            return self.with(index, cost, &mut all.wake, |key, call| key.preview(call));
         }
         let call = request.attempt(cost);
         if cost > 0 && !self.shard.is_closed() {
@@ -526,27 +531,29 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
         let Turn { call: Call { at, request, .. }, .. } = self.turns[index];
         let total = self.total(index);
         let table = self.table;
-        let (entered, held, charged_at) = self.with(index, total, all, |key, call| {
+        let JointWait { members, wake } = all;
+        let member = &mut members[at];
+        self.with(index, total, wake, |key, call| {
             let held = table.reservable(key, request.id, call);
-            (key.acquire(call, None), held, key.last_update())
-        });
-        let member = &mut all.members[at];
-        member.charged_at = charged_at;
-        match entered {
-            Enqueued::Decided(decision) => {
-                member.decision = Some(decision);
-                if decision.is_allowed() {
-                    member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
-                    // A closed limiter charges nothing, so there is nothing to undo.
-                    member.undo = (undoes && !self.shard.is_closed()).then(|| request.undo(table, total));
+            match key.acquire(call, None) {
+                Enqueued::Decided(decision) => {
+                    member.decision = Some(decision);
+                    if decision.is_allowed() {
+                        member.permit = held.map(|held| held.reserve(table)).unwrap_or_default();
+                        // A closed limiter charges nothing, so there is nothing to undo.
+                        member.undo = (undoes && !key.is_closed()).then(|| request.undo(table, total));
+                    }
+                }
+                Enqueued::Queued(ticket) => {
+                    // The wait comes first, so that the call leaves its queue if the algorithm panics.
+                    let mut wait = QueuedAcquire::new(Arc::clone(table), request.id, ticket, false);
+                    wait.hold(held);
+                    member.wait = Some(boxed(wait));
+                    member.undo = Some(request.undo(table, total));
                 }
             }
-            Enqueued::Queued(ticket) => {
-                member.undo = Some(request.undo(table, total));
-                let wait = QueuedAcquire::new(Arc::clone(table), request.id, ticket, held, false);
-                member.wait = Some(boxed(wait));
-            }
-        }
+            member.charged_at = key.last_update();
+        });
     }
 
     /// Charges the calls that are not charged yet, or counts their denials. Then removes the new keys that are not used,
@@ -707,6 +714,8 @@ impl JointWait {
             let decision = self.decision(at)?;
             let charged_at = self.members[self.members[at].leader].charged_at;
             let member = &mut self.members[at];
+            // The charge is final.
+            member.undo = None;
             let reserve = member.reserve.take().filter(|_| decision.is_allowed());
             let permit = mem::take(&mut member.permit);
             let reservation = reserve.map_or(permit, |reserve| reserve(charged_at));
@@ -753,12 +762,13 @@ impl Future for JointWait {
 
 impl Drop for JointWait {
     fn drop(&mut self) {
-        if !self.is_waiting() {
-            return;
-        }
+        let was_waiting = self.is_waiting();
+        // Something is left to undo only if the call waits, or if an algorithm or a waker has panicked.
         self.roll_back();
-        let counts = self.members.iter().filter_map(|member| member.counts.as_ref());
-        counts.for_each(|counts| counts.add(CallOutcome::Cancelled));
+        if was_waiting {
+            let counts = self.members.iter().filter_map(|member| member.counts.as_ref());
+            counts.for_each(|counts| counts.add(CallOutcome::Cancelled));
+        }
     }
 }
 

@@ -232,8 +232,8 @@ impl<A: Algorithm> Key<'_, A> {
             Asked::Ready(decision, charged_at) => (PollTurn::Ready(decision, charged_at), None),
             Asked::Waits(wake_at, spare) => (PollTurn::Waits(wake_at), spare),
             Asked::Late(mut waiter) => {
-                let decision =
-                    self.reject(&waiter, false).with_delay(self.now.saturating_since(waiter.arrived));
+                let denial = self.reject(waiter.cost, waiter.tier.as_deref(), false);
+                let decision = denial.with_delay(self.now.saturating_since(waiter.arrived));
                 let spare = waiter.waker.take();
                 // The next waiters are told how many units remain, so those of this one must be free.
                 drop(waiter);
@@ -295,15 +295,26 @@ impl<A: Algorithm> Key<'_, A> {
                 }
             },
             Fate::Full(decision) => match self.displace_oldest(arrival) {
-                Some(oldest) => self.enter_in_place_of(oldest, arrival),
+                Some(oldest) => self.enter_in_place_of(oldest, arrival, decision),
                 None => Enqueued::Decided(self.rejection(decision, arrival, true).with_queue_full()),
             },
         }
     }
 
     /// Queues a call in the place of the oldest waiter, which is denied. If calls of other keys have taken what the
-    /// oldest waiter has left, in the total of all keys or in one of the algorithm, denies both calls.
-    fn enter_in_place_of(&mut self, oldest: Waiter<A>, arrival: &Arrival) -> Enqueued {
+    /// oldest waiter has left, in the total of all keys or in one of the algorithm, denies both calls. `decision` is that
+    /// of the algorithm on the call.
+    fn enter_in_place_of(
+        &mut self,
+        mut oldest: Waiter<A>,
+        arrival: &Arrival,
+        decision: Decision,
+    ) -> Enqueued {
+        let (ticket, cost, tier) = (oldest.ticket, oldest.cost, oldest.tier.take());
+        // The waiter is answered at once, so that it learns its denial even if the algorithm panics.
+        if let Some(mut schedule) = self.schedule() {
+            schedule.deny(oldest, Decision::deny(decision.limit(), 0, None, 0).with_queue_full());
+        }
         let entered = match self.join(arrival) {
             Some(ticket) => Enqueued::Queued(ticket),
             None => match self.enter(&Arrival { may_wait: false, ..*arrival }, None) {
@@ -312,9 +323,9 @@ impl<A: Algorithm> Key<'_, A> {
             },
         };
         // The `retry_after` of its decision is the time until a place is free.
-        let denial = self.reject(&oldest, true).with_queue_full();
+        let denial = self.reject(cost, tier.as_deref(), true).with_queue_full();
         if let Some(mut schedule) = self.schedule() {
-            schedule.deny(oldest, denial);
+            schedule.deny_again(ticket, denial);
             schedule.wake_head();
         }
         entered
@@ -452,14 +463,14 @@ impl<A: Algorithm> Key<'_, A> {
         }
     }
 
-    /// Returns the denial of a waiter that has left the queue, and counts it. If `may_wait`, its `retry_after` is the time
-    /// until it could be queued again.
-    fn reject(&mut self, waiter: &Waiter<A>, may_wait: bool) -> Decision {
-        let mut key = self.alike(None, waiter.tier.as_deref());
+    /// Returns the denial of a waiter of `cost` units that has left the queue, and counts it. If `may_wait`, its
+    /// `retry_after` is the time until it could be queued again.
+    fn reject(&mut self, cost: u64, tier: Option<&A>, may_wait: bool) -> Decision {
+        let mut key = self.alike(None, tier);
         let Some(queue) = key.queue_config() else { unreachable!("a waiter has a queue") };
-        let arrival = Arrival { may_wait, ..Arrival::new(Attempt::<A>::new(waiter.cost), queue) };
+        let arrival = Arrival { may_wait, ..Arrival::new(Attempt::<A>::new(cost), queue) };
         key.ensure_exact_projection(0);
-        let decision = key.algorithm().peek(key.state, key.now, waiter.cost);
+        let decision = key.algorithm().peek(key.state, key.now, cost);
         key.rejection(decision, &arrival, true)
     }
 

@@ -555,6 +555,15 @@ impl<A: Algorithm> Schedule<'_, A> {
         self.queue.answered.push_back(denied);
     }
 
+    /// Replaces the denial of a waiter that was [denied](Self::deny), whose delay it keeps.
+    pub(super) fn deny_again(&mut self, ticket: u64, denial: Decision) {
+        let answered = &mut self.queue.answered;
+        if let Ok(at) = answered.binary_search_by_key(&ticket, |answered| answered.ticket) {
+            let decision = &mut answered[at].decision;
+            *decision = denial.with_delay(Nanos::from(decision.delay()).0);
+        }
+    }
+
     /// Denies all waiters. Calls that were admitted before stay admitted.
     pub(super) fn close(&mut self, denial: Decision) {
         for waiter in mem::take(&mut self.queue.waiting) {
