@@ -407,8 +407,8 @@ impl<P, R> SharedPart<P, R> {
         }
     }
 
-    /// Makes the response to an admitted call, once the inner service has returned its result. Until then, `admitted` is
-    /// `None`.
+    /// Makes the response to an admitted call, once the inner service has returned its result. Until then, `admitted`
+    /// is `None`.
     // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
     // copies each response several times.
     #[inline(never)]
