@@ -9,6 +9,7 @@
 //! limiter or a store counts for them is set, since several policies may have the same limiter. The calls of a limiter
 //! have names of their own, since they include those of its layers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -138,8 +139,10 @@ fn pass(owner: Owner, stats: &PolicyStats, can_fail: bool, passed: &Arc<Passed>)
     let PolicyStats { name, calls, keys, units, .. } = stats;
     let of_policy = owner == POLICY;
     passed.check_name(owner, name);
-    let prefix = if of_policy { "tower_throttle_" } else { "tower_throttle_limiter_" };
-    let named = |metric: &'static str| metric.replacen("tower_throttle_", prefix, 1);
+    let named = |metric: &'static str| match metric.strip_prefix("tower_throttle_") {
+        Some(what) if !of_policy => Cow::Owned(format!("tower_throttle_limiter_{what}")),
+        _ => Cow::Borrowed(metric),
+    };
     let mut passed = passed.counts.iter();
     // Adds what was counted since the last time. Each total has its place in `passed`, so the order never changes.
     let mut add = |metric: &'static str, outcome: Option<&'static str>, total: u64| {

@@ -620,7 +620,7 @@ impl Found {
 }
 
 impl Charged {
-    /// Waits until all buckets release the call. Returns `false` if one of its limiters is closed first.
+    /// Waits until all buckets admit the call. Returns `false` if one of its limiters is closed first.
     async fn sleep(&self) -> bool {
         let Some((call, outcomes)) = &self.call else { return true };
         let delay = outcomes.iter().flatten().map(|outcome| Nanos::from(outcome.decision().delay()).0).max();
@@ -628,8 +628,8 @@ impl Charged {
             && !call.is_denied(outcomes)
         {
             let link = call.links().any();
-            let released = link.sleep_until(link.now().saturating_add(delay));
-            return unless_closed(&call.members, released).await.is_some();
+            let admitted = link.sleep_until(link.now().saturating_add(delay));
+            return unless_closed(&call.members, admitted).await.is_some();
         }
         true
     }

@@ -129,7 +129,7 @@ struct Part<A: StoredAlgorithm> {
     request: Request<A>,
     operation: Operation<A>,
     may_wait: bool,
-    /// `true` if the call is charged at once for the time of its release.
+    /// `true` if the call is charged at once for the time of its admission.
     is_reserving: bool,
     states: Option<States<A>>,
     /// The number of times that the limiter had forgotten states when the call was made.

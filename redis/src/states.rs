@@ -36,7 +36,7 @@ pub(super) struct Plan<A> {
     info: Arc<AlgorithmInfo>,
     frame: Frame,
     script: Option<PlannedScript>,
-    /// `true` if a call that waits is charged at once, for the time of its release.
+    /// `true` if a call that waits is charged at once, for the time of its admission.
     hands_out_times: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) enum Action {
     /// Charges units after the fact, such as those by which the actual cost of a call exceeds its charge. The state is
     /// then in debt by at most this many units.
     ChargeMore(u64),
-    /// Charges a call that may wait for at most this many nanoseconds, and determines the time of its release.
+    /// Charges a call that may wait for at most this many nanoseconds, and determines the time of its admission.
     Reserve(u64),
     /// Undoes the charge of the `Reserve` whose outcome had this mark.
     GiveBack(u128),
@@ -101,7 +101,7 @@ pub(super) struct Outcome {
     decision: Decision,
     /// The server's time at which the decision was made.
     now: Nanos,
-    /// The time for which the call was charged: the key's time or, for a call that waits, the time of its release.
+    /// The time for which the call was charged: the key's time or, for a call that waits, the time of its admission.
     charged_at: Nanos,
     /// The mark of a `Reserve`, which identifies its charge, so that the charge can be given back.
     mark: Option<u128>,
@@ -385,8 +385,8 @@ impl<A: StoredAlgorithm> Operation<A> {
         is_same
     }
 
-    /// Returns the operation that charges a check at once for the time of its release, which is at most `max_wait`
-    /// nanoseconds later. Returns `None` if no such time can be determined when the call is charged.
+    /// Returns the operation that charges a check at once for the time of its admission, which is at most
+    /// `max_wait` nanoseconds later. Returns `None` if no such time can be determined when the call is charged.
     pub(super) fn reserving(&self, plan: &Plan<A>, max_wait: u64) -> Option<Self> {
         (plan.hands_out_times && self.tier.is_none()).then(|| self.with(Action::Reserve(max_wait)))
     }
@@ -489,7 +489,7 @@ impl Outcome {
     }
 
     /// Returns the time for which the call was charged: the key's time or, for a call that waits, the time of its
-    /// release.
+    /// admission.
     pub(super) fn charged_at(&self) -> Nanos {
         self.charged_at
     }

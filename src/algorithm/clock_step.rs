@@ -4,8 +4,8 @@ use crate::clock::Nanos;
 
 /// The maximum time from the charge of a queued call to its admission, in nanoseconds: five ticks of tokio's timer.
 ///
-/// A queued call that is admitted late is charged at its scheduled time, but at most this long before its admission. So a
-/// timer that is at most this late does not lower the rate. After a longer stall, the schedule moves to later times,
+/// A queued call that is admitted late is charged at its scheduled time, but at most this long before its admission. So
+/// a timer that is at most this late does not lower the rate. After a longer stall, the schedule moves to later times,
 /// and missed admissions are not made up for.
 const MAX_OVERDUE: u64 = 5_000_000;
 

@@ -373,8 +373,8 @@ impl TokenBucket {
             (_, 0) => {
                 state.used = state.used.saturating_add(cost);
                 // The times count from the admission.
-                let after_release = |grains: u128| grains.saturating_add(lag).saturating_sub(wait);
-                let (owed, next) = (after_release(self.missing(state)), after_release(self.until(state, 1)));
+                let at_admission = |grains: u128| grains.saturating_add(lag).saturating_sub(wait);
+                let (owed, next) = (at_admission(self.missing(state)), at_admission(self.until(state, 1)));
                 let decision = self.rate.allow(self.capacity(), 0, owed, next);
                 decision.with_delay(self.rate.nanos_of(wait))
             }

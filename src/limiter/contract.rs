@@ -39,8 +39,9 @@ pub trait Limiter: Clone + Send + Sync + 'static {
     #[doc(hidden)]
     const IS_LOCAL: bool = false;
 
-    /// Returns the hash of a key for [`acquire_hashed`](LimiterFor::acquire_hashed), or 0 if the limiter needs none. A
-    /// layer hashes a key where the key is found.
+    /// Returns the hash of a key for [`acquire_hashed`](LimiterFor::acquire_hashed), or 0 if the limiter needs none.
+    /// A single policy hashes a key where the key is found. Joined policies do not call this method, except for a policy
+    /// in shadow mode that is decided by itself. A limiter that overrides one of the two methods overrides both.
     #[doc(hidden)]
     #[inline(always)]
     fn hash_of<K: MemoryKey + ?Sized>(&self, _key: &K) -> u64 {

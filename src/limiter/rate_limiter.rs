@@ -660,7 +660,8 @@ impl<A: Algorithm, K: MemoryKey + ?Sized> LimiterFor<K> for RateLimiter<A> {
     }
 
     #[inline(always)]
-    fn acquire_hashed(&self, _: &K, hash: u64, attempt: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+    fn acquire_hashed(&self, key: &K, hash: u64, attempt: Attempt<'_, A>) -> Acquired<QueuedAcquire<A>> {
+        debug_assert_eq!(hash, self.table.fingerprint(key).word(), "the hash is that of the key");
         self.table.acquire(Fingerprint::of_word(hash), attempt)
     }
 }

@@ -200,7 +200,7 @@ pub(super) fn record_decisions(
         let now = timeline.now();
         started.get_or_insert(now);
         match (is_admitted, outcome.decision.is_allowed()) {
-            (true, _) if outcome.decision.is_delayed() => record_release(timeline, now, outcome.borrowed()),
+            (true, _) if outcome.decision.is_delayed() => record_waited(timeline, now, outcome.borrowed()),
             (true, _) => timeline.record(now, Event::Admitted),
             (false, false) => timeline.record(now, Event::Denied),
             // Another policy denied the request.
@@ -212,7 +212,7 @@ pub(super) fn record_decisions(
 
 /// Records that a request was admitted after a wait.
 #[cold]
-fn record_release(timeline: &Timeline, now: Nanos, borrowed: u64) {
+fn record_waited(timeline: &Timeline, now: Nanos, borrowed: u64) {
     timeline.record(now, Event::Waited(borrowed));
 }
 

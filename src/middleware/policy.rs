@@ -111,8 +111,8 @@ impl<K, A: Algorithm, C, L: Limiter<Algorithm = A>> Policy<K, A, C, L> {
         }
     }
 
-    /// Decides a request whose key is known. `hash` is the [hash](Limiter::hash_of) of the key. If the decision is made at
-    /// once, sets `outcome`. Otherwise, returns the wait for the decision.
+    /// Decides a request whose key is known. `hash` is the [hash](Limiter::hash_of) of the key. If the decision is made
+    /// at once, sets `outcome`. Otherwise, returns the wait for the decision.
     #[inline(always)]
     fn decide_alone<Req>(
         &self,

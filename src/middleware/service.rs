@@ -76,7 +76,7 @@ where
                 }
                 let shared = Arc::clone(shared);
                 let response = self.inner.call(request);
-                let admitted = Admitted { outcomes, started };
+                let admitted = Some(Admitted { outcomes, started });
                 let response = Some(response);
                 ResponseFuture { stage: Stage::Calling { response, admitted }, shared: Some(shared) }
             }
@@ -168,10 +168,10 @@ pin_project! {
             response: F,
         },
         Calling {
-            // `None` once it was ready.
+            // Both are `None` once the response was ready.
             #[pin]
             response: Option<F>,
-            admitted: Admitted<O>,
+            admitted: Option<Admitted<O>>,
         },
         Answered { answer: Option<T>, drain: Option<Drain> },
         Done,
@@ -241,6 +241,8 @@ where
             StageProj::Calling { mut response, admitted } => {
                 let inner = response.as_mut().as_pin_mut().expect("polled after it was ready");
                 let answered = inner.poll(cx);
+                // If anything panics from here on, this value releases the permits of the call.
+                let admitted = if answered.is_ready() { admitted.take() } else { None };
                 if answered.is_ready() {
                     response.set(None);
                 }
@@ -292,7 +294,8 @@ where
                 if passes {
                     Stage::Passing { response }
                 } else {
-                    Stage::Calling { response: Some(response), admitted: Admitted { outcomes, started } }
+                    let admitted = Some(Admitted { outcomes, started });
+                    Stage::Calling { response: Some(response), admitted }
                 }
             }
             Err(rejected) => Self::rejected(rejected, &outcomes, request, shared).stage,
@@ -404,20 +407,21 @@ impl<P, R> SharedPart<P, R> {
         }
     }
 
-    /// Makes the response to an admitted call, as soon as the inner service has returned its result.
+    /// Makes the response to an admitted call, once the inner service has returned its result. Until then, `admitted`
+    /// is `None`.
     // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
     // copies each response several times.
     #[inline(never)]
     fn finish<Req, Res, Err>(
         &self,
         answered: Poll<Result<Res, Err>>,
-        admitted: &mut Admitted<P::Outcomes>,
+        mut admitted: Option<Admitted<P::Outcomes>>,
     ) -> Poll<Result<R::Response, R::Error>>
     where
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
-        let Poll::Ready(result) = &answered else { return Poll::Pending };
+        let (Poll::Ready(result), Some(admitted)) = (&answered, &mut admitted) else { return Poll::Pending };
         let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, result.is_ok());

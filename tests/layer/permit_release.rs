@@ -2,15 +2,17 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_throttle::algorithm::Concurrency;
+use tower_throttle::algorithm::{Concurrency, TokenBucket};
 use tower_throttle::key::Global;
-use tower_throttle::{ErrorResponder, RateLimitLayer, RateLimiter};
+use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use crate::support::OwnAlgorithm;
 
@@ -46,4 +48,39 @@ async fn a_permit_is_released_though_another_limit_panics_on_release() {
     assert!(end.is_err(), "the first limit panics when the call is over");
     drop(catch_unwind(AssertUnwindSafe(|| drop(call))));
     assert!(limiter.try_acquire_permit(&()).is_ok(), "the second is not held for ever");
+}
+
+#[test]
+fn a_permit_is_released_though_a_panic_follows_the_inner_response() {
+    struct Fragile(bool);
+
+    impl Future for Fragile {
+        type Output = Result<(), Infallible>;
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            assert!(!mem::take(&mut self.0), "the inner future is broken");
+        }
+    }
+
+    for is_inner_broken in [false, true] {
+        let limiter = RateLimiter::new(Concurrency::per_key(1));
+        let settled = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(9)))
+            .settle(move |(): &()| (!is_inner_broken).then(|| panic!("the cost is unknown")));
+        let layer =
+            RateLimitLayer::with_limiter(Global, limiter.clone()).and(settled).responder(ErrorResponder);
+        let mut service = layer.layer(service_fn(|(): ()| Fragile(is_inner_broken)));
+        let mut call = Box::pin(service.call(()));
+        let end = catch_unwind(AssertUnwindSafe(|| {
+            let _ = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        }));
+        assert!(end.is_err());
+        assert!(limiter.try_acquire_permit(&()).is_ok(), "free, though the future is not dropped");
+        drop(call);
+    }
 }

@@ -32,8 +32,8 @@ list! {
     an_acquire_that_was_never_polled_charges_nothing
     a_cancelled_acquire_charges_nothing
     a_call_of_cost_0_is_allowed_behind_a_queue
-    a_bucket_releases_waiting_calls_at_its_rate
-    a_leaky_bucket_releases_waiting_calls_at_its_rate
+    a_bucket_admits_waiting_calls_at_its_rate
+    a_leaky_bucket_admits_waiting_calls_at_its_rate
 }
 
 const PERIOD: Duration = Duration::from_millis(240);
@@ -216,7 +216,7 @@ async fn a_call_of_cost_0_is_allowed_behind_a_queue<M: Subject>(env: Env<M>) {
     assert!(free.is_allowed(), "{free:?}");
 }
 
-async fn releases_at_20_a_second<A: Algorithm, M: MakeLimiter<A>>(env: Env<M>, algorithm: A) {
+async fn admits_at_20_a_second<A: Algorithm, M: MakeLimiter<A>>(env: Env<M>, algorithm: A) {
     let limiter = env.limiter(algorithm);
     let start = Instant::now();
     let mut calls = JoinSet::new();
@@ -231,14 +231,14 @@ async fn releases_at_20_a_second<A: Algorithm, M: MakeLimiter<A>>(env: Env<M>, a
     ended.sort_unstable();
     for (number, (is_allowed, elapsed)) in (0_u32..).zip(ended) {
         assert!(is_allowed, "{number}");
-        assert!(elapsed >= 50 * MS * number, "call {number} was released after {elapsed:?}");
+        assert!(elapsed >= 50 * MS * number, "call {number} was admitted after {elapsed:?}");
     }
 }
 
-async fn a_bucket_releases_waiting_calls_at_its_rate<M: Subject>(env: Env<M>) {
-    releases_at_20_a_second(env, TokenBucket::new(Quota::per_second(20).burst(1))).await;
+async fn a_bucket_admits_waiting_calls_at_its_rate<M: Subject>(env: Env<M>) {
+    admits_at_20_a_second(env, TokenBucket::new(Quota::per_second(20).burst(1))).await;
 }
 
-async fn a_leaky_bucket_releases_waiting_calls_at_its_rate<M: Subject>(env: Env<M>) {
-    releases_at_20_a_second(env, LeakyBucket::new(Quota::per_second(20)).queue(10)).await;
+async fn a_leaky_bucket_admits_waiting_calls_at_its_rate<M: Subject>(env: Env<M>) {
+    admits_at_20_a_second(env, LeakyBucket::new(Quota::per_second(20)).queue(10)).await;
 }

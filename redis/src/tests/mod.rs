@@ -121,8 +121,8 @@ impl Random {
         self.below(limit.min(2 << bits)).min(limit - 1)
     }
 
-    /// Returns the next reading of a clock that mostly makes small steps, and seldom large ones. Of twenty readings, two
-    /// are earlier, one of them by more than a period.
+    /// Returns the next reading of a clock that mostly makes small steps, and seldom large ones. Of twenty readings,
+    /// two are earlier, one of them by more than a period.
     pub(super) fn reading_after(&mut self, now: u64, period: u64, small: u64) -> u64 {
         match self.below(20) {
             0 => now - self.scaled_below(period),

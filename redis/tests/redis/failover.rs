@@ -29,8 +29,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts a master and one replica. The sentinels ask and tell each other more often than by default, so that a test
-    /// need not wait for what they do every ten seconds, or only after eight. Servers before Redis 7.0 cannot.
+    /// Starts a master and one replica. The sentinels ask and tell each other more often than by default, so that a
+    /// test need not wait for what they do every ten seconds, or only after eight. Servers before Redis 7.0 cannot.
     pub(crate) fn start() -> Self {
         Self::with(1, &["INFO-PERIOD", "500", "ASK-PERIOD", "250", "PUBLISH-PERIOD", "250"])
     }

@@ -1,4 +1,5 @@
-//! Many waiters, each with a limiter of its own. The tests check the order of the waiters, and the trips that they need.
+//! Many waiters, each with a limiter of its own. The tests check the order of the waiters, and the trips that they
+//! need.
 
 use std::time::{Duration, Instant};
 

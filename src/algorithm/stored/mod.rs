@@ -137,9 +137,9 @@ pub trait StoredAlgorithm: Algorithm {
     }
 
     /// Decides a call that may wait for up to `max_wait` nanoseconds, and charges the call if it is admitted, at once
-    /// or after a wait. The delay of the decision is the time until the admission of the call. The default implementation
-    /// returns `None`, which means that the algorithm does not reserve times in advance. In this case, the call waits
-    /// in a queue of its process, and is then checked again.
+    /// or after a wait. The delay of the decision is the time until the admission of the call. The default
+    /// implementation returns `None`, which means that the algorithm does not reserve times in advance. In this case,
+    /// the call waits in a queue of its process, and is then checked again.
     fn reserve_slot(
         &self,
         _state: &mut Self::State,

@@ -33,7 +33,8 @@ pub enum Error<E> {
     /// full](Decision::is_table_full).
     Limited(Decision),
     /// The extractor returned no valid key: there is a configuration mistake, the [client](KeyError::is_invalid) made
-    /// the key invalid, or the caller is [forbidden](KeyError::is_forbidden).
+    /// the key invalid, the request does not say [who its caller is](KeyError::is_unauthorized), or the caller is
+    /// [forbidden](KeyError::is_forbidden).
     Key(KeyError),
     /// The limiter could not decide the call, because its store failed.
     Store(BoxError),

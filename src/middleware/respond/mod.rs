@@ -154,8 +154,9 @@ pub enum Rejection<'a> {
     /// A policy denied the call. There is a report of each policy that decided the call and is not in shadow mode.
     Limited(&'a [PolicyReport<'a>]),
     /// The key is missing because of a configuration mistake, the [client](KeyError::is_invalid) made the key invalid,
-    /// or the caller is [forbidden](KeyError::is_forbidden). The message of the error is for the log, and not for
-    /// callers, because it names headers and types.
+    /// the request does not say [who its caller is](KeyError::is_unauthorized), or the caller is
+    /// [forbidden](KeyError::is_forbidden). The message of the error is for the log, and not for callers, because it
+    /// names headers and types.
     Key(KeyError),
     /// The limiter could not decide the call, because its store failed.
     Store(StoreError<'a>),
@@ -165,6 +166,7 @@ impl<'a> Rejection<'a> {
     /// Returns the HTTP status of this rejection:
     ///
     /// - 400 if the [client](KeyError::is_invalid) made the key invalid,
+    /// - 401 if the request does not say [who its caller is](KeyError::is_unauthorized),
     /// - 403 if the caller is [forbidden](KeyError::is_forbidden),
     /// - 500 if there is no key because of a configuration mistake,
     /// - 503 if the store failed, if a limiter was closed, or if its key table is full,

@@ -14,9 +14,9 @@
 //! - A limit in shadow mode decides the calls that all other limits admit, neither denies nor delays any, and charges
 //!   those that it would have admitted.
 //! - A permit is held until the call ends. A settled call costs what it really cost.
-//! - No call passes while its key is paused, and no waiter is released. Time goes on for the key, a waiter that is delayed
-//!   is denied at its deadline, and no denial of a pause is counted. A later pause replaces an earlier one, a reset ends
-//!   it, and a replacement keeps it. A paused key is not evicted.
+//! - No call passes while its key is paused, and no waiter is admitted. Time goes on for the key, a waiter that is
+//!   delayed is denied at its deadline, and no denial of a pause is counted. A later pause replaces an earlier one, a
+//!   reset ends it, and a replacement keeps it. A paused key is not evicted.
 //!
 //! The arithmetic of the algorithms is not the point here, and has models of its own. So a limit of this model keeps one
 //! state per key, and passes it to the algorithm. Keys are never removed, so the removal of fresh keys must not be
@@ -471,8 +471,8 @@ impl<A: Kind> Single<A> {
         has_deadline && waiter.deadline < u64::MAX && waiter.deadline <= at
     }
 
-    /// Returns the state of the key before its first waiter is released, and the earliest time for that: `at`, or the end
-    /// of the pause.
+    /// Returns the state of the key before its first waiter is admitted, and the earliest time for that: `at`, or the
+    /// end of the pause.
     fn start(&self, at: u64, key: &KeyState<A>) -> (A::State, Nanos) {
         let mut state = key.state.clone();
         if !key.is_paused(at) {
@@ -482,8 +482,8 @@ impl<A: Kind> Single<A> {
         (state, Nanos(key.since))
     }
 
-    /// Returns the wait of a call that a pause denies, if it is not denied for ever: what is left of the pause, or longer
-    /// by the algorithm. This call does not count as denied.
+    /// Returns the wait of a call that a pause denies, if it is not denied for ever: what is left of the pause, or
+    /// longer by the algorithm. This call does not count as denied.
     fn wait_in_pause(&self, at: u64, key: &KeyState<A>, cost: u64) -> Option<u64> {
         let (mut state, end) = self.start(at, key);
         if self.algorithm.peek(&mut state, end, cost).never_fits() {

@@ -1,6 +1,6 @@
 //! Each algorithm against a naive and exact model, over random sequences of calls, peeks, refunds, charges after the
-//! fact, settlements and replacements. The clock advances and steps back. A limiter whose key is paused is compared with
-//! the same models.
+//! fact, settlements and replacements. The clock advances and steps back. A limiter whose key is paused is compared
+//! with the same models.
 //!
 //! Every sequence is made from a seed. A failure prints the seed and the whole sequence.
 

@@ -94,7 +94,7 @@ async fn each_fault_of_a_limiter_is_found() {
         (Fault::DoesNotWait, "acquire_waits_until_units_are_available"),
         (Fault::ChargesTwice, "remaining_counts_down"),
         (Fault::ChargesOnlyOne, "a_cost_is_charged_all_or_none"),
-        (Fault::WaitsTooShort, "a_bucket_releases_waiting_calls_at_its_rate"),
+        (Fault::WaitsTooShort, "a_bucket_admits_waiting_calls_at_its_rate"),
     ] {
         let report = Contract::new(MakeBroken(fault)).run().await;
         let found = report.failed().iter().any(|(name, _)| *name == case);

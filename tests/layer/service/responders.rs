@@ -1,7 +1,11 @@
 //! Custom responders make the responses of the layer.
 
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tower::{Layer, ServiceExt, service_fn};
@@ -112,4 +116,65 @@ async fn a_responder_is_asked_for_the_maximum_wait_only_if_requests_can_be_queue
     let both = || RateLimitLayer::new(by_user(), window.clone());
     assert_asked!(both().and(RateLimitLayer::new(Global, bucket.clone())), 0);
     assert_asked!(both().and(RateLimitLayer::new(Global, bucket.queue(9))), 2);
+}
+
+/// Whether the inner future was dropped.
+#[derive(Clone, Default)]
+struct Dropped(Arc<AtomicBool>);
+
+/// An inner future whose response says whether the future was dropped.
+struct Held(Dropped);
+
+impl Future for Held {
+    type Output = Result<Dropped, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(Ok(self.0.clone()))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A responder whose response is the name of the conversion, and whether the inner future was dropped before.
+#[derive(Clone)]
+struct AfterDrop {
+    passes: bool,
+}
+
+impl Responder<(), Dropped, Infallible> for AfterDrop {
+    type Response = (&'static str, bool);
+    type Error = Infallible;
+
+    const PASS: Option<fn(Result<Dropped, Infallible>) -> Result<Self::Response, Infallible>> =
+        Some(|result| result.map(|inner| ("passed", inner.0.load(Ordering::SeqCst))));
+
+    fn passes(&self) -> bool {
+        self.passes
+    }
+
+    fn map_response(&self, _: &[PolicyReport<'_>], inner: Dropped) -> Self::Response {
+        ("mapped", inner.0.load(Ordering::SeqCst))
+    }
+
+    fn map_error(&self, error: Infallible) -> Infallible {
+        error
+    }
+
+    fn reject(&self, (): &(), rejection: Rejection<'_>) -> Result<Self::Response, Infallible> {
+        panic!("{rejection:?}")
+    }
+}
+
+#[tokio::test]
+async fn the_inner_future_is_dropped_before_its_response_is_converted() {
+    let answer = |passes| {
+        let layer = RateLimitLayer::new(Global, TokenBucket::new(Quota::per_hour(1)));
+        let layer = layer.responder(AfterDrop { passes });
+        layer.layer(service_fn(|(): ()| Held(Dropped::default()))).oneshot(())
+    };
+    assert_eq!([answer(true).await, answer(false).await], [Ok(("passed", true)), Ok(("mapped", true))]);
 }

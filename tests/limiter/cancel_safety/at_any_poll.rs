@@ -32,7 +32,7 @@ struct Subject {
     call: Box<dyn Fn(usize) -> Call>,
     /// The number of calls that were admitted and have begun to work.
     begun: Arc<AtomicUsize>,
-    /// Describes the state of the limiters.
+    /// Describes the state of the limiters, and takes units of other keys for that.
     state: Box<dyn Fn() -> String>,
 }
 
@@ -112,7 +112,10 @@ fn state<A: Algorithm>(limiter: &RateLimiter<A>) -> Box<dyn Fn() -> String> {
     let limiter = limiter.clone();
     Box::new(move || {
         let (left, of_another_key) = (limiter.peek(&()).remaining(), limiter.peek(&1).remaining());
-        format!("{left} left, {of_another_key} of another key, {} queued;", limiter.queued())
+        // The total of all keys is seen only by what it lets in.
+        let of_more: Vec<_> = (2..9).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
+        let queued = limiter.queued();
+        format!("{left} left, {of_another_key} of another key, {} of more, {queued} queued;", of_more.len())
     })
 }
 
@@ -129,8 +132,8 @@ struct Seen {
 /// noticed by the call behind.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A first call is admitted, and dropped before the fifth tick. A second one is polled at each tick. It works for `work`
-/// polls, and is dropped after `most`. A third one arrives behind it, and is polled when it is woken.
+/// A first call is admitted, and dropped before the fifth tick. A second one is polled at each tick. It works for
+/// `work` polls, and is dropped after `most`. A third one arrives behind it, and is polled when it is woken.
 ///
 /// Returns what is seen, the number of polls of the second call, and after how many of them it began.
 fn run(subject: &Subject, second: Option<(usize, usize)>) -> (Seen, usize, Option<usize>) {

@@ -1,4 +1,5 @@
-//! Each policy of joined layers is settled, a refund releases queued calls, and calls in progress end whatever they cost.
+//! Each policy of joined layers is settled, a refund admits queued calls, and calls in progress end whatever they
+//! cost.
 
 use axum::body::Body;
 use http::Response;

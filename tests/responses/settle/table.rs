@@ -1,5 +1,5 @@
-//! A table of calls. After each call, as many units are left as if it had been charged its actual cost from the beginning
-//! or, if its units have expired before it ended, as if it had not been settled.
+//! A table of calls. After each call, as many units are left as if it had been charged its actual cost from the
+//! beginning or, if its units have expired before it ended, as if it had not been settled.
 
 use std::time::Duration;
 

@@ -30,8 +30,8 @@ impl<O: Oracle> Paused<O> {
         self.left > 0
     }
 
-    /// Returns the key as it is at the end of the pause, and the time on the clock until then. If the clock is behind, the
-    /// pause goes on once it has caught up. Without a pause, returns the key at its latest reading.
+    /// Returns the key as it is at the end of the pause, and the time on the clock until then. If the clock is behind,
+    /// the pause goes on once it has caught up. Without a pause, returns the key at its latest reading.
     pub(crate) fn at_end(&self) -> (O, u64) {
         let mut rule = self.rule.clone();
         rule.observe(rule.clock().latest + self.left);
