@@ -360,7 +360,7 @@ fn complete(
     verdict: Verdict,
 ) -> JointOutcome<Box<JointWait>> {
     parts.iter().flatten().for_each(|request| request.limiter.warn_if_full());
-    // If a waker panics, all that is charged is already undone, or is undone when `all` is dropped.
+    // If a waker panics, the charges that a denial undoes are already undone, or are undone when `all` is dropped.
     let wake = mem::take(&mut all.wake);
     if verdict == Verdict::Denied {
         all.roll_back();

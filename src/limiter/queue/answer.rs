@@ -313,7 +313,8 @@ impl<A: Algorithm> Key<'_, A> {
         let (ticket, cost, tier) = (oldest.ticket, oldest.cost, oldest.tier.take());
         // The waiter is answered at once, so that it learns its denial even if the algorithm panics.
         if let Some(mut schedule) = self.schedule() {
-            schedule.deny(oldest, Decision::deny(decision.limit(), 0, None, 0).with_queue_full());
+            let denial = Decision::deny(decision.limit(), 0, None, 0).with_queue_full();
+            schedule.deny(oldest, denial.with_unknown_wait(true));
         }
         let entered = match self.join(arrival) {
             Some(ticket) => Enqueued::Queued(ticket),
