@@ -241,13 +241,13 @@ where
             StageProj::Calling { mut response, admitted } => {
                 let inner = response.as_mut().as_pin_mut().expect("polled after it was ready");
                 let answered = inner.poll(cx);
-                // If anything panics from here on, this value releases the permits of the call.
-                let admitted = if answered.is_ready() { admitted.take() } else { None };
-                if answered.is_ready() {
-                    response.set(None);
+                if answered.is_pending() {
+                    return Poll::Pending;
                 }
+                let mut ended = Ended(admitted);
+                response.set(None);
                 let shared = this.shared.as_ref().expect("an admitted call has its policies");
-                shared.finish(answered, admitted)
+                shared.finish(answered, &mut ended)
             }
             StageProj::Waiting { .. } => {
                 ready!(self.as_mut().poll_wait(cx));
@@ -407,21 +407,20 @@ impl<P, R> SharedPart<P, R> {
         }
     }
 
-    /// Makes the response to an admitted call, once the inner service has returned its result. Until then, `admitted`
-    /// is `None`.
+    /// Makes the response to an admitted call, whose inner service has returned its result.
     // Responses are large. This function is not inlined, and takes and returns a `Poll`, because the compiler otherwise
     // copies each response several times.
     #[inline(never)]
     fn finish<Req, Res, Err>(
         &self,
         answered: Poll<Result<Res, Err>>,
-        mut admitted: Option<Admitted<P::Outcomes>>,
+        ended: &mut Ended<'_, P::Outcomes>,
     ) -> Poll<Result<R::Response, R::Error>>
     where
         P: PolicySet<Req> + SettlePolicies<Res>,
         R: Responder<Req, Res, Err>,
     {
-        let (Poll::Ready(result), Some(admitted)) = (&answered, &mut admitted) else { return Poll::Pending };
+        let (Poll::Ready(result), Some(admitted)) = (&answered, &mut *ended.0) else { return Poll::Pending };
         let ((policies, infos), outcomes) = (self.policies.parts(), admitted.outcomes.as_mut());
         if self.has_timeline {
             record_end(infos, outcomes, admitted.started, result.is_ok());
@@ -447,6 +446,16 @@ struct Admitted<O> {
     /// The clock reading from which the response time is measured. Zero if none of the policies that decided the call
     /// has a timeline.
     started: Nanos,
+}
+
+/// An admitted call whose inner service has returned its result. Dropping this value releases the permits of the call
+/// where they are, also if something panics.
+struct Ended<'a, O>(&'a mut Option<Admitted<O>>);
+
+impl<O> Drop for Ended<'_, O> {
+    fn drop(&mut self) {
+        *self.0 = None;
+    }
 }
 
 #[cfg(test)]
