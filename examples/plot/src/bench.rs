@@ -23,9 +23,9 @@ const SHOWN: [(&str, &str); 4] = [
     ("two threads, one key, denied", "two threads, one key, denied"),
 ];
 
-/// Where bars begin, and how long the bar of governor would be.
+/// Where bars begin, and how long the bar of governor would be: bars up to 1.6 end before the numbers.
 const LEFT: i32 = 8;
-const GOVERNOR: i32 = 400;
+const GOVERNOR: i32 = 280;
 
 #[derive(Debug)]
 struct Row {
