@@ -1,8 +1,10 @@
 //! Pauses of a key, during which no call of it passes.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -379,4 +381,20 @@ async fn a_client_that_pauses_is_refused_once_and_not_twelve_times() {
     assert_eq!(refused, [500]);
     let after: Vec<u128> = (0..25).map(|call| 2_500 + 100 * call).collect();
     assert_eq!((served.len(), &served[5..]), (30, &*after));
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_what_is_left_of_a_pause_whose_waiter_leaves() {
+    let (limiter, clock) = limiter(Concurrency::per_key(5).queue(3));
+    assert!(limiter.pause("key", 10 * SECOND));
+    let mut waiter = Box::pin(limiter.acquire_permit("key"));
+    assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // beyond what is left of the pause
+    clock.set(88 * SECOND);
+    drop(waiter);
+    assert_eq!(limiter.peek("key").retry_after(), Some(10 * SECOND));
+    clock.advance(10 * SECOND - NANO);
+    assert_eq!(limiter.peek("key").retry_after(), Some(NANO));
+    clock.advance(NANO);
+    assert!(limiter.peek("key").is_allowed());
 }

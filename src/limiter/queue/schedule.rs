@@ -289,6 +289,8 @@ impl<A: Algorithm> Schedule<'_, A> {
         }
         self.observe_checked();
         let Self { base, state, queue, now, .. } = self;
+        // Otherwise `is_known_to_wait` would observe the later reading once more, and the pause would lose as much again.
+        queue.checked_at.take_if(|checked_at| *now < *checked_at);
         queue.seen = queue.seen.max(base.last_update(state));
         let _ = base.peek(state, (*now).min(queue.not_before.max(queue.seen)), 0);
         queue.observe_time(base.last_update(state));
