@@ -45,7 +45,7 @@ enum Waits {
     PriorityOnly,
 }
 
-/// What the capacity means.
+/// The meaning of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     /// Any number of calls may wait. If another setting bounds the queue, it has this capacity.

@@ -318,16 +318,24 @@ fn the_algorithm_of_a_denied_waiter_is_dropped_while_no_lock_is_held() {
     assert!(!is_polled.load(Ordering::SeqCst), "it was dropped");
 }
 
+/// Returns a service with two joined limits, of which all calls have the same key.
+fn joined<A: Algorithm, B: Algorithm>(
+    first: &RateLimiter<A>,
+    second: RateLimiter<B>,
+) -> impl Service<(), Future: Future> + Clone {
+    let key = || from_fn(|(): &()| Some("key"));
+    RateLimitLayer::with_limiter(key(), first.clone())
+        .and(RateLimitLayer::with_limiter(key(), second))
+        .responder(ErrorResponder)
+        .layer(service_fn(async |()| Ok::<_, Infallible>(())))
+}
+
 #[test]
 fn a_joint_call_leaves_its_queue_if_an_algorithm_panics() {
     let clock = ManualClock::new();
     let bucket = limiter(TokenBucket::new(Quota::per_minute(1)).start_empty().queue(1), &clock);
     let fragile = OwnAlgorithm::new(Concurrency::per_key(1), |method| assert_ne!(method, "check"));
-    let key = || from_fn(|(): &()| Some("key"));
-    let service = RateLimitLayer::with_limiter(key(), bucket.clone())
-        .and(RateLimitLayer::with_limiter(key(), limiter(fragile, &clock)))
-        .responder(ErrorResponder)
-        .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+    let service = joined(&bucket, limiter(fragile, &clock));
     let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
     assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
     assert_eq!(bucket.stats().store.waiting, 0);
@@ -341,11 +349,7 @@ fn a_joint_call_leaves_the_queue_of_an_algorithm_that_panics() {
         let clock = ManualClock::new();
         let (bucket, left) = breaks_once(&clock);
         let window = limiter(FixedWindow::new(Quota::per_minute(9)), &clock);
-        let key = || from_fn(|(): &()| Some("key"));
-        let service = RateLimitLayer::with_limiter(key(), bucket.clone())
-            .and(RateLimitLayer::with_limiter(key(), window))
-            .responder(ErrorResponder)
-            .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+        let service = joined(&bucket, window);
         left.store(nth, Ordering::SeqCst);
         let mut call = None;
         let polled = catch_unwind(AssertUnwindSafe(|| {
@@ -368,11 +372,7 @@ fn a_joint_call_charges_no_tokens_if_an_algorithm_panics() {
         assert_ne!(method, "check");
     });
     drop(two.try_acquire_permit("key").unwrap());
-    let key = || from_fn(|(): &()| Some("key"));
-    let service = RateLimitLayer::with_limiter(key(), two.clone())
-        .and(RateLimitLayer::with_limiter(key(), limiter(fragile, &clock)))
-        .responder(ErrorResponder)
-        .layer(service_fn(async |()| Ok::<_, Infallible>(())));
+    let service = joined(&two, limiter(fragile, &clock));
     let call = || pin!(service.clone().call(())).poll(&mut Context::from_waker(Waker::noop())).is_ready();
     assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
     assert!(two.try_acquire_permit("key").is_ok(), "its token is back");

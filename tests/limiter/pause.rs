@@ -1,10 +1,8 @@
 //! Pauses of a key, during which no call of it passes.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -387,8 +385,8 @@ async fn a_client_that_pauses_is_refused_once_and_not_twelve_times() {
 fn a_clock_that_is_set_back_keeps_what_is_left_of_a_pause_whose_waiter_leaves() {
     let (limiter, clock) = limiter(Concurrency::per_key(5).queue(3));
     assert!(limiter.pause("key", 10 * SECOND));
-    let mut waiter = Box::pin(limiter.acquire_permit("key"));
-    assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let mut waiter = PolledByHand::new(limiter.acquire_permit("key"));
+    assert!(!waiter.poll());
     // beyond what is left of the pause
     clock.set(88 * SECOND);
     drop(waiter);
