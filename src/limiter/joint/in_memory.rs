@@ -585,10 +585,10 @@ impl<'c, A: Algorithm> LockedCalls<'_, 'c, A> {
             }
         }
         for turn in &self.turns {
-            let Turn { call, has_room, .. } = turn;
-            let (request, member) = (call.request, &mut all.members[call.at]);
+            let Turn { call: Call { at, request, .. }, .. } = *turn;
+            let member = &mut all.members[at];
             // A call in progress gives back its units when it ends, and a closed limiter charges nothing.
-            let settles = *has_room && !A::NEEDS_RELEASE && !self.shard.is_closed();
+            let settles = !A::NEEDS_RELEASE && !self.shard.is_closed();
             if verdict == Verdict::Denied {
                 member.decision = member.decision.or(turn.previewed());
             } else if request.options.reserves && settles {

@@ -1,9 +1,12 @@
 //! Joint calls find room for all their keys or charge none, and a flood that one limit denies takes no room.
 
+use std::time::Duration;
+
 use tower::{Layer, Service, service_fn};
 use tower_throttle::algorithm::{Concurrency, FixedWindow};
 use tower_throttle::clock::ManualClock;
 use tower_throttle::key::from_fn;
+use tower_throttle::limiter::OnFull;
 use tower_throttle::{ErrorResponder, Quota, RateLimitLayer, RateLimiter};
 
 use super::{Count, MAX_KEYS, assert_full, daily};
@@ -71,4 +74,32 @@ fn joint_calls_find_room_for_all_their_keys_or_charge_none() {
     assert_eq!(calls.stats().calls.table_full, 1);
     drop(permit);
     assert!(service.clone().call((8, 9)).now().is_ok());
+}
+
+/// A call of cost 0 needs no room. Its settlement finds the room that there is by then, whether the call is joint or not.
+#[test]
+fn a_call_of_cost_0_without_room_is_settled_when_there_is_room() {
+    let limit = Quota::per_minute(5);
+    for is_joint in [false, true] {
+        let clock = ManualClock::new();
+        let limiter = || RateLimiter::builder(FixedWindow::new(limit)).clock(clock.clone());
+        let (rates, others) = (limiter().max_keys(1).on_full(OnFull::Reject).build(), limiter().build());
+        let layer = |limiter: &RateLimiter<_>| {
+            let layer = RateLimitLayer::with_limiter(from_fn(|key: &u32| Some(*key)), limiter.clone());
+            layer.cost(|_: &u32| 0).settle(|actual: &u64| *actual)
+        };
+        assert!(rates.check(&1_u32).is_allowed());
+        let work = service_fn(async |_: u32| {
+            clock.advance(Duration::from_secs(60));
+            Ok::<_, std::convert::Infallible>(3_u64)
+        });
+        let alone = layer(&rates);
+        let answer = if is_joint {
+            alone.and(layer(&others)).responder(ErrorResponder).layer(work).call(2).now()
+        } else {
+            alone.responder(ErrorResponder).layer(work).call(2).now()
+        };
+        assert!(matches!(answer, Ok(3)));
+        assert_eq!(rates.peek(&2_u32).remaining(), 2, "joint: {is_joint}");
+    }
 }
