@@ -291,7 +291,8 @@ pub(crate) trait Limit {
     fn close(&mut self, at: u64);
     /// Advances the key to this reading, as a call of cost 0 does.
     fn observe(&mut self, at: u64, key: Key);
-    fn peek(&self, at: u64, key: Key, cost: u64) -> Peek;
+    /// Looks at a key. Only a pause follows the clock then.
+    fn peek(&mut self, at: u64, key: Key, cost: u64) -> Peek;
     /// Returns the number of calls of cost 1 like this one that would pass now, one after another. Also counts those
     /// that would wait, if the limit reports them.
     fn remaining(&self, at: u64, question: &Question) -> u64;
@@ -861,7 +862,7 @@ impl<A: Kind> Limit for Single<A> {
             let end = key.seen.max(at) + duration;
             let lasts = key.is_paused && this.fixed.slip == Slip::LongestPauseLasts;
             key.since = if lasts { key.since.max(end) } else { end };
-            key.is_paused = at < key.since;
+            key.is_paused = (lasts || duration > 0) && at < key.since;
             key.is_delayed |= !key.waiting.is_empty();
             key.is_used = true;
             this.release(at, key);
@@ -917,14 +918,17 @@ impl<A: Kind> Limit for Single<A> {
         });
     }
 
-    fn peek(&self, at: u64, key: Key, cost: u64) -> Peek {
-        let mut found = self.keys.get(&key).cloned().unwrap_or_else(|| self.new_key(at));
+    fn peek(&mut self, at: u64, key: Key, cost: u64) -> Peek {
         // If a closed limiter admits calls, it charges nothing.
         let cost = match (self.is_closed, self.fixed.admits_when_closed) {
             (true, false) if cost > 0 => return Peek::Closed,
             (true, _) => 0,
             _ => cost,
         };
+        let mut found = self.with(at, key, |this, key| {
+            this.observe_pause(at, key);
+            key.clone()
+        });
         self.release(at, &mut found);
         if cost > 0 && found.is_paused(at) && found.waiting.is_empty() && self.settings.is_timed {
             return Peek::Paused(self.wait_in_pause(at, &found, cost));
@@ -1173,8 +1177,6 @@ impl Model {
                     }
                     Verdict::Pass => {
                         share.charge = limit.charge(at, &share.question);
-                        // Without room for its key, a call of cost 0 is not settled.
-                        share.charge.settles &= limit.has_room(at, &[share.question.key])[0];
                     }
                     Verdict::Wait | Verdict::Displace => {
                         share.charge = limit.enqueue(at, id, &share.question);
@@ -1257,7 +1259,6 @@ impl Model {
             Verdict::Pass if has_room => {
                 let mut share = Share::new(ask.limiter, question, 0);
                 (share.charge, share.is_shadow) = (limit.charge(at, &question), true);
-                share.charge.settles &= limit.has_room(at, &[question.key])[0];
                 self.count(way, ask, "admitted");
                 Some(share)
             }
