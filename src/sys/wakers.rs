@@ -26,10 +26,18 @@ impl DerefMut for Wakers {
 }
 
 impl Drop for Wakers {
+    #[inline]
     fn drop(&mut self) {
         if !self.0.is_empty() {
-            wake_all(self.0.drain(..));
+            self.wake();
         }
+    }
+}
+
+impl Wakers {
+    #[cold]
+    fn wake(&mut self) {
+        wake_all(self.0.drain(..));
     }
 }
 
