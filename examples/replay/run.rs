@@ -54,11 +54,11 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
         while !queues.is_empty() && now + STEP < time {
             now += STEP;
             clock.set(now);
-            queues.retain(|_, queue| !release(queue));
+            queues.retain(|_, queue| !admit_due(queue));
         }
         now = time;
         clock.set(now);
-        queues.retain(|_, queue| !release(queue));
+        queues.retain(|_, queue| !admit_due(queue));
         let queue = queues.entry(request.client).or_default();
         let mut call = Box::pin(limiter.acquire(&log.clients[request.client]));
         match poll(&mut call) {
@@ -77,7 +77,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
 const STEP: Duration = Duration::from_millis(5);
 
 /// Admits the queued calls that are due. Returns whether the queue is empty.
-fn release<A: Algorithm>(queue: &mut VecDeque<Pin<Box<Acquire<A>>>>) -> bool {
+fn admit_due<A: Algorithm>(queue: &mut VecDeque<Pin<Box<Acquire<A>>>>) -> bool {
     while queue.front_mut().is_some_and(|first| poll(first).is_ready()) {
         queue.pop_front();
     }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_calls_are_released_before_later_calls_arrive() {
+    fn queued_calls_are_admitted_before_later_calls_arrive() {
         let bucket = LeakyBucket::new(Quota::per_second(1)).queue(1);
         assert_eq!(replay(bucket.clone(), &log(&[5, 5, 5])), outcome(1, 1, 1));
         assert_eq!(replay(bucket.clone(), &log(&[5, 5, 6, 7, 8])), outcome(1, 4, 0));

@@ -46,7 +46,7 @@ impl Exact {
         }
     }
 
-    /// Returns the time at which the next call can be released, after `ahead` units have been released.
+    /// Returns the time at which the next call can be admitted, after `ahead` units have been admitted.
     fn after(&self, ahead: u128) -> BigInt {
         if ahead == 0 {
             return self.next.clone();
@@ -87,7 +87,7 @@ impl Exact {
     }
 }
 
-/// Tests random schedules, some of them extreme. A release may be late by `late` nanoseconds, which is 0 if the
+/// Tests random schedules, some of them extreme. An admission may be late by `late` nanoseconds, which is 0 if the
 /// algorithm is exact and otherwise 1.
 fn runs<A: Algorithm>(build: impl Fn(Quota) -> A, most: u64, late: u64) {
     const LIMITS: [u64; 6] = [1, 3, 7, SECOND, u64::MAX - 1, u64::MAX];

@@ -138,7 +138,7 @@ async fn a_custom_response_is_not_used_for_grpc_callers() {
     }
 }
 
-/// A call that would be released after its `grpc-timeout` is rejected immediately, if its response would be a gRPC
+/// A call that would be admitted after its `grpc-timeout` is rejected immediately, if its response would be a gRPC
 /// response.
 #[tokio::test]
 async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
@@ -160,7 +160,7 @@ async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
         let mut call = call(SAY, kind);
         call.headers_mut().insert("grpc-timeout", "999m".parse().unwrap());
         let asking = send(server.address, call, Says::Once);
-        let release = async {
+        let admission = async {
             while limiter.queued() == 0 {
                 tokio::task::yield_now().await;
             }
@@ -169,7 +169,7 @@ async fn a_timeout_applies_to_calls_that_get_grpc_responses() {
         };
         let heard = tokio::select! {
             heard = asking => heard,
-            () = release => unreachable!(),
+            () = admission => unreachable!(),
         };
         assert_eq!(heard.has("retry-after"), is_refused, "{mode:?} {kind:?}: {heard:?}");
     }

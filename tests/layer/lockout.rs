@@ -74,7 +74,7 @@ fn a_cancelled_call_does_not_end_a_lockout() {
 }
 
 #[test]
-fn a_call_released_during_a_lockout_reports_no_remaining_units() {
+fn a_call_admitted_during_a_lockout_reports_no_remaining_units() {
     let clock = ManualClock::new();
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(3).block_for(SECOND * 5).after(1);
     let limiter = limiter(rule, &clock);

@@ -130,7 +130,7 @@ fn one_key_may_take_every_slot_of_the_total() {
     use_up(&limiter, "a");
     use_up(&limiter, "b");
     let mut calls: Vec<_> = (0..3).map(|_| queued(limiter.acquire("a"))).collect();
-    // `max_queued` calls are queued. The next call of the same key can be queued when the first waiter is released. A
+    // `max_queued` calls are queued. The next call of the same key can be queued when the first waiter is admitted. A
     // call of another key is admitted at that time.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 500));
     assert_eq!(denied(limiter.acquire("b")).retry_after(), Some(MS * 500));
@@ -152,7 +152,7 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(5).max_wait(MS * 150);
     let (limiter, clock) = limiter_of(rule, 2);
     assert!(start(limiter.acquire("a")).output.unwrap().is_allowed());
-    // The first waiter is released at 100 ms. The next call would be released at 200 ms, so from 50 ms on, its wait is
+    // The first waiter is admitted at 100 ms. The next call would be admitted at 200 ms, so from 50 ms on, its wait is
     // at most 150 ms.
     let mut first = queued(limiter.acquire("a"));
     let decision = denied(limiter.acquire("a"));
@@ -161,7 +161,7 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     let _second = queued(limiter.acquire("a"));
     // `max_queued` calls are queued. A place is free from 100 ms on, and the wait is short enough from 150 ms on.
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(MS * 100));
-    // The first call must be released on time, because a slot that is long overdue moves the schedule.
+    // The first call must be admitted on time, because a slot that is long overdue moves the schedule.
     clock.set(MS * 100);
     assert!(first.run());
     clock.set(MS * 150 - Duration::from_nanos(1));
@@ -236,7 +236,7 @@ fn an_algorithm_with_a_shorter_max_wait_keeps_it() {
 #[test]
 fn as_many_calls_wait_as_their_own_max_wait_allows() {
     let (limiter, _clock) = limiter(LeakyBucket::new(Quota::per_second(10)).queue(9));
-    // One call is admitted at once, and the others are released at 100, 200 and 300 ms.
+    // One call is admitted at once, and the others at 100, 200 and 300 ms.
     let decision = start(limiter.call("key").max_wait(MS * 300).acquire()).output.unwrap();
     assert_eq!((decision.is_allowed(), decision.remaining()), (true, 0));
     let _calls: Vec<_> = (0..3).map(|_| queued(limiter.call("key").max_wait(MS * 300).acquire())).collect();

@@ -91,7 +91,7 @@ async fn an_upgrade_is_counted_once_and_continues_without_the_layer() {
 }
 
 #[tokio::test]
-async fn a_queued_upgrade_is_made_when_it_is_released() {
+async fn a_queued_upgrade_is_made_when_it_is_admitted() {
     let algorithm = LeakyBucket::new(Quota::per_second(20)).queue(2);
     let server = Server::start(upgrading().layer(RateLimitLayer::new(Global, algorithm))).await;
     let mut upgrades = JoinSet::new();

@@ -180,7 +180,7 @@ fn a_waiter_of_two_algorithms_is_admitted_when_both_allow() {
 }
 
 #[test]
-fn polled_late_a_token_is_taken_when_it_is_there_and_a_slot_when_a_call_is_released() {
+fn polled_late_a_token_is_taken_when_it_is_there_and_a_slot_when_a_call_is_admitted() {
     lives(|nth| nth < 10 || matches!(nth, 12 | 13 | 16), 20_000, 1_000, true);
 }
 

@@ -130,7 +130,7 @@ impl<A: Algorithm> World<A> {
         assert_eq!(self.limiter.queued(), self.calls.len());
     }
 
-    /// Releases all waiters, and checks that all of them are woken.
+    /// Admits all waiters, and checks that all of them are woken.
     pub(crate) fn end(&mut self) {
         while let Some(next) = self.line.next(self.now) {
             self.advance(next);
@@ -155,7 +155,7 @@ impl<A: Algorithm> World<A> {
         self.settle();
     }
 
-    /// Releases the waiters whose scheduled times have come, and checks that no other call is ready.
+    /// Admits the waiters whose scheduled times have come, and checks that no other call is ready.
     fn settle(&mut self) {
         // The calls are polled in any order, as long as any of them is woken.
         while self.calls.iter().any(PolledByHand::is_woken) {
@@ -166,8 +166,8 @@ impl<A: Algorithm> World<A> {
         let mut reported = Vec::new();
         loop {
             let before = self.line.waiting.clone();
-            let Some(at) = self.line.release(self.now) else {
-                // If several calls are released at one instant, each reports the state after all of them.
+            let Some(at) = self.line.admit(self.now) else {
+                // If several calls are admitted at one instant, each reports the state after all of them.
                 for remaining in reported.drain(..) {
                     assert_eq!(remaining, self.remaining(), "after having waited");
                 }
@@ -228,7 +228,7 @@ impl<A: Algorithm> World<A> {
                 assert!(!reported.is_allowed());
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
                 self.seen.dropped += 1;
-                // The calls behind the evicted waiter may be released now, and so may the new call.
+                // The calls behind the evicted waiter may be admitted now, and so may the new call.
                 self.line.join(cost, self.now);
                 self.calls.push_back(call);
                 self.settle();

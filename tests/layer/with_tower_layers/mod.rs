@@ -110,7 +110,7 @@ impl World {
         assert!(!self.exact || late.is_none(), "{late:?} is still queued");
     }
 
-    /// Asserts that each released call had a slot of its own at that time, in the order of arrival.
+    /// Asserts that each admitted call had a slot of its own at that time, in the order of arrival.
     fn assert_slots(&self) {
         let mut free = None;
         for job in &self.came {

@@ -22,7 +22,7 @@ use crate::support::{PolledByHand, Random, scaled};
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// A call that waits until it is released, or is cancelled after some polls.
+/// A call that waits until it is admitted, or is cancelled after some polls.
 struct Patient {
     call: Pin<Box<Acquire<LeakyBucket>>>,
     polls: u64,

@@ -14,7 +14,7 @@ fn queued_calls_follow_the_current_limit() {
     assert!(!line[0].run(), "another is in progress");
     drop(second);
     assert!(line[0].run() && !line[1].run());
-    // With a larger limit, a waiter is released at once.
+    // With a larger limit, a waiter is admitted at once.
     limiter.replace(Concurrency::per_key(2).queue(9));
     assert!(line[1].run());
 }

@@ -126,7 +126,7 @@ fn the_decision_in_a_requests_extensions_is_the_one_that_held_it_longest() {
         clock.advance(MS * 10);
         second.run();
     }
-    let second = second.output.expect("it was released").unwrap();
+    let second = second.output.expect("it was admitted").unwrap();
     let decision = second.extensions().get::<Decision>().unwrap();
     assert_eq!((decision.delay(), decision.limit()), (MS * 250, 1));
 }

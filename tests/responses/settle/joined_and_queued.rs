@@ -38,7 +38,7 @@ fn joined_policies_are_settled_independently() {
 }
 
 #[test]
-fn a_refund_releases_the_next_queued_call_sooner() {
+fn after_a_refund_the_next_queued_call_is_admitted_sooner() {
     for clock in TickingClock::both() {
         let line = limiter(LeakyBucket::new(Quota::per_second(1)).queue(5), &clock);
         let service = limited(settling(&line), behind());
@@ -50,7 +50,7 @@ fn a_refund_releases_the_next_queued_call_sooner() {
         a.costs(2);
         assert!(!b.hand.run(), "one more second, as if the call had cost two from the beginning");
         clock.advance(SECOND);
-        assert!(b.hand.run(), "woken and released");
+        assert!(b.hand.run(), "woken and admitted");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Clients that disconnect or upload while they are queued, over real sockets, with HTTP/1.1 and HTTP/2.
 //!
 //! A busy machine is late, so no test here bounds the lateness. Times are compared with slots, before which no call may
-//! be released. They are also compared with a second queue, in which no client disconnects. A slot that becomes free
+//! be admitted. They are also compared with a second queue, in which no client disconnects. A slot that becomes free
 //! must put a call one slot ahead of the second queue.
 
 mod queued_clients;

@@ -18,7 +18,7 @@ use crate::support::{Answer, Client1, Client2, Server, Version, request};
 const INTERVAL: Duration = Duration::from_millis(300);
 
 /// The cost of the first call of a queue. It is the number of intervals in which the other calls arrive and disconnect,
-/// before one of them is released.
+/// before one of them is admitted.
 const HEAD_START: u32 = 5;
 
 /// The source of requests. With HTTP/1.1, each request has a connection of its own. With HTTP/2, all requests are
@@ -65,7 +65,7 @@ async fn served(call: JoinHandle<Answer>) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-/// A queue, and a second queue in which no client disconnects. Both have just released their first calls.
+/// A queue, and a second queue in which no client disconnects. Both have just admitted their first calls.
 struct Queues {
     server: Server,
     queue: Limiter,

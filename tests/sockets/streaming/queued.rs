@@ -45,7 +45,7 @@ impl QueuedStreams {
 }
 
 #[tokio::test]
-async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
+async fn the_next_queued_call_is_admitted_when_the_body_before_it_has_ended() {
     for version in VERSIONS {
         let stage = Stage::begin(Concurrency::per_key(1).total(5).queue(3)).await;
         let mut connections = Vec::new();
@@ -83,7 +83,7 @@ async fn the_next_queued_call_is_released_when_the_body_before_it_has_ended() {
         drop(feed);
         for left in [1, 0] {
             whole(streams).await;
-            streams = at_last("its release", calls.pop_front().unwrap()).await.unwrap();
+            streams = at_last("its admission", calls.pop_front().unwrap()).await.unwrap();
             assert_eq!((streams.status().as_u16(), queue.stage.limiter.queued()), (200, left), "{version:?}");
             assert!(calls.iter().all(|call| !call.is_finished()), "one at a time, in order");
             assert!(queue.stage.limiter.try_acquire_permit(USER).is_err());

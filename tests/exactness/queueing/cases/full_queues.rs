@@ -45,8 +45,8 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
     clock.set(ns(30));
     assert!(newest.run() && newest.output.unwrap().is_allowed());
-    // The calls have different costs. A new call would be released after both waiters, at 50 ns. If it evicts the
-    // oldest waiter, it is released at 40 ns. At 10 ns a place is free, but until 20 ns, a release at 50 ns is too
+    // The calls have different costs. A new call would be admitted after both waiters, at 50 ns. If it evicts the
+    // oldest waiter, it is admitted at 40 ns. At 10 ns a place is free, but until 20 ns, an admission at 50 ns is too
     // late.
     let (limiter, clock) = on(rule.queue(2));
     use_up(&limiter, "key");
@@ -62,7 +62,7 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
 }
 
 #[test]
-fn with_costs_calls_behind_the_oldest_are_released_when_it_is_evicted() {
+fn with_costs_calls_behind_the_oldest_are_admitted_when_it_is_evicted() {
     let (limiter, clock) =
         on(TokenBucket::new(quota(1, 10).burst(4)).queue(3).overflow(QueueOverflow::DropOldest));
     assert!(limiter.check_n("key", 2).is_allowed());
@@ -128,11 +128,11 @@ fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_lef
     // The place is free again after the call was cancelled.
     one.abandon();
     let mut one = waits(&limiter, "b", 1);
-    // The place is free again after the call was released.
+    // The place is free again after the call was admitted.
     clock.set(ns(10));
     assert!(one.run());
     let mut one = waits(&limiter, "b", 1);
-    // The place is free again after the call was released, even if it has not been polled yet.
+    // The place is free again after the call was admitted, even if it has not been polled yet.
     clock.set(ns(20));
     use_up(&limiter, "b");
     let two = waits(&limiter, "b", 1);

@@ -1,9 +1,9 @@
 //! Single cases of waiting. Each test is for one promise.
 
+mod admissions;
 mod cancelled;
 mod full_queues;
 mod layers;
-mod releases;
 
 use std::time::Duration;
 

@@ -143,7 +143,7 @@ fn agrees_with_the_model(first: u64, count: u64, renewed: bool) {
 }
 
 #[test]
-fn calls_are_admitted_queued_and_released_as_in_the_model() {
+fn calls_are_admitted_queued_and_ended_as_in_the_model() {
     agrees_with_the_model(0, 15_000, false);
 }
 
