@@ -19,20 +19,20 @@ pub(crate) struct Outcome {
     pub(crate) passed: u64,
     /// The number of requests that were admitted after they were queued.
     pub(crate) waited: u64,
-    /// The number of refused requests of each client.
-    pub(crate) refused: Vec<u64>,
+    /// The number of denied requests of each client.
+    pub(crate) denied: Vec<u64>,
 }
 
 impl Outcome {
-    pub(crate) fn refused(&self) -> u64 {
-        self.refused.iter().sum()
+    pub(crate) fn denied(&self) -> u64 {
+        self.denied.iter().sum()
     }
 
-    /// Returns at most `n` clients: those with the most refused requests, in descending order.
+    /// Returns at most `n` clients: those with the most denied requests, in descending order.
     pub(crate) fn worst(&self, n: usize) -> Vec<usize> {
         let mut clients: Vec<usize> =
-            (0..self.refused.len()).filter(|client| self.refused[*client] > 0).collect();
-        clients.sort_by_key(|client| std::cmp::Reverse(self.refused[*client]));
+            (0..self.denied.len()).filter(|client| self.denied[*client] > 0).collect();
+        clients.sort_by_key(|client| std::cmp::Reverse(self.denied[*client]));
         clients.truncate(n);
         clients
     }
@@ -44,7 +44,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
     // The key table has room for every client, so that no client is evicted.
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).max_keys(log.clients.len()).build();
     let mut queues: HashMap<usize, VecDeque<Pin<Box<Acquire<A>>>>> = HashMap::new();
-    let mut outcome = Outcome { passed: 0, waited: 0, refused: vec![0; log.clients.len()] };
+    let mut outcome = Outcome { passed: 0, waited: 0, denied: vec![0; log.clients.len()] };
 
     let mut now = Duration::ZERO;
     for request in &log.requests {
@@ -63,7 +63,7 @@ pub(crate) fn replay<A: Algorithm>(algorithm: A, log: &Log) -> Outcome {
         let mut call = Box::pin(limiter.acquire(&log.clients[request.client]));
         match poll(&mut call) {
             Poll::Ready(decision) if decision.is_allowed() => outcome.passed += 1,
-            Poll::Ready(_) => outcome.refused[request.client] += 1,
+            Poll::Ready(_) => outcome.denied[request.client] += 1,
             Poll::Pending => {
                 outcome.waited += 1;
                 queue.push_back(call);
@@ -101,8 +101,8 @@ mod tests {
         Log { requests, clients: vec![Client::Name("a".to_owned())], ..Log::default() }
     }
 
-    fn outcome(passed: u64, waited: u64, refused: u64) -> Outcome {
-        Outcome { passed, waited, refused: vec![refused] }
+    fn outcome(passed: u64, waited: u64, denied: u64) -> Outcome {
+        Outcome { passed, waited, denied: vec![denied] }
     }
 
     #[test]

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_refusal_begins_the_block_and_hammering_changes_nothing() {
+    fn the_last_denial_begins_the_block_and_hammering_changes_nothing() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let mut check = |at: u64| algorithm.check(&mut state, Nanos(at), 1);
@@ -540,12 +540,12 @@ mod tests {
     }
 
     #[test]
-    fn refusals_that_are_spread_over_windows_do_not_add_up() {
+    fn denials_that_are_spread_over_windows_do_not_add_up() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         for at in (0..100).map(|n| n * SECOND) {
             let allowed = (0..4).filter(|_| algorithm.check(&mut state, Nanos(at), 1).is_allowed()).count();
-            assert_eq!(allowed, 2, "two pass and two are refused, each second");
+            assert_eq!(allowed, 2, "two pass and two are denied, each second");
         }
     }
 

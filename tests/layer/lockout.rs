@@ -48,7 +48,7 @@ async fn a_queued_call_keeps_its_slot_and_a_new_call_is_denied() {
     assert!(limiter.acquire("key").await.is_allowed());
     let mut waiting = [(); 2].map(|()| PolledByHand::new(limiter.acquire("key")));
     waiting.iter_mut().for_each(|call| assert!(!call.run()));
-    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND), "the first refusal");
+    assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND), "the first denial");
     assert_eq!(limiter.acquire("key").await.retry_after(), Some(SECOND * 10), "the second begins the block");
     assert_eq!(limiter.check("key").retry_after(), Some(SECOND * 10));
     for call in &mut waiting {

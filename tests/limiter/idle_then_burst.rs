@@ -139,15 +139,15 @@ fn acquired<A: Algorithm>(algorithm: A, burst: usize) {
     let mut calls: Vec<Call> = (0..100).map(|_| Box::pin(limiter.acquire("key")) as Call).collect();
     let reported: Vec<_> = calls.iter_mut().map(poll).collect();
     let (passed, rest) = reported.split_at(burst);
-    let (waiting, refused) = rest.split_at(25);
+    let (waiting, denied) = rest.split_at(25);
     assert!(
         passed.iter().all(|reported| reported.is_some_and(|decision| decision.is_allowed())),
         "{passed:?}"
     );
     assert!(waiting.iter().all(Option::is_none), "{waiting:?}");
     assert!(
-        refused.iter().all(|reported| reported.is_some_and(|decision| !decision.is_allowed())),
-        "{refused:?}"
+        denied.iter().all(|reported| reported.is_some_and(|decision| !decision.is_allowed())),
+        "{denied:?}"
     );
 }
 

@@ -35,9 +35,9 @@ fn a_call_with_priority_takes_from_the_next_window_and_waits_for_it() {
     let (mut one, mut two, mut three) = (first(&limiter, 1), first(&limiter, 1), first(&limiter, 1));
     assert!(!one.run() && !two.run());
     assert!(three.run(), "half of the next window is taken");
-    let refused = three.output.unwrap();
-    assert!(!refused.is_allowed());
-    assert_eq!(refused.retry_after(), Some(MS * 700));
+    let denied = three.output.unwrap();
+    assert!(!denied.is_allowed());
+    assert_eq!(denied.retry_after(), Some(MS * 700));
     clock.advance(MS * 699);
     assert!(!one.run());
     clock.advance(MS);

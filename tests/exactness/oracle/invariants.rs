@@ -66,7 +66,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         if self.due(at, wait).is_some() {
             ensure!(self.lets_in(&self.state, in_time, cost), "denied at retry_after");
             ensure!(self.lets_in(&hammering, in_time, cost), "denied at retry_after, having hammered");
-            ensure!(!self.oracle_denies(in_time, cost), "the rule refuses it at retry_after");
+            ensure!(!self.oracle_denies(in_time, cost), "the rule denies it at retry_after");
         }
         Ok(())
     }
@@ -89,7 +89,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
     }
 
     fn oracle_denies(&self, at: u64, cost: u64) -> bool {
-        self.oracle_at(at).verdict(cost) == Verdict::Refuse
+        self.oracle_at(at).verdict(cost) == Verdict::Deny
     }
 
     fn remaining_is_true(&self, decision: &Decision, at: u64) -> Result<(), String> {
@@ -102,7 +102,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
                 ensure!(self.check(&mut state, at, 1).is_allowed(), "only {n} more were let in");
             }
         } else {
-            ensure!(self.check(&mut state, at, reported).is_allowed(), "what remains was refused");
+            ensure!(self.check(&mut state, at, reported).is_allowed(), "what remains was denied");
             let more = reported.checked_add(1);
             ensure!(
                 more.is_none_or(|more| !self.lets_in(&self.state, at, more)),
@@ -176,7 +176,7 @@ impl<A: Algorithm, O: Oracle> Sequence<'_, A, O> {
         if whole.is_allowed() {
             ensure!(parts[2] == whole, "three at once: {whole:?}, one by one: {:?}", parts[2]);
         } else {
-            ensure!(!parts[2].is_allowed(), "three at once are refused, one by one let in");
+            ensure!(!parts[2].is_allowed(), "three at once are denied, one by one let in");
         }
         Ok(())
     }

@@ -151,7 +151,7 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
         for nth in (0..KINDS).filter(|nth| which(*nth)) {
             let seen = kind(nth, Manner { seed: seed * KINDS + nth, late, slip: Slip::None });
             all.waited += seen.waited;
-            all.refused += seen.refused;
+            all.denied += seen.denied;
             all.dropped += seen.dropped;
             all.reported += seen.reported;
             all.paused += seen.paused;
@@ -160,7 +160,7 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
     }
     assert!(
         all.waited > scaled(10_000)
-            && all.refused > scaled(10_000)
+            && all.denied > scaled(10_000)
             && all.dropped > scaled(1_000)
             && all.reported > scaled(10_000)
             && all.paused > scaled(1_000)

@@ -134,7 +134,7 @@ fn queued_calls_are_admitted_when_the_exact_bucket_says_at_all_ends() {
                             assert!(!in_time || queue.len() == 6, "{cost} waits until {due}: {what}");
                         }
                         None => {
-                            assert!(!passes && in_time, "{cost} is refused, or passes, at {due}: {what}");
+                            assert!(!passes && in_time, "{cost} is denied, or passes, at {due}: {what}");
                             queue.push_back((cost, call));
                             waited += 1;
                         }

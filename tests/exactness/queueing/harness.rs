@@ -45,7 +45,7 @@ pub(crate) struct World<A: Algorithm> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) waited: u64,
-    pub(crate) refused: u64,
+    pub(crate) denied: u64,
     pub(crate) dropped: u64,
     pub(crate) reported: u64,
     /// The calls that were denied while their key was paused.
@@ -234,11 +234,11 @@ impl<A: Algorithm> World<A> {
                 self.settle();
                 self.is_true(reported, dropped, Method::Dropped, random);
             }
-            (Fate::Refused, Some(decision)) => {
-                assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be refused");
+            (Fate::Denied, Some(decision)) => {
+                assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be denied");
                 assert_eq!(decision.remaining(), self.remaining());
                 self.is_true(decision, cost, Method::Acquire, random);
-                self.seen.refused += 1;
+                self.seen.denied += 1;
             }
             other => panic!("{other:?} for {cost} at {}", self.now),
         }
@@ -277,7 +277,7 @@ impl<A: Algorithm> World<A> {
             return;
         }
         let reported = decision.retry_after().expect("time heals it").as_nanos() as u64;
-        let refused = |after: u64| {
+        let denied = |after: u64| {
             let mut line = self.line.clone();
             line.go(self.now, self.now + after);
             match method {
@@ -285,15 +285,15 @@ impl<A: Algorithm> World<A> {
                     let is_paused = line.is_paused(self.now + after);
                     is_paused || !line.waiting.is_empty() || !line.rule.fits(cost)
                 }
-                Method::Acquire => line.fate(cost, self.now + after) == Fate::Refused,
+                Method::Acquire => line.fate(cost, self.now + after) == Fate::Denied,
                 Method::Dropped => {
                     line.patience.drops_oldest = false;
-                    line.fate(cost, self.now + after) == Fate::Refused
+                    line.fate(cost, self.now + after) == Fate::Denied
                 }
             }
         };
         assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
-        assert!(!refused(reported), "refused at {reported}, as reported, by {method:?} of {cost}");
+        assert!(!denied(reported), "denied at {reported}, as reported, by {method:?} of {cost}");
         self.seen.reported += 1;
         self.seen.paused += u64::from(self.line.is_paused(self.now));
         // Other calls may leave the line before their turns.
@@ -314,7 +314,7 @@ impl<A: Algorithm> World<A> {
         tried.push(random.below(reported.max(1)));
         for early in tried.into_iter().filter(|early| *early < reported) {
             assert!(
-                refused(early),
+                denied(early),
                 "let in after {early}, before {reported} as reported, by {method:?} of {cost}"
             );
         }

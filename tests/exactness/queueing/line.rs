@@ -62,7 +62,7 @@ pub(crate) enum Fate {
     Waits,
     /// The call evicts the oldest waiter.
     Drops,
-    Refused,
+    Denied,
 }
 
 impl Line {
@@ -153,16 +153,16 @@ impl Line {
             return Fate::Passes;
         }
         if cost > self.rule.capacity() || self.patience.places == 0 {
-            return Fate::Refused;
+            return Fate::Denied;
         }
         let full = self.waiting.len() + self.lost >= self.patience.places as usize;
         match full {
-            false if self.waiting.len() >= self.total => Fate::Refused,
+            false if self.waiting.len() >= self.total => Fate::Denied,
             false if self.in_time(0, cost, now) => Fate::Waits,
             true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, cost, now) => {
                 Fate::Drops
             }
-            _ => Fate::Refused,
+            _ => Fate::Denied,
         }
     }
 

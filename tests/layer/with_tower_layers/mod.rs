@@ -42,7 +42,7 @@ struct Call {
     came: Option<Instant>,
     /// The time at which the layer called the inner service.
     left: Option<Instant>,
-    refused: bool,
+    rejected: bool,
 }
 
 /// What is observed of a stack: in front of the layer, behind the layer, and in the innermost service.
@@ -82,7 +82,7 @@ impl World {
         if passes || self.line.len() < self.places {
             self.line.push_back(job);
         } else {
-            self.calls[job].refused = true;
+            self.calls[job].rejected = true;
         }
     }
 

@@ -172,9 +172,9 @@ fn a_wait_that_is_too_long_ends_with_a_denial_without_retry_after() {
     clock.advance(Duration::from_nanos(1));
     assert!(first.run() && !second.run());
     let denied = first.output.unwrap().unwrap_err();
-    let refusal = denied.decision();
-    assert_eq!((refusal.is_allowed(), refusal.is_closed(), refusal.retry_after()), (false, false, None));
-    assert_eq!(refusal.delay(), MS * 100);
+    let denial = denied.decision();
+    assert_eq!((denial.is_allowed(), denial.is_closed(), denial.retry_after()), (false, false, None));
+    assert_eq!(denial.delay(), MS * 100);
     drop(held);
     assert!(second.run() && second.output.unwrap().is_ok());
 }
@@ -229,9 +229,9 @@ fn waiters_for_a_permit_count_in_the_total() {
     let limiter = limiter(Concurrency::per_key(1).total(2).queue(5), &ManualClock::new());
     let held = limiter.try_acquire_permit("a").unwrap();
     let mut queued = waits(limiter.acquire_permit("a"));
-    let refused = limiter.try_acquire_permit("b").unwrap_err();
-    assert!(!refused.decision().never_fits());
-    assert_eq!(refused.decision().retry_after(), None);
+    let denied = limiter.try_acquire_permit("b").unwrap_err();
+    assert!(!denied.decision().never_fits());
+    assert_eq!(denied.decision().retry_after(), None);
     drop(held);
     assert!(queued.run());
     drop(queued.output.take().unwrap().unwrap());

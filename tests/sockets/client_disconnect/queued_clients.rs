@@ -207,7 +207,7 @@ async fn all_queued_clients_disconnect(version: Version) {
 
     let leave = ["/queue/a", "/queue/b", "/queue/c"].map(|path| clients.get(path));
     free_slots(&queues.queue, 0).await;
-    assert_eq!(clients.get("/queue/refused").await.unwrap().status, 429);
+    assert_eq!(clients.get("/queue/rejected").await.unwrap().status, 429);
     hang_up(leave).await;
     free_slots(&queues.queue, 3).await;
     let mut come = Vec::new();

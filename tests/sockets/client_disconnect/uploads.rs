@@ -150,8 +150,8 @@ async fn a_queued_upload_gets_100_continue_when_it_is_admitted_and_a_rejected_on
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/echo").await;
     free_slots(&uploads.limiter, 0).await;
-    let mut refused = uploads.expect("/echo").await;
-    let mut answer = at_last("a refusal", read_until(&mut refused, "violated-policies")).await;
+    let mut rejected = uploads.expect("/echo").await;
+    let mut answer = at_last("a rejection", read_until(&mut rejected, "violated-policies")).await;
     uploads.server_is_idle().await;
     let mut asked = [0; 64];
     let error = waits.try_read(&mut asked).expect_err("it waits");
@@ -167,8 +167,8 @@ async fn a_queued_upload_gets_100_continue_when_it_is_admitted_and_a_rejected_on
     assert!(echo.starts_with("HTTP/1.1 200 "), "{echo}");
 
     // The client also gets no `100 Continue` when a place in the queue is free again.
-    refused.shutdown().await.unwrap();
-    at_last("the end", refused.read_to_string(&mut answer)).await.unwrap();
+    rejected.shutdown().await.unwrap();
+    at_last("the end", rejected.read_to_string(&mut answer)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
     assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{answer}");
     assert_eq!(uploads.begun.available_permits(), 1);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tower_throttle::algorithm::*;
 use tower_throttle::{Quota, RateLimiter};
 
-use super::{MS, call, on, refused, use_up, waits};
+use super::{MS, call, denied, on, use_up, waits};
 use crate::queueing::{ns, quota};
 use crate::support::{self, PolledByHand};
 
@@ -49,19 +49,19 @@ fn as_in_nginx_a_burst_passes_at_once_the_next_are_paced_and_the_rest_is_denied_
     assert!(passed.into_iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
     let mut paced: Vec<_> = (0..12).map(|_| waits(&limiter, "key", 1)).collect();
     for _ in 0..3 {
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(MS * 200));
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(MS * 200));
     }
-    let mut refusal = Some(MS * 200);
+    let mut denial = Some(MS * 200);
     for nth in 0..12 {
         clock.advance(MS * 200 - ns(1));
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), refusal.map(|_| ns(1)));
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), denial.map(|_| ns(1)));
         assert!(!paced[nth].run(), "number {nth} is early");
         clock.advance(ns(1));
         assert!(paced[nth].run(), "number {nth} is late");
         assert_eq!(paced[nth].output.unwrap().delay(), MS * 200 * (nth as u32 + 1));
         // Another call takes the place of the admitted call.
         paced.push(waits(&limiter, "key", 1));
-        refusal = Some(MS * 200);
+        denial = Some(MS * 200);
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_throttle::algorithm::*;
 
-use super::{call, few, on, refused, use_up, waits};
+use super::{call, denied, few, on, use_up, waits};
 use crate::queueing::{ns, quota};
 
 #[test]
@@ -53,7 +53,7 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     let mut line: Vec<_> = [1, 3].map(|cost| waits(&limiter, "key", cost)).into();
     for (now, retry) in [(0, 20), (9, 11), (10, 10), (19, 1)] {
         clock.set(ns(now));
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(ns(retry)), "at {now}");
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(ns(retry)), "at {now}");
         assert_eq!(line[0].run(), now >= 10, "no call is evicted for nothing");
     }
     clock.set(ns(20));
@@ -84,9 +84,9 @@ fn with_zero_capacity_or_max_wait_no_call_waits_or_is_evicted() {
         let (limiter, clock) = on(rule);
         use_up(&limiter, "key");
         let wait = limiter.peek("key").retry_after().unwrap();
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(wait), "{name}");
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(wait), "{name}");
         clock.set(wait - ns(1));
-        assert_eq!(refused(&limiter, "key", 1).retry_after(), Some(ns(1)), "{name}");
+        assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(ns(1)), "{name}");
         clock.set(wait);
         assert!(call(&limiter, "key", 1).output.unwrap().is_allowed(), "{name}");
         assert_eq!(limiter.queued(), 0);
@@ -115,16 +115,16 @@ fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_lef
     let rule = || SlidingLog::new(quota(1, 10)).queue(5);
     let (limiter, _clock) = few(rule(), 0);
     use_up(&limiter, "a");
-    assert_eq!(refused(&limiter, "a", 1).retry_after(), Some(ns(10)));
+    assert_eq!(denied(&limiter, "a", 1).retry_after(), Some(ns(10)));
     let (limiter, clock) = few(rule(), 1);
     use_up(&limiter, "a");
     use_up(&limiter, "b");
     let mut one = waits(&limiter, "a", 1);
     assert_eq!(limiter.queued(), 1);
     // A call finds no place, in the queue of the same key or of another key.
-    assert!(refused(&limiter, "a", 1).retry_after().is_some());
-    assert_eq!(refused(&limiter, "b", 1).retry_after(), Some(ns(10)), "when it would pass without waiting");
-    assert_eq!(limiter.queued(), 1, "a refusal takes no place");
+    assert!(denied(&limiter, "a", 1).retry_after().is_some());
+    assert_eq!(denied(&limiter, "b", 1).retry_after(), Some(ns(10)), "when it would pass without waiting");
+    assert_eq!(limiter.queued(), 1, "a denial takes no place");
     // The place is free again after the call was cancelled.
     one.abandon();
     let mut one = waits(&limiter, "b", 1);
@@ -159,7 +159,7 @@ fn an_evicted_call_leaves_its_slot_to_the_newest() {
     assert!(line[..4].iter_mut().all(|call| call.run() && !call.output.unwrap().is_allowed()));
     // There is no place for a call of another key.
     use_up(&limiter, "b");
-    assert!(refused(&limiter, "b", 1).retry_after().is_some());
+    assert!(denied(&limiter, "b", 1).retry_after().is_some());
     clock.set(ns(10));
     assert!(line[4].run() && !line[5].run());
     use_up(&limiter, "b");

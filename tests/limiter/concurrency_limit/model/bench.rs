@@ -8,7 +8,7 @@ pub(super) enum Stands {
     Outside,
     InLine(u64),
     Passed(Item),
-    Refused,
+    Denied,
 }
 
 pub(super) struct Pending {
@@ -75,7 +75,7 @@ impl Bench {
         match self.model.enter(key, cost, until, self.max_wait != Some(0)) {
             Course::Passes(item) => Stands::Passed(item),
             Course::Waits(id) => Stands::InLine(id),
-            Course::Refused => Stands::Refused,
+            Course::Denied => Stands::Denied,
         }
     }
 
@@ -103,7 +103,7 @@ impl Bench {
                 (Some(item), _) => stands = Stands::Passed(item),
                 (None, Some(waiter)) if waiter.until <= self.now => {
                     self.model.remove(waiter);
-                    stands = Stands::Refused;
+                    stands = Stands::Denied;
                 }
                 (None, waiter) => assert!(waiter.is_some()),
             }
@@ -115,7 +115,7 @@ impl Bench {
                 self.served += 1;
                 self.holders.push((holder, item));
             }
-            (Stands::Refused, Some(Err(()))) => {}
+            (Stands::Denied, Some(Err(()))) => {}
             (stands, output) => {
                 panic!(
                     "seed {seed}: {stands:?}, but ended {ended}, passed {:?}",
@@ -135,7 +135,7 @@ impl Bench {
                 (None, Some(waiter)) => self.model.remove(waiter),
                 (None, None) => unreachable!("it is queued"),
             },
-            Stands::Outside | Stands::Refused => {}
+            Stands::Outside | Stands::Denied => {}
         }
     }
 

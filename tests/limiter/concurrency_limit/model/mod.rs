@@ -40,7 +40,7 @@ struct Model {
 enum Course {
     Passes(Item),
     Waits(u64),
-    Refused,
+    Denied,
 }
 
 impl Model {
@@ -76,16 +76,16 @@ impl Model {
     fn enter(&mut self, key: usize, cost: u64, until: u64, is_patient: bool) -> Course {
         let due = self.fits(key, cost) || self.held[key] == 0;
         if cost > self.limit() {
-            Course::Refused
+            Course::Denied
         } else if cost == 0 || self.lines[key].is_empty() && due {
-            self.check(key, cost).map_or(Course::Refused, Course::Passes)
+            self.check(key, cost).map_or(Course::Denied, Course::Passes)
         } else if is_patient && self.lines[key].len() < self.places && cost <= self.room() {
             self.ids += 1;
             let (id, item) = (self.ids, self.item(key, cost));
             self.lines[key].push_back(Waiter { id, item, until });
             Course::Waits(id)
         } else {
-            Course::Refused
+            Course::Denied
         }
     }
 
