@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_denial_begins_the_block_and_hammering_changes_nothing() {
+    fn the_last_denial_begins_the_lockout_and_hammering_changes_nothing() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         let mut check = |at: u64| algorithm.check(&mut state, Nanos(at), 1);

@@ -349,7 +349,7 @@ async fn a_body_that_has_arrived_in_time_keeps_the_connection_although_the_threa
         assert!(call.run());
         assert_eq!(connection(&call.output.unwrap().unwrap()), expected, "{pieces} pieces");
     }
-    // A client that is always ahead of the drain does not keep its slot for ever.
+    // A client that is always ahead of the drain does not keep its place for ever.
     let mut service = rejecting(HttpResponder::new().drain(1_000 * KIB, HALF_A_SECOND));
     let body = Pieces { left: 100_000, is_due: true };
     let mut call = PolledByHand::new(service.call(post(&[(TRANSFER_ENCODING, "chunked")], body)));

@@ -125,7 +125,7 @@ fn a_tuple_has_the_shortest_queue_that_one_of_its_members_sets() {
 }
 
 #[test]
-fn one_key_may_take_every_slot_of_the_total() {
+fn one_key_may_take_every_place_of_the_total() {
     let (limiter, clock) = limiter_of(TokenBucket::new(two_a_second().burst(1)), 3);
     use_up(&limiter, "a");
     use_up(&limiter, "b");
@@ -148,7 +148,7 @@ fn one_key_may_take_every_slot_of_the_total() {
 }
 
 #[test]
-fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
+fn when_the_total_is_full_retry_after_says_when_there_is_a_place() {
     let rule = LeakyBucket::new(Quota::per_second(10)).queue(5).max_wait(MS * 150);
     let (limiter, clock) = limiter_of(rule, 2);
     assert!(start(limiter.acquire("a")).output.unwrap().is_allowed());
@@ -168,7 +168,7 @@ fn when_the_total_is_full_retry_after_says_when_there_is_a_slot() {
     assert_eq!(denied(limiter.acquire("a")).retry_after(), Some(Duration::from_nanos(1)));
     clock.set(MS * 150);
     let _third = queued(limiter.acquire("a"));
-    // The oldest waiter is evicted only if the queue of its own key is full.
+    // The oldest waiter is displaced only if the queue of its own key is full.
     let rule = TokenBucket::new(two_a_second().burst(1)).queue(5).overflow(QueueOverflow::DropOldest);
     let (limiter, _clock) = limiter_of(rule, 2);
     use_up(&limiter, "a");

@@ -16,7 +16,7 @@ use crate::support::{PolledByHand, Random};
 enum Method {
     Check,
     Acquire,
-    /// The call was evicted. It can be queued again when it would evict no other call.
+    /// The call was displaced. It can be queued again when it would displace no other call.
     Dropped,
 }
 
@@ -222,13 +222,13 @@ impl<A: Algorithm> World<A> {
             (Fate::Drops, _) => {
                 let mut oldest = self.calls.pop_front().unwrap();
                 let (dropped, arrived) = self.line.waiting.pop_front().unwrap();
-                assert!(oldest.run(), "the oldest should be evicted, and woken");
+                assert!(oldest.run(), "the oldest should be displaced, and woken");
                 let reported = oldest.output.unwrap();
                 self.log.push(format!("dropped, of {dropped}: {reported:?}"));
                 assert!(!reported.is_allowed());
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
                 self.seen.dropped += 1;
-                // The calls behind the evicted waiter may be admitted now, and so may the new call.
+                // The calls behind the displaced waiter may be admitted now, and so may the new call.
                 self.line.join(cost, self.now);
                 self.calls.push_back(call);
                 self.settle();
@@ -270,7 +270,7 @@ impl<A: Algorithm> World<A> {
     }
 
     /// Asserts that the call is denied at every instant before its `retry_after`, and not at this instant, if no other
-    /// calls arrive. If the call could evict a waiter, `retry_after` is only an upper bound.
+    /// calls arrive. If the call could displace a waiter, `retry_after` is only an upper bound.
     fn is_true(&mut self, decision: Decision, cost: u64, method: Method, random: &mut Random) {
         if cost > self.line.rule.capacity() {
             assert_eq!(decision.retry_after(), None, "never fits");

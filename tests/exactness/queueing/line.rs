@@ -60,7 +60,7 @@ pub(crate) struct Line {
 pub(crate) enum Fate {
     Passes,
     Waits,
-    /// The call evicts the oldest waiter.
+    /// The call displaces the oldest waiter.
     Drops,
     Denied,
 }

@@ -106,7 +106,7 @@ async fn it_works_between_timeouts_that_are_not_reached() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_load_shedding_no_call_waits_for_a_slot() {
+async fn beside_load_shedding_no_call_waits() {
     every_limit!(
         |limit, probe| ServiceBuilder::new()
             .layer(LoadShedLayer::new())

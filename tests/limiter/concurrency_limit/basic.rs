@@ -126,7 +126,7 @@ fn a_call_leaves_the_total_that_it_entered_though_it_was_replaced() {
 }
 
 #[test]
-fn evicting_the_oldest_makes_room_in_the_total_as_well() {
+fn displacing_the_oldest_makes_room_in_the_total_as_well() {
     let rule = Concurrency::per_key(1).total(2).queue(1).overflow(QueueOverflow::DropOldest);
     let limiter = limiter(rule, &ManualClock::new());
     let held = limiter.try_acquire_permit("a").unwrap();
@@ -187,8 +187,8 @@ fn a_lockout_around_a_tuple_of_them_gives_permits_back() {
     let limiter = limiter(rule.block_for(Duration::from_secs(5)).after(2), &clock);
     let held = limiter.try_acquire_permit("a").unwrap();
     assert!(limiter.try_acquire_permit("a").is_err());
-    let blocked = limiter.try_acquire_permit("a").unwrap_err();
-    assert_eq!(blocked.decision().retry_after(), None, "the end of the first call is unknown");
+    let denied = limiter.try_acquire_permit("a").unwrap_err();
+    assert_eq!(denied.decision().retry_after(), None, "the end of the first call is unknown");
     drop(held);
     assert_eq!(
         limiter.try_acquire_permit("a").unwrap_err().decision().retry_after(),

@@ -36,12 +36,12 @@ fn a_lockout_agrees_with_a_model() {
                         last = now.0;
                     }
                     let would = inner.peek(&mut plain, now, cost);
-                    let blocked = until > time;
+                    let is_locked_out = until > time;
                     let expected = if cost == 0 {
                         None
-                    } else if blocked || !would.is_allowed() {
+                    } else if is_locked_out || !would.is_allowed() {
                         let (mut b, mut n, mut u) = (began, denied, until);
-                        if blocked {
+                        if is_locked_out {
                             if prolongs {
                                 u = time + duration;
                             }

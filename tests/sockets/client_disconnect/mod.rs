@@ -22,9 +22,9 @@ async fn at_last<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 /// Waits until `count` places in the queue are free.
-async fn free_slots(limiter: &Limiter, count: u64) {
+async fn free_places(limiter: &Limiter, count: u64) {
     let places = limiter.algorithm().queue_config().expect("it has a queue").places();
-    at_last(&format!("{count} free slots"), async {
+    at_last(&format!("{count} free places"), async {
         while places - limiter.queued() as u64 != count {
             sleep(Duration::from_millis(1)).await;
         }

@@ -22,7 +22,7 @@ use tower_throttle::clock::ManualClock;
 use tower_throttle::key::Global;
 use tower_throttle::{Quota, RateLimitLayer, RateLimiter};
 
-use super::{Limiter, at_last, free_slots};
+use super::{Limiter, at_last, free_places};
 use crate::support::{self, Client, Random, Server, VERSIONS, Version, read_until};
 
 /// A body whose chunks the test sends one by one.
@@ -119,7 +119,7 @@ async fn an_upload_that_is_sent_before_and_after_its_admission_arrives_whole() {
                 }
             }
         });
-        free_slots(&uploads.limiter, 0).await;
+        free_places(&uploads.limiter, 0).await;
         at_last("half an upload", async {
             for chunk in &chunks[..8] {
                 sender.send(chunk.clone()).await.unwrap();
@@ -149,7 +149,7 @@ async fn an_upload_that_is_sent_before_and_after_its_admission_arrives_whole() {
 async fn a_queued_upload_gets_100_continue_when_it_is_admitted_and_a_rejected_one_never() {
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/echo").await;
-    free_slots(&uploads.limiter, 0).await;
+    free_places(&uploads.limiter, 0).await;
     let mut rejected = uploads.expect("/echo").await;
     let mut answer = at_last("a rejection", read_until(&mut rejected, "violated-policies")).await;
     uploads.server_is_idle().await;
@@ -178,7 +178,7 @@ async fn a_queued_upload_gets_100_continue_when_it_is_admitted_and_a_rejected_on
 async fn an_upload_admitted_to_a_handler_that_does_not_read_gets_no_100_continue() {
     let uploads = Uploads::begin(1).await;
     let mut waits = uploads.expect("/ignore").await;
-    free_slots(&uploads.limiter, 0).await;
+    free_places(&uploads.limiter, 0).await;
     uploads.admit();
     let answer = at_last("an answer", read_until(&mut waits, "\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

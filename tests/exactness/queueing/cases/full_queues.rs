@@ -1,4 +1,4 @@
-//! A full queue denies new calls or evicts the oldest waiter, and a slot that was left is free again.
+//! A full queue denies new calls or displaces the oldest waiter, and a place that was left is free again.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{call, denied, few, on, use_up, waits};
 use crate::queueing::{ns, quota};
 
 #[test]
-fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
+fn the_newest_displaces_the_oldest_which_learns_when_a_call_can_be_admitted() {
     let rule = TokenBucket::new(quota(1, 10)).queue(2).overflow(QueueOverflow::DropOldest);
     let (limiter, clock) = on(rule);
     use_up(&limiter, "key");
@@ -16,7 +16,7 @@ fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
     let mut line: Vec<_> = (0..2).map(|_| waits(&limiter, "key", 1)).collect();
     clock.set(ns(4));
     for nth in 2..6 {
-        // The oldest waiter is evicted, so no new call is denied.
+        // The oldest waiter is displaced, so no new call is denied.
         line.push(waits(&limiter, "key", 1));
         assert!(line[nth - 2].run());
         let reported = line[nth - 2].output.unwrap();
@@ -36,7 +36,7 @@ fn the_oldest_is_evicted_for_the_newest_and_learns_when_a_slot_is_free() {
 }
 
 #[test]
-fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
+fn the_oldest_is_displaced_only_for_one_that_is_then_in_time() {
     let rule = LeakyBucket::new(quota(1, 10)).queue(3).max_wait(ns(30)).overflow(QueueOverflow::DropOldest);
     let (limiter, clock) = on(rule.clone());
     use_up(&limiter, "key");
@@ -45,7 +45,7 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     assert!(line[0].run() && !line[0].output.unwrap().is_allowed());
     clock.set(ns(30));
     assert!(newest.run() && newest.output.unwrap().is_allowed());
-    // The calls have different costs. A new call would be admitted after both waiters, at 50 ns. If it evicts the
+    // The calls have different costs. A new call would be admitted after both waiters, at 50 ns. If it displaces the
     // oldest waiter, it is admitted at 40 ns. At 10 ns a place is free, but until 20 ns, an admission at 50 ns is too
     // late.
     let (limiter, clock) = on(rule.queue(2));
@@ -54,7 +54,7 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
     for (now, retry) in [(0, 20), (9, 11), (10, 10), (19, 1)] {
         clock.set(ns(now));
         assert_eq!(denied(&limiter, "key", 1).retry_after(), Some(ns(retry)), "at {now}");
-        assert_eq!(line[0].run(), now >= 10, "no call is evicted for nothing");
+        assert_eq!(line[0].run(), now >= 10, "no call is displaced for nothing");
     }
     clock.set(ns(20));
     assert!(line.iter_mut().all(|call| call.run() && call.output.unwrap().is_allowed()));
@@ -62,7 +62,7 @@ fn the_oldest_is_evicted_only_for_one_that_is_then_in_time() {
 }
 
 #[test]
-fn with_costs_calls_behind_the_oldest_are_admitted_when_it_is_evicted() {
+fn with_costs_calls_behind_the_oldest_are_admitted_when_it_is_displaced() {
     let (limiter, clock) =
         on(TokenBucket::new(quota(1, 10).burst(4)).queue(3).overflow(QueueOverflow::DropOldest));
     assert!(limiter.check_n("key", 2).is_allowed());
@@ -79,7 +79,7 @@ fn with_costs_calls_behind_the_oldest_are_admitted_when_it_is_evicted() {
 }
 
 #[test]
-fn with_zero_capacity_or_max_wait_no_call_waits_or_is_evicted() {
+fn with_zero_capacity_or_max_wait_no_call_waits_or_is_displaced() {
     fn look<A: Algorithm>(name: &str, rule: A) {
         let (limiter, clock) = on(rule);
         use_up(&limiter, "key");
@@ -111,7 +111,7 @@ fn with_zero_capacity_or_max_wait_no_call_waits_or_is_evicted() {
 }
 
 #[test]
-fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_left() {
+fn waiters_are_bounded_over_all_keys_and_a_place_is_free_again_however_it_was_left() {
     let rule = || SlidingLog::new(quota(1, 10)).queue(5);
     let (limiter, _clock) = few(rule(), 0);
     use_up(&limiter, "a");
@@ -150,7 +150,7 @@ fn waiters_are_bounded_over_all_keys_and_a_slot_is_free_again_however_it_was_lef
 }
 
 #[test]
-fn an_evicted_call_leaves_its_slot_to_the_newest() {
+fn a_displaced_call_leaves_its_place_to_the_newest() {
     let (limiter, clock) =
         few(FixedWindow::new(quota(1, 10)).queue(2).overflow(QueueOverflow::DropOldest), 2);
     use_up(&limiter, "a");

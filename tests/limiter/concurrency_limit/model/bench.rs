@@ -99,7 +99,7 @@ impl Bench {
         }
         if let Stands::InLine(id) = stands {
             self.waited += 1;
-            match (self.model.granted(id), self.model.waiting(id)) {
+            match (self.model.admitted(id), self.model.waiting(id)) {
                 (Some(item), _) => stands = Stands::Passed(item),
                 (None, Some(waiter)) if waiter.until <= self.now => {
                     self.model.remove(waiter);
@@ -130,7 +130,7 @@ impl Bench {
         drop(hand);
         match stands {
             Stands::Passed(item) => self.model.end(item),
-            Stands::InLine(id) => match (self.model.granted(id), self.model.waiting(id)) {
+            Stands::InLine(id) => match (self.model.admitted(id), self.model.waiting(id)) {
                 (Some(item), _) => self.model.end(item),
                 (None, Some(waiter)) => self.model.remove(waiter),
                 (None, None) => unreachable!("it is queued"),
@@ -161,7 +161,7 @@ impl Bench {
         assert_eq!(self.limiter.queued(), waiting, "seed {seed}");
         for Pending { hand, stands, .. } in &self.futures {
             if let Stands::InLine(id) = stands {
-                let turn = self.model.granted(*id).is_some();
+                let turn = self.model.admitted(*id).is_some();
                 let late = self.model.waiting(*id).is_some_and(|waiter| waiter.until <= self.now);
                 assert!(!turn && !late || hand.is_woken(), "seed {seed}: asleep");
             }

@@ -33,7 +33,7 @@ struct Model {
     places: usize,
     held: [u64; KEYS as usize],
     lines: [VecDeque<Waiter>; KEYS as usize],
-    granted: Vec<(u64, Item)>,
+    admitted: Vec<(u64, Item)>,
     ids: u64,
 }
 
@@ -97,7 +97,7 @@ impl Model {
             }
             self.lines[key].pop_front();
             self.held[key] += first.item.cost;
-            self.granted.push((first.id, first.item));
+            self.admitted.push((first.id, first.item));
         }
     }
 
@@ -113,8 +113,8 @@ impl Model {
         self.settle(item.key);
     }
 
-    fn granted(&self, id: u64) -> Option<Item> {
-        self.granted.iter().find(|(granted, _)| *granted == id).map(|(_, item)| *item)
+    fn admitted(&self, id: u64) -> Option<Item> {
+        self.admitted.iter().find(|(admitted, _)| *admitted == id).map(|(_, item)| *item)
     }
 
     fn waiting(&self, id: u64) -> Option<Waiter> {
