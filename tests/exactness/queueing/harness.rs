@@ -315,7 +315,7 @@ impl<A: Algorithm> World<A> {
         for early in tried.into_iter().filter(|early| *early < reported) {
             assert!(
                 denied(early),
-                "let in after {early}, before {reported} as reported, by {method:?} of {cost}"
+                "admitted after {early}, before {reported} as reported, by {method:?} of {cost}"
             );
         }
     }

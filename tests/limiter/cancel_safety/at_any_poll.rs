@@ -112,7 +112,7 @@ fn state<A: Algorithm>(limiter: &RateLimiter<A>) -> Box<dyn Fn() -> String> {
     let limiter = limiter.clone();
     Box::new(move || {
         let (left, of_another_key) = (limiter.peek(&()).remaining(), limiter.peek(&1).remaining());
-        // The total of all keys is seen only by what it lets in.
+        // The total of all keys is seen only by what it admits.
         let of_more: Vec<_> = (2..9).filter_map(|key| limiter.try_acquire_permit(&key).ok()).collect();
         let queued = limiter.queued();
         format!("{left} left, {of_another_key} of another key, {} of more, {queued} queued;", of_more.len())
