@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_never_fits_has_no_retry_in_a_block_either_and_nothing_passes_for_nothing() {
+    fn a_cost_that_never_fits_has_no_retry_in_a_lockout_either_and_nothing_passes_for_nothing() {
         let algorithm = algorithm();
         let mut state = algorithm.new_state(Nanos::ZERO, Nanos::ZERO);
         for _ in 0..3 {
@@ -602,7 +602,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a block of no time")]
-    fn a_block_of_no_time_is_a_mistake() {
+    fn a_lockout_of_no_time_is_a_mistake() {
         let _ = FixedWindow::new(Quota::per_second(1)).block_for(Duration::ZERO);
     }
 }

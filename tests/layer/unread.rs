@@ -39,7 +39,7 @@ fn used_up() -> RateLimiter<FixedWindow> {
 
 type Answer = Response<ResponseBody<Full<Bytes>>>;
 
-/// Returns a service that denies everything.
+/// Returns a service that rejects everything.
 fn rejecting<B, R>(
     responder: R,
 ) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone

@@ -209,7 +209,7 @@ fn is_kept<A: Algorithm>(name: &str, algorithm: A) {
 }
 
 #[test]
-fn acquire_within_rejects_at_once_what_would_wait_longer() {
+fn acquire_within_denies_at_once_what_would_wait_longer() {
     macro_rules! of_each {
         ($($algorithm:expr),+ $(,)?) => { $(is_kept(stringify!($algorithm), $algorithm);)+ };
     }
@@ -269,7 +269,7 @@ fn a_call_for_a_permit_is_denied_after_its_duration() {
 }
 
 #[test]
-fn a_permit_of_a_timed_algorithm_is_rejected_at_once() {
+fn a_permit_of_a_timed_algorithm_is_denied_at_once() {
     let (limiter, clock) = limiter(TokenBucket::new(two_a_second()));
     use_up(&limiter, "key");
     let denied = start(limiter.call("key").max_wait(MS * 499).acquire_permit()).output.unwrap().unwrap_err();

@@ -28,7 +28,7 @@ fn joined_policies_are_settled_independently() {
         assert_eq!(left(), [6, 8, 9]);
         Call::start(&service, 1).costs(6);
         assert_eq!(left(), [5, 2, 6]);
-        // One layer denies the call, so no layer settles it.
+        // One limit denies the call, so no layer settles it.
         assert!(!Call::start(&service, 3).goes_on());
         assert_eq!(left(), [5, 2, 6]);
         let mut call = Call::start(&service, 2);
