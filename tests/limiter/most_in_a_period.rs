@@ -12,8 +12,8 @@ use tower_throttle::{Quota, RateLimiter};
 const LIMIT: u64 = 10;
 const PERIOD: u64 = 1_000_000_000;
 
-/// Returns the most calls that are admitted in one period if one key calls as often as it can at these times, and before
-/// once at `first`.
+/// Returns the most calls that are admitted in one period if one key calls as often as it can at these times, and once
+/// before, at `first`.
 fn most<A: Algorithm>(algorithm: A, first: Option<u64>, times: impl IntoIterator<Item = u64>) -> usize {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder(algorithm).clock(clock.clone()).build();

@@ -81,7 +81,7 @@ impl<A: Algorithm> World<A> {
             9 => self.look(),
             10 | 11 if !self.calls.is_empty() => {
                 let at = random.below(self.calls.len() as u64) as usize;
-                self.log.push(format!("at {}: number {at} leaves the line", self.now));
+                self.log.push(format!("at {}: number {at} leaves the queue", self.now));
                 self.calls.remove(at);
                 self.line.waiting.remove(at);
                 self.settle();
@@ -296,7 +296,7 @@ impl<A: Algorithm> World<A> {
         assert!(!denied(reported), "denied at {reported}, as reported, by {method:?} of {cost}");
         self.seen.reported += 1;
         self.seen.paused += u64::from(self.line.is_paused(self.now));
-        // Other calls may leave the line before their turns.
+        // Other calls may leave the queue before their scheduled times.
         let may_be_early = (0..self.line.waiting.len()).any(|at| self.line.deadline(at).is_some());
         if may_be_early || matches!(method, Method::Acquire) && self.line.patience.drops_oldest {
             return;

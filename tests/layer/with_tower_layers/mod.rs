@@ -62,7 +62,7 @@ struct World {
     /// The calls that the innermost service works on, and the maximum number of these calls.
     working: BTreeMap<Job, Work>,
     most: usize,
-    /// `true` if the innermost service from now on answers at once.
+    /// `true` if, from now on, the innermost service answers at once.
     hurries: bool,
 }
 
