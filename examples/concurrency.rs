@@ -13,9 +13,9 @@
 //! ```
 //!
 //! You will see that bert's download ends after ten seconds, together with anna's third, and before her fourth: he came
-//! last, but anna had received more. At most three downloads of a caller wait, and another one gets a 429 at once. If you
-//! interrupt a download (Ctrl-C), the next one begins. Press Ctrl-C in the server's terminal: the server rejects waiting
-//! and new downloads (503), and ends when the downloads in progress have ended.
+//! last, but anna had received more. At most three downloads of a caller wait, and another one gets a 429 at once. If
+//! you interrupt a download (Ctrl-C), the next one begins. Press Ctrl-C in the server's terminal: the server rejects
+//! waiting and new downloads (503), and ends when the downloads in progress have ended.
 
 use std::convert::Infallible;
 use std::pin::Pin;

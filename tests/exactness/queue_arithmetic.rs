@@ -1,5 +1,5 @@
-//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that pass
-//! at once.
+//! The arithmetic of queues against numbers that cannot overflow: the scheduled times, and the number of calls that
+//! pass at once.
 //!
 //! These tests also run without overflow checks, because the exact model detects a wrap.
 
@@ -141,7 +141,8 @@ fn runs<A: Algorithm>(build: impl Fn(Quota) -> A, most: u64, late: u64) {
             let at_once = exact.passing();
             assert!(passing <= at_once && (late > 0 || passing == at_once), "{passing} pass: {what}");
             if is_due {
-                // A call that has waited may be charged at an earlier slot, except by a bucket, whose state was advanced.
+                // A call that has waited may be charged at an earlier slot, except by a bucket, whose state was
+                // advanced.
                 let owed = random.one_of(&[0, 0, 1, period / limit]).min(exact.last - since);
                 let owed = if most > 0 { owed } else { 0 };
                 let cost = random.one_of(&[1, 1, 2, limit, u64::MAX]);

@@ -29,8 +29,8 @@ impl Bursty {
     }
 }
 
-/// A bursty limiter whose interval is a whole number of nanoseconds, so that nothing is rounded: the time until the next
-/// call, and the stored time. One of them is 0, or both are.
+/// A bursty limiter whose interval is a whole number of nanoseconds, so that nothing is rounded: the time until the
+/// next call, and the stored time. One of them is 0, or both are.
 #[derive(Clone, Debug)]
 struct Whole {
     interval: u64,

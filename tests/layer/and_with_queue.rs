@@ -1,5 +1,5 @@
-//! A queue that is joined with other limits: a call is charged when it is queued, and a call that is denied or cancelled
-//! leaves the other calls of its limiters as they were.
+//! A queue that is joined with other limits: a call is charged when it is queued, and a call that is denied or
+//! cancelled leaves the other calls of its limiters as they were.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};

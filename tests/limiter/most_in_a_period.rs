@@ -33,8 +33,8 @@ fn most<A: Algorithm>(algorithm: A, first: Option<u64>, times: impl IntoIterator
     admitted.iter().map(|begin| in_period(*begin)).max().unwrap_or(0)
 }
 
-/// Returns the most calls in a period of three ways to call: all the time, around the end of a window that begins with a
-/// call, and around the end of a second of the clock.
+/// Returns the most calls in a period of three ways to call: all the time, around the end of a window that begins with
+/// a call, and around the end of a second of the clock.
 fn most_of<A: Algorithm>(algorithm: impl Fn() -> A) -> usize {
     let all_the_time = (0..3_000).map(|millis| 3 * PERIOD + millis * 1_000_000);
     let around = |end: u64| {

@@ -1,5 +1,5 @@
-//! Threads that use several keys at once, in every order: all operations of a limiter, and queues that are joined in both
-//! orders, end without a deadlock.
+//! Threads that use several keys at once, in every order: all operations of a limiter, and queues that are joined in
+//! both orders, end without a deadlock.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -12,8 +12,8 @@ fn poll<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The oldest waiter is displaced by a new call, unless the total has no room for the new call. However often such a call
-/// is tried, the waiters keep their places and their order.
+/// The oldest waiter is displaced by a new call, unless the total has no room for the new call. However often such a
+/// call is tried, the waiters keep their places and their order.
 #[test]
 fn the_waiters_keep_their_places_if_the_total_has_no_room_for_the_new_call() {
     let rule = Concurrency::per_key(10).total(13).queue(2).overflow(QueueOverflow::DropOldest);

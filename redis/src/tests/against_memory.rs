@@ -248,8 +248,8 @@ impl<A: StoredAlgorithm> Both<'_, A> {
         (!is_same).then(|| format!("memory: {memory:?}, Redis: {redis:?}"))
     }
 
-    /// Sets the clocks. The key expires as it would on a server whose clock shows these times. The clock is set back only
-    /// if Redis has written the key's time, which it does not do for calls that charge nothing.
+    /// Sets the clocks. The key expires as it would on a server whose clock shows these times. The clock is set back
+    /// only if Redis has written the key's time, which it does not do for calls that charge nothing.
     fn advance(&mut self, random: &mut Random, side: &mut Connection) {
         let Calls { period, max_cost, .. } = *self.calls;
         let next = random.reading_after(self.micros, period, period / max_cost.max(8) * 4 + 2);

@@ -196,8 +196,9 @@ struct Run {
     interrupted: u64,
 }
 
-/// Lets clients send messages over `sockets` sockets of one key. The server replies after `delay`. With `without_meter`, the
-/// handler counts nothing: calls with another key that fail then, fail because the machine is busy.
+/// Lets clients send messages over `sockets` sockets of one key. The server replies after `delay`. With
+/// `without_meter`, the handler counts nothing: calls with another key that fail then, fail because the machine is
+/// busy.
 async fn run(sockets: usize, rate: Option<u64>, delay: Duration, most: u64, without_meter: bool) -> Run {
     let server = RedisServer::start();
     let far = FarServer::start(server.address(), delay);

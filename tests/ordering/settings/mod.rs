@@ -20,7 +20,8 @@ use crate::support::{OwnLimiter, PolledByHand};
 
 type HasEffect = fn(&Handles, &Limited, u8) -> bool;
 
-/// A method, and a function that returns whether its setting has its effect. The function gets the peer of its requests.
+/// A method, and a function that returns whether its setting has its effect. The function gets the peer of its
+/// requests.
 const METHODS: [(&str, HasEffect); 20] = [
     ("and", denies_all),
     ("axum_body", |_, limited, peer| limited.ask(request(peer)).unwrap().body() == &type_name::<Body>()),
