@@ -85,7 +85,8 @@ async fn run() -> Result<(), String> {
         "2 downloads at a time, shared fairly by all callers, on http://{ADDRESS}/ (Ctrl-C ends it). Try:"
     );
     println!(
-        "for user in anna anna anna anna bert; do curl -s -o /dev/null -H \"x-user: $user\" -w \"$user: %{{http_code}} after %{{time_total}} s\\n\" http://{ADDRESS}/ & sleep 0.1; done; wait"
+        "for user in anna anna anna anna bert; do curl -s -o /dev/null -H \"x-user: $user\" \
+         -w \"$user: %{{http_code}} after %{{time_total}} s\\n\" http://{ADDRESS}/ & sleep 0.1; done; wait"
     );
     axum::serve(listener, app)
         .with_graceful_shutdown(async move {
