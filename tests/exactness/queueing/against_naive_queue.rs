@@ -152,7 +152,7 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
             let seen = kind(nth, Manner { seed: seed * KINDS + nth, late, slip: Slip::None });
             all.waited += seen.waited;
             all.denied += seen.denied;
-            all.dropped += seen.dropped;
+            all.displaced += seen.displaced;
             all.reported += seen.reported;
             all.paused += seen.paused;
             all.late += seen.late;
@@ -161,7 +161,7 @@ fn lives(which: impl Fn(u64) -> bool, first: u64, count: u64, late: bool) {
     assert!(
         all.waited > scaled(10_000)
             && all.denied > scaled(10_000)
-            && all.dropped > scaled(1_000)
+            && all.displaced > scaled(1_000)
             && all.reported > scaled(10_000)
             && all.paused > scaled(1_000)
             && all.late > scaled(100),

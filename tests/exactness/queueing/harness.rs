@@ -17,7 +17,7 @@ enum Method {
     Check,
     Acquire,
     /// The call was displaced. It can be queued again when it would displace no other call.
-    Dropped,
+    Displaced,
 }
 
 pub(crate) struct World<A: Algorithm> {
@@ -46,7 +46,7 @@ pub(crate) struct World<A: Algorithm> {
 pub(crate) struct Seen {
     pub(crate) waited: u64,
     pub(crate) denied: u64,
-    pub(crate) dropped: u64,
+    pub(crate) displaced: u64,
     pub(crate) reported: u64,
     /// The calls that were denied while their key was paused.
     pub(crate) paused: u64,
@@ -219,20 +219,20 @@ impl<A: Algorithm> World<A> {
                 self.line.join(cost, self.now);
                 self.calls.push_back(call);
             }
-            (Fate::Drops, _) => {
+            (Fate::Displaces, _) => {
                 let mut oldest = self.calls.pop_front().unwrap();
-                let (dropped, arrived) = self.line.waiting.pop_front().unwrap();
+                let (displaced, arrived) = self.line.waiting.pop_front().unwrap();
                 assert!(oldest.run(), "the oldest should be displaced, and woken");
                 let reported = oldest.output.unwrap();
-                self.log.push(format!("dropped, of {dropped}: {reported:?}"));
+                self.log.push(format!("displaced, of {displaced}: {reported:?}"));
                 assert!(!reported.is_allowed());
                 assert_eq!(reported.delay().as_nanos(), u128::from(self.now - arrived));
-                self.seen.dropped += 1;
+                self.seen.displaced += 1;
                 // The calls behind the displaced waiter may be admitted now, and so may the new call.
                 self.line.join(cost, self.now);
                 self.calls.push_back(call);
                 self.settle();
-                self.is_true(reported, dropped, Method::Dropped, random);
+                self.is_true(reported, displaced, Method::Displaced, random);
             }
             (Fate::Denied, Some(decision)) => {
                 assert!(!decision.is_allowed() && decision.delay().is_zero(), "should be denied");
@@ -286,13 +286,13 @@ impl<A: Algorithm> World<A> {
                     is_paused || !line.waiting.is_empty() || !line.rule.fits(cost)
                 }
                 Method::Acquire => line.fate(cost, self.now + after) == Fate::Denied,
-                Method::Dropped => {
+                Method::Displaced => {
                     line.patience.drops_oldest = false;
                     line.fate(cost, self.now + after) == Fate::Denied
                 }
             }
         };
-        assert!(reported > 0 || matches!(method, Method::Dropped), "to be retried at once");
+        assert!(reported > 0 || matches!(method, Method::Displaced), "to be retried at once");
         assert!(!denied(reported), "denied at {reported}, as reported, by {method:?} of {cost}");
         self.seen.reported += 1;
         self.seen.paused += u64::from(self.line.is_paused(self.now));

@@ -61,7 +61,7 @@ pub(crate) enum Fate {
     Passes,
     Waits,
     /// The call displaces the oldest waiter.
-    Drops,
+    Displaces,
     Denied,
 }
 
@@ -160,7 +160,7 @@ impl Line {
             false if self.waiting.len() >= self.total => Fate::Denied,
             false if self.in_time(0, cost, now) => Fate::Waits,
             true if self.patience.drops_oldest && !self.waiting.is_empty() && self.in_time(1, cost, now) => {
-                Fate::Drops
+                Fate::Displaces
             }
             _ => Fate::Denied,
         }
